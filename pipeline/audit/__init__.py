@@ -1,0 +1,1 @@
+"""Counts at every step, and the comparison that says what is exact, missing, doubled or changed."""

@@ -1,0 +1,1 @@
+"""The command `pipeline`: settings, wiring and output. Every other room is put together here."""

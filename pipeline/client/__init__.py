@@ -1,0 +1,1 @@
+"""What applications use: producer, consumer, admin, registry client and Avro serialisers."""

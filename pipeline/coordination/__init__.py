@@ -1,0 +1,1 @@
+"""ZooKeeper: what the znodes hold and the one place that talks to them."""

@@ -1,0 +1,95 @@
+"""The one error tree. Each error carries its data, and its message says what the user can do.
+
+Foreign exceptions (kazoo, sockets, the disk, HTTP) are translated once, at the door where they come in, with `from`.
+"""
+
+from pipeline.model import Offset
+
+
+class PipelineError(Exception):
+    """Everything this package raises on purpose."""
+
+
+class ConfigurationError(PipelineError):
+    """A setting is missing, unknown or out of bounds. `key` names it."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class ProtocolError(PipelineError):
+    """Bytes that are not the message they should be: truncated, oversized, or of an unknown kind."""
+
+
+class CorruptBatchError(PipelineError):
+    """A record batch whose header, length or checksum is wrong. `offset` is its base offset where it could be read."""
+
+    def __init__(self, reason: str, offset: int | None = None) -> None:
+        super().__init__(reason if offset is None else f"batch at offset {offset}: {reason}")
+        self.reason = reason
+        self.offset = offset
+
+
+class OffsetOutOfRangeError(PipelineError):
+    """A read outside of the log. Start again from `log_start_offset` (oldest) or `log_end_offset` (from now on)."""
+
+    def __init__(self, requested: Offset, log_start_offset: Offset, log_end_offset: Offset) -> None:
+        super().__init__(
+            f"offset {requested} is outside of the log, which holds {log_start_offset} to {log_end_offset}"
+        )
+        self.requested = requested
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class OffsetOverlapError(PipelineError):
+    """An append at a given offset that lies before the end of the log. Go on from `log_end_offset`."""
+
+    def __init__(self, base_offset: Offset, log_end_offset: Offset) -> None:
+        super().__init__(f"batch at offset {base_offset} overlaps the log, which ends at {log_end_offset}")
+        self.base_offset = base_offset
+        self.log_end_offset = log_end_offset
+
+
+class StorageError(PipelineError):
+    """The disk refused. `path` is what was being read or written."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class CoordinationError(PipelineError):
+    """ZooKeeper said no, or did not answer in time. `path` is the znode."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.path = path
+        self.reason = reason
+
+
+class NodeExistsError(CoordinationError):
+    """The znode to be created is there already."""
+
+
+class NoNodeError(CoordinationError):
+    """The znode is not there."""
+
+
+class BadVersionError(CoordinationError):
+    """Somebody else changed the znode since it was read."""
+
+
+class CoordinationLostError(CoordinationError):
+    """The connection broke or the session expired while the operation was under way: its outcome is unknown."""
+
+
+class NetworkError(PipelineError):
+    """A peer could not be reached, or the connection to it ended. The request may or may not have been carried out."""
+
+
+class DeadlineExceededError(PipelineError):
+    """What was waited for did not happen within its bound."""

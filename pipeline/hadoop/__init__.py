@@ -1,0 +1,1 @@
+"""Spark loads into a Hadoop file system: data and offsets in one atomic commit."""

@@ -1,0 +1,70 @@
+"""The HTTP side of every service: one ASGI server on trio, with `/metrics` and `/healthz`.
+
+Owns the listening socket for as long as `serve_http` runs; cancelling it closes the socket and the open requests.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import hypercorn
+import hypercorn.trio
+import trio
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from pipeline.model import HostPort
+
+SHUTDOWN_TIMEOUT_S = 3.0
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+
+HealthCheck = Callable[[], str | None]
+"""Returns None when alive, or a sentence saying what is wrong."""
+
+
+def operations_routes(metrics: CollectorRegistry, health: HealthCheck) -> list[BaseRoute]:
+    """`/metrics` (Prometheus text) and `/healthz` (200 `{"status": "ok"}`, or 503 with the reason)."""
+
+    async def serve_metrics(_request: Request) -> Response:
+        return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
+
+    async def serve_health(_request: Request) -> Response:
+        reason = health()
+        if reason is None:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "failing", "reason": reason}, status_code=503)
+
+    return [Route("/metrics", serve_metrics), Route("/healthz", serve_health)]
+
+
+def http_application(
+    routes: Sequence[BaseRoute], *, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None
+) -> Starlette:
+    """A Starlette application of these routes."""
+    return Starlette(routes=list(routes), lifespan=lifespan)
+
+
+async def serve_http(
+    application: Starlette, address: HostPort, *, task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
+
+    Raises OSError when the address is taken.
+    """
+    config = hypercorn.Config()
+    config.bind = [str(address)]
+    config.graceful_timeout = SHUTDOWN_TIMEOUT_S
+    config.h11_max_incomplete_size = 64 * 1024
+    config.accesslog = None
+    config.errorlog = logging.getLogger("pipeline.net.http")
+    async with trio.open_nursery() as nursery:
+        binds: list[str] = await nursery.start(_serve, application, config)
+        host, _, port = binds[0].removeprefix("http://").rpartition(":")
+        task_status.started(HostPort(host.strip("[]"), int(port)))
+
+
+async def _serve(application: Starlette, config: hypercorn.Config, *, task_status: trio.TaskStatus[list[str]]) -> None:
+    await hypercorn.trio.serve(application, config, task_status=task_status)  # type: ignore[arg-type]

@@ -3,8 +3,6 @@
 Foreign exceptions (kazoo, sockets, the disk, HTTP) are translated once, at the door where they come in, with `from`.
 """
 
-from pipeline.model import Offset
-
 
 class PipelineError(Exception):
     """Everything this package raises on purpose."""
@@ -35,7 +33,7 @@ class CorruptBatchError(PipelineError):
 class OffsetOutOfRangeError(PipelineError):
     """A read outside of the log. Start again from `log_start_offset` (oldest) or `log_end_offset` (from now on)."""
 
-    def __init__(self, requested: Offset, log_start_offset: Offset, log_end_offset: Offset) -> None:
+    def __init__(self, requested: int, log_start_offset: int, log_end_offset: int) -> None:
         super().__init__(
             f"offset {requested} is outside of the log, which holds {log_start_offset} to {log_end_offset}"
         )
@@ -47,7 +45,7 @@ class OffsetOutOfRangeError(PipelineError):
 class OffsetOverlapError(PipelineError):
     """An append at a given offset that lies before the end of the log. Go on from `log_end_offset`."""
 
-    def __init__(self, base_offset: Offset, log_end_offset: Offset) -> None:
+    def __init__(self, base_offset: int, log_end_offset: int) -> None:
         super().__init__(f"batch at offset {base_offset} overlaps the log, which ends at {log_end_offset}")
         self.base_offset = base_offset
         self.log_end_offset = log_end_offset

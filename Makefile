@@ -1,0 +1,31 @@
+# Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
+.PHONY: install install-test demo test check bench constraints clean
+
+install:
+	@deploy/local/install.sh
+
+install-test: install
+	@deploy/local/install.sh test
+	@tests/support/install.sh
+
+demo: install
+	@.venv/bin/pipeline demo $(if $(KEEP),--keep)
+
+test: install install-test
+	.venv/bin/python -m pytest $(TESTS)
+
+check: install install-test
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+
+bench: install install-test
+	.venv/bin/python -m bench $(BENCH)
+
+constraints:
+	(echo "# The tested versions: a fresh install is this one. Renew with 'make constraints'."; \
+	 .venv/bin/python -m pip freeze --exclude-editable) > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

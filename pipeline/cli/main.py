@@ -1,0 +1,49 @@
+"""`pipeline <noun> <verb>`: puts the nouns together and turns errors into one line and an exit code.
+
+Each noun is a module that imports what it needs inside its verbs, so that `--help` and small commands answer at once.
+"""
+
+import os
+import sys
+
+import typer
+
+from pipeline.cli import output
+from pipeline.errors import ConfigurationError, PipelineError
+
+app = typer.Typer(
+    name="pipeline",
+    help="A data pipeline for several datacenters: brokers, mirror, schema registry, audit and Spark loads.",
+    epilog=output.EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        app()
+    except BaseException as error:
+        code = _explain(error)
+        if code is None:
+            raise
+        sys.exit(code)
+
+
+def _explain(error: BaseException) -> int | None:
+    """Print a foreseen error as one line; None for what was not foreseen (which deserves its traceback)."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, KeyboardInterrupt):
+        return output.EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output went away (`| head`); keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return output.EXIT_FAILED
+    if isinstance(error, PipelineError):
+        sys.stderr.write(f"pipeline: {error}\n")
+        return output.EXIT_USAGE if isinstance(error, ConfigurationError) else output.EXIT_FAILED
+    return None

@@ -1,0 +1,113 @@
+"""What a command shows: results on stdout, for people or as JSON; progress and logs on stderr.
+
+Progress is drawn on a terminal only: in a pipe a command is quiet until it has something to say.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import structlog
+import typer
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CONFLICT = 3
+EXIT_NOT_EXACT = 4
+EXIT_INTERRUPTED = 130
+
+EXIT_CODES = """Exit codes: 0 done; 1 failed, the reason is on stderr; 2 wrong usage or settings; 3 another loader
+committed first; 4 the audit found data missing, doubled or changed; 130 interrupted."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line, at once (a program may be waiting for it)."""
+    sys.stdout.write(json.dumps(value, separators=(", ", ": ")) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A line for people on stdout."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def fail(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:
+    """End the command with its reason on stderr."""
+    sys.stderr.write(f"pipeline: {reason}\n")
+    raise typer.Exit(exit_code)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns aligned by their widest cell, numbers to the right; `headings` and each row have the same length."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(heading), *(len(row[i]) for row in cells), 0) for i, heading in enumerate(headings)]
+    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(headings))]
+
+    def line(values: Sequence[str]) -> str:
+        aligned = (v.rjust(w) if n else v.ljust(w) for v, w, n in zip(values, widths, numeric, strict=True))
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join([line(headings), *(line(row) for row in cells)])
+
+
+class Progress:
+    """Counts upwards; draws nothing by itself."""
+
+    def advance(self, amount: int = 1) -> None:
+        """`amount` more are done."""
+
+    def describe(self, text: str) -> None:
+        """What is being done now."""
+
+
+class _Bar(Progress):
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def advance(self, amount: int = 1) -> None:
+        self._bar.advance(self._task, amount)
+
+    def describe(self, text: str) -> None:
+        self._bar.update(self._task, description=text)
+
+
+@contextmanager
+def progress(description: str, total: int | None) -> Iterator[Progress]:
+    """A progress bar on stderr when that is a terminal, else nothing. `total` None: unknown."""
+    if not sys.stderr.isatty():
+        yield Progress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(bar, bar.add_task(description, total=total))
+
+
+def configure_logging(level: str = "info") -> None:
+    """Structured logs on stderr: readable on a terminal, one JSON document a line elsewhere."""
+    terminal = sys.stderr.isatty()
+    number = logging.getLevelNamesMapping()[level.upper()]
+    renderer: Any = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info if not terminal else structlog.dev.set_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(
+        level=max(number, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s"
+    )

@@ -1,0 +1,81 @@
+"""Settings files: TOML whose nested tables flatten to dotted names, so that Kafka's names stand as they are."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigurationError
+
+Settings = dict[str, Any]
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings of a TOML file, dotted names to values; `[[name]]` arrays of tables stay lists of flat settings.
+
+    Raises ConfigurationError when the file cannot be read or is not TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            return flatten(tomllib.load(file))
+    except OSError as error:
+        raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(str(path), f"is not TOML: {error}") from error
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Settings:
+    """`{"log": {"dirs": "d"}}` becomes `{"log.dirs": "d"}`."""
+    flat: Settings = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{name}."))
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            flat[name] = [flatten(item) for item in value]
+        else:
+            flat[name] = value
+    return flat
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """`["a.b=1"]` becomes `{"a.b": "1"}`. Raises ConfigurationError for an entry without `=`."""
+    parsed: dict[str, str] = {}
+    for assignment in assignments:
+        key, separator, value = assignment.partition("=")
+        if not separator or not key.strip():
+            raise ConfigurationError(assignment, "is not of the form key=value")
+        parsed[key.strip()] = value.strip()
+    return parsed
+
+
+def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write flat settings as TOML that `read_settings` reads back; lists of flat settings become arrays of tables."""
+    lines = [f"{_quoted(key)} = {_literal(value)}" for key, value in settings.items() if not _is_tables(value)]
+    for key, value in settings.items():
+        if _is_tables(value):
+            for table in value:
+                lines.append(f"\n[[{_quoted(key)}]]")
+                lines.extend(f"{_quoted(name)} = {_literal(item)}" for name, item in table.items())
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _quoted(text: str) -> str:
+    escaped = "".join(
+        f"\\u{ord(c):04X}" if ord(c) < 0x20 or ord(c) == 0x7F else f"\\{c}" if c in '"\\' else c for c in text
+    )
+    return f'"{escaped}"'
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    return _quoted(str(value))

@@ -55,9 +55,11 @@ class ChildProcess:
             if self.running:
                 self.process.send_signal(signal.SIGTERM)
                 with trio.move_on_after(grace_s):
-                    return await self.process.wait()
+                    await self.process.wait()
+            if self.running:
                 self.process.kill()
-            return await self.process.wait()
+            await self.process.wait()
+        return self.process.returncode or 0
 
     def kill(self) -> None:
         """SIGKILL, at once."""

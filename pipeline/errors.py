@@ -73,12 +73,30 @@ class NodeExistsError(CoordinationError):
     """The znode to be created is there already."""
 
 
+class NodeOwnedError(NodeExistsError):
+    """The ephemeral znode to be created belongs to another live session, which put `data` there."""
+
+    def __init__(self, path: str, data: bytes, owner_session: int | None) -> None:
+        owner = "nobody's session" if owner_session is None else f"session 0x{owner_session:x}"
+        super().__init__(path, f"held by {owner} with {data.decode(errors='replace')!r}")
+        self.data = data
+        self.owner_session = owner_session
+
+
 class NoNodeError(CoordinationError):
     """The znode is not there."""
 
 
 class BadVersionError(CoordinationError):
     """Somebody else changed the znode since it was read."""
+
+
+class NotEmptyError(CoordinationError):
+    """The znode to be deleted has children."""
+
+
+class CoordinationUnavailableError(CoordinationError):
+    """ZooKeeper could not be reached in time; nothing was sent, so the operation can be repeated."""
 
 
 class CoordinationLostError(CoordinationError):

@@ -1,0 +1,363 @@
+"""Kafka's znodes (0.10 to 2.8) as values: each owns its path, `encode` and `decode`. Pure.
+
+Written in the newest form that ZooKeeper-based Kafka knows, read in every older one. Unknown keys are ignored, so that
+a newer writer does not stop us. `decode` raises nothing but `CoordinationError` with the path of the znode.
+Source: Kafka's ZkData; KIP-516 (topic ids), KIP-455 (reassignment), KIP-584 (features), KIP-36 (rack).
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from pipeline.errors import CoordinationError
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
+
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+TOPIC_CONFIGS = "/config/topics"
+
+PLAINTEXT = "PLAINTEXT"
+
+
+def broker_path(broker_id: BrokerId) -> str:
+    """`/brokers/ids/<id>`: ephemeral."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    """`/brokers/topics/<topic>`."""
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    """`/brokers/topics/<topic>/partitions`, whose children are partition numbers."""
+    return f"{topic_path(topic)}/partitions"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """`/brokers/topics/<topic>/partitions/<partition>/state`."""
+    return f"{partitions_path(topic)}/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    """`/config/topics/<topic>`."""
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One address a broker is to be reached at, under the name and security protocol of its settings."""
+
+    name: str = PLAINTEXT
+    security_protocol: str = PLAINTEXT
+    address: HostPort
+
+
+class _BrokerJson(BaseModel):
+    version: int
+    host: str | None = None
+    port: int = -1
+    jmx_port: int = -1
+    timestamp: int = -1
+    endpoints: list[str] | None = None
+    rack: str | None = None
+    listener_security_protocol_map: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """A live broker: `/brokers/ids/<id>`, gone with its session."""
+
+    id: BrokerId
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    timestamp_ms: int
+    """When the broker registered."""
+
+    @property
+    def path(self) -> str:
+        """`/brokers/ids/<id>`."""
+        return broker_path(self.id)
+
+    def endpoint(self, listener_name: str = PLAINTEXT) -> BrokerEndpoint | None:
+        """How clients of that listener see the broker; None if it has no such listener."""
+        for listener in self.listeners:
+            if listener.name == listener_name:
+                return BrokerEndpoint(id=self.id, address=listener.address, rack=self.rack)
+        return None
+
+    def encode(self) -> bytes:
+        """JSON version 5. `host` and `port` repeat the plaintext listener for clients that read version 1."""
+        plaintext = next((item.address for item in self.listeners if item.security_protocol == PLAINTEXT), None)
+        fields: dict[str, Any] = {
+            "version": 5,
+            "host": plaintext.host if plaintext else None,
+            "port": plaintext.port if plaintext else -1,
+            "jmx_port": -1,
+            "timestamp": str(self.timestamp_ms),
+            "endpoints": [f"{item.name}://{item.address}" for item in self.listeners],
+            "listener_security_protocol_map": {item.name: item.security_protocol for item in self.listeners},
+            "features": {},
+        }
+        if self.rack is not None:
+            fields["rack"] = self.rack
+        return _to_json(fields)
+
+    @classmethod
+    def decode(cls, broker_id: BrokerId, data: bytes) -> Self:
+        """JSON version 1 (host and port), 2 (endpoints), 3 (rack), 4 (security protocols) and 5 (features)."""
+        path = broker_path(broker_id)
+        fields = _from_json(path, data, _BrokerJson)
+        listeners: tuple[Listener, ...]
+        if fields.endpoints is None:
+            if fields.host is None:
+                raise CoordinationError(path, "holds a broker registration without host and endpoints")
+            listeners = (Listener(address=HostPort(fields.host, fields.port)),)
+        else:
+            protocols = fields.listener_security_protocol_map or {}
+            listeners = tuple(_parse_listener(path, endpoint, protocols) for endpoint in fields.endpoints)
+        return cls(id=broker_id, listeners=listeners, rack=fields.rack, timestamp_ms=fields.timestamp)
+
+
+class _TopicJson(BaseModel):
+    version: int
+    partitions: dict[int, tuple[BrokerId, ...]]
+    topic_id: str | None = None
+    adding_replicas: dict[int, tuple[BrokerId, ...]] = {}
+    removing_replicas: dict[int, tuple[BrokerId, ...]] = {}
+
+
+Replicas = Mapping[int, tuple[BrokerId, ...]]
+"""Partition number to broker ids, the preferred leader first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAssignment:
+    """A topic and which brokers hold its partitions: `/brokers/topics/<topic>`."""
+
+    topic: str
+    topic_id: uuid.UUID | None
+    """None for a topic made before Kafka 2.8."""
+    partitions: Replicas
+    adding_replicas: Replicas = field(default_factory=dict)
+    removing_replicas: Replicas = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """`/brokers/topics/<topic>`."""
+        return topic_path(self.topic)
+
+    def encode(self) -> bytes:
+        """JSON version 3, or 2 for a topic without id."""
+        fields: dict[str, Any] = {
+            "version": 2 if self.topic_id is None else 3,
+            "partitions": _replicas_to_json(self.partitions),
+            "adding_replicas": _replicas_to_json(self.adding_replicas),
+            "removing_replicas": _replicas_to_json(self.removing_replicas),
+        }
+        if self.topic_id is not None:
+            fields["topic_id"] = encode_uuid(self.topic_id)
+        return _to_json(fields)
+
+    @classmethod
+    def decode(cls, topic: str, data: bytes) -> Self:
+        """JSON version 1 (partitions), 2 (reassignment) and 3 (topic id)."""
+        path = topic_path(topic)
+        fields = _from_json(path, data, _TopicJson)
+        return cls(
+            topic=topic,
+            topic_id=None if fields.topic_id is None else _decode_uuid(path, fields.topic_id),
+            partitions=fields.partitions,
+            adding_replicas=fields.adding_replicas,
+            removing_replicas=fields.removing_replicas,
+        )
+
+
+class _PartitionStateJson(BaseModel):
+    version: int
+    controller_epoch: int
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """Who leads a partition and who is in sync: `/brokers/topics/<topic>/partitions/<partition>/state`."""
+
+    topic: str
+    partition: int
+    leader: BrokerId
+    """-1: none."""
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    controller_epoch: int
+
+    @property
+    def path(self) -> str:
+        """`/brokers/topics/<topic>/partitions/<partition>/state`."""
+        return partition_state_path(self.topic, self.partition)
+
+    def encode(self) -> bytes:
+        """JSON version 1."""
+        return _to_json(
+            {
+                "version": 1,
+                "controller_epoch": self.controller_epoch,
+                "leader": self.leader,
+                "leader_epoch": self.leader_epoch,
+                "isr": list(self.isr),
+            }
+        )
+
+    @classmethod
+    def decode(cls, topic: str, partition: int, data: bytes) -> Self:
+        """JSON version 1."""
+        fields = _from_json(partition_state_path(topic, partition), data, _PartitionStateJson)
+        return cls(
+            topic=topic,
+            partition=partition,
+            leader=fields.leader,
+            leader_epoch=fields.leader_epoch,
+            isr=fields.isr,
+            controller_epoch=fields.controller_epoch,
+        )
+
+
+class _ConfigJson(BaseModel):
+    version: int
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings of a topic that differ from the broker's: `/config/topics/<topic>`."""
+
+    topic: str
+    settings: Mapping[str, str]
+
+    @property
+    def path(self) -> str:
+        """`/config/topics/<topic>`."""
+        return topic_config_path(self.topic)
+
+    def encode(self) -> bytes:
+        """JSON version 1."""
+        return _to_json({"version": 1, "config": dict(self.settings)})
+
+    @classmethod
+    def decode(cls, topic: str, data: bytes) -> Self:
+        """JSON version 1."""
+        return cls(topic=topic, settings=_from_json(topic_config_path(topic), data, _ConfigJson).config)
+
+
+class _ClusterIdJson(BaseModel):
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterId:
+    """The name the cluster gave itself: `/cluster/id`."""
+
+    PATH = "/cluster/id"
+
+    id: str
+
+    @property
+    def path(self) -> str:
+        """`/cluster/id`."""
+        return self.PATH
+
+    def encode(self) -> bytes:
+        """JSON version "1": here Kafka writes the version as text."""
+        return _to_json({"version": "1", "id": self.id})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """JSON version "1"."""
+        return cls(id=_from_json(cls.PATH, data, _ClusterIdJson).id)
+
+
+class _ProducerIdBlockJson(BaseModel):
+    version: int
+    broker: BrokerId
+    block_start: int
+    block_end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdBlock:
+    """The producer ids handed to a broker last, both ends included: `/latest_producer_id_block`.
+
+    A broker claims the next block with a conditional set of this znode.
+    """
+
+    PATH = "/latest_producer_id_block"
+
+    broker: BrokerId
+    first: int
+    last: int
+
+    @property
+    def path(self) -> str:
+        """`/latest_producer_id_block`."""
+        return self.PATH
+
+    def encode(self) -> bytes:
+        """JSON version 1, with the bounds as text."""
+        return _to_json(
+            {"version": 1, "broker": self.broker, "block_start": str(self.first), "block_end": str(self.last)}
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """JSON version 1."""
+        fields = _from_json(cls.PATH, data, _ProducerIdBlockJson)
+        return cls(broker=fields.broker, first=fields.block_start, last=fields.block_end)
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Kafka's form of topic and cluster ids: base64url of the 16 bytes, 22 letters, no padding."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def _decode_uuid(path: str, text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(bytes=base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True))
+    except ValueError as error:
+        raise CoordinationError(path, f"holds {text!r}, which is not an id of 16 bytes in base64url") from error
+
+
+def _parse_listener(path: str, endpoint: str, protocols: Mapping[str, str]) -> Listener:
+    """`NAME://host:port`; without a map of protocols the name is the protocol."""
+    name, scheme, address = endpoint.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not (scheme and colon and port.isascii() and port.isdigit()):
+        raise CoordinationError(path, f"holds the endpoint {endpoint!r}, which is not NAME://host:port")
+    host = host.removeprefix("[").removesuffix("]")
+    return Listener(name=name, security_protocol=protocols.get(name, name), address=HostPort(host, int(port)))
+
+
+def _replicas_to_json(replicas: Replicas) -> dict[str, list[int]]:
+    return {str(partition): list(brokers) for partition, brokers in sorted(replicas.items())}
+
+
+def _to_json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+_Fields = TypeVar("_Fields", bound=BaseModel)
+
+
+def _from_json(path: str, data: bytes, form: type[_Fields]) -> _Fields:
+    try:
+        return form.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CoordinationError(path, f"cannot be read: {where}: {first['msg']}") from error

@@ -30,6 +30,15 @@ class CorruptBatchError(PipelineError):
         self.offset = offset
 
 
+class BatchTooLargeError(CorruptBatchError):
+    """A sound record batch that is larger than the topic allows (Kafka's MESSAGE_TOO_LARGE)."""
+
+    def __init__(self, size_bytes: int, max_batch_bytes: int, offset: int | None = None) -> None:
+        super().__init__(f"{size_bytes} bytes, at most {max_batch_bytes} are allowed", offset)
+        self.size_bytes = size_bytes
+        self.max_batch_bytes = max_batch_bytes
+
+
 class OffsetOutOfRangeError(PipelineError):
     """A read outside of the log. Start again from `log_start_offset` (oldest) or `log_end_offset` (from now on)."""
 

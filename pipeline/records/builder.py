@@ -1,0 +1,158 @@
+"""Records into a batch: each record is encoded once, straight behind the room kept for the header.
+
+Invariants:
+- Offsets and timestamps are deltas to the first record's; the batch starts at offset 0, which a broker patches.
+- A batch holds at least one record, however large, and else never grows beyond `max_bytes` before compression.
+- `build` gives the buffer away: a builder makes one batch.
+
+Record layout (KIP-98), all integers zigzag varints: length, attributes int8, timestamp delta, offset delta, key length
+(-1: null) and key, value length and value, number of headers, each with key length, key, value length, value.
+"""
+
+from collections.abc import Sequence
+
+from pipeline.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    write_header,
+)
+from pipeline.records.compression import Codec, compress
+
+Header = tuple[str, bytes | None]
+
+_NULL = b"\x01"
+_NO_ATTRIBUTES = b"\x00"
+
+
+def _encode_unsigned(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+_SMALL_VARINTS = tuple(_encode_unsigned(value << 1) for value in range(8192))
+
+
+def encode_varint(value: int) -> bytes:
+    """Zigzag varint of a signed integer of up to 64 bits."""
+    if 0 <= value < 8192:
+        return _SMALL_VARINTS[value]
+    return _encode_unsigned(value << 1 if value >= 0 else ~(value << 1))
+
+
+def encode_headers(headers: Sequence[Header]) -> bytes:
+    """The header section of a record, its count first."""
+    encoded = bytearray(encode_varint(len(headers)))
+    for key, value in headers:
+        key_bytes = key.encode()
+        encoded += encode_varint(len(key_bytes))
+        encoded += key_bytes
+        if value is None:
+            encoded += _NULL
+        else:
+            encoded += encode_varint(len(value))
+            encoded += value
+    return bytes(encoded)
+
+
+class BatchBuilder:
+    """Takes records until it is full, then makes one batch of them. `max_bytes` counts the header, uncompressed."""
+
+    def __init__(self, codec: Codec, max_bytes: int) -> None:
+        self._codec = codec
+        self._max_bytes = max_bytes
+        self._buffer = bytearray(HEADER_SIZE)
+        self._record_count = 0
+        self._base_timestamp_ms = 0
+        self._max_timestamp_ms = 0
+        self._last_headers: Sequence[Header] = ()
+        self._last_headers_encoded = encode_headers(())
+
+    @property
+    def size_bytes(self) -> int:
+        """Header and records so far, uncompressed."""
+        return len(self._buffer)
+
+    @property
+    def record_count(self) -> int:
+        """Records so far."""
+        return self._record_count
+
+    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp_ms: int) -> bool:
+        """Add a record. False, and nothing added, when it does not fit any more; the first one always fits."""
+        count = self._record_count
+        delta_ms = timestamp_ms - self._base_timestamp_ms if count else 0
+        if headers is not self._last_headers:
+            self._last_headers_encoded = encode_headers(headers)
+            # A tuple cannot change: producers that give the same one each time have it encoded once.
+            self._last_headers = headers if isinstance(headers, tuple) else ()
+        encoded_headers = self._last_headers_encoded
+        timestamp_and_offset = encode_varint(delta_ms) + encode_varint(count)
+        key_length = _NULL if key is None else encode_varint(len(key))
+        value_length = _NULL if value is None else encode_varint(len(value))
+        key = key or b""
+        value = value or b""
+        size = (
+            1
+            + len(timestamp_and_offset)
+            + len(key_length)
+            + len(key)
+            + len(value_length)
+            + len(value)
+            + len(encoded_headers)
+        )
+        record_length = encode_varint(size)
+        buffer = self._buffer
+        if count and len(buffer) + len(record_length) + size > self._max_bytes:
+            return False
+        buffer += record_length + _NO_ATTRIBUTES + timestamp_and_offset + key_length + key + value_length
+        buffer += value
+        buffer += encoded_headers
+        if not count:
+            self._base_timestamp_ms = timestamp_ms
+            self._max_timestamp_ms = timestamp_ms
+        elif timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = timestamp_ms
+        self._record_count = count + 1
+        return True
+
+    def build(
+        self,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        base_sequence: int = NO_SEQUENCE,
+    ) -> bytearray:
+        """The batch, compressed and with its checksum. At least one record must have been added; ends the builder."""
+        if not self._record_count:
+            raise ValueError("a batch needs at least one record")
+        batch, self._buffer = self._buffer, bytearray(HEADER_SIZE)
+        if self._codec is not Codec.NONE:
+            payload = compress(self._codec, memoryview(batch)[HEADER_SIZE:])
+            batch = bytearray(HEADER_SIZE)
+            batch += payload
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=len(batch) - LOG_OVERHEAD,
+            partition_leader_epoch=-1,
+            magic=MAGIC,
+            crc=0,
+            attributes=self._codec,
+            last_offset_delta=self._record_count - 1,
+            base_timestamp=self._base_timestamp_ms,
+            max_timestamp=self._max_timestamp_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=self._record_count,
+        )
+        write_header(batch, header)
+        self._record_count = 0
+        return batch

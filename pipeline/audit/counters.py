@@ -1,0 +1,183 @@
+"""Counting at the producer and at the broker: batch headers in, monitoring events out. No I/O: the checkpoint
+of a broker is written through a `CheckpointStore`.
+
+Invariants of the broker's counter:
+A. `up_to` of a partition never exceeds its log end offset, and every batch below it is counted exactly once.
+B. The checkpoint is written only after what it holds was published. So a broker killed at any moment counts again, from
+   the log itself, what it had counted since, and publishes it again; by the events' revisions this changes no sum.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pipeline.audit.message import AuditEvent, AuditSource, Tier
+from pipeline.audit.window import NOTHING, Counts, is_audited, window_start
+from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.records.batch import BatchHeader
+
+
+@dataclass(slots=True)
+class WindowCounts:
+    """Counts by window, and which windows changed since they were last taken."""
+
+    window_ms: int
+    windows: dict[int, Counts] = field(default_factory=dict)
+    changed: set[int] = field(default_factory=set)
+
+    def add(self, header: BatchHeader) -> None:
+        """Count one batch."""
+        start = window_start(header.base_timestamp, self.window_ms)
+        self.windows[start] = self.windows.get(start, NOTHING) + Counts.of(header)
+        self.changed.add(start)
+
+    def take_changed(self) -> dict[int, Counts]:
+        """The cumulative counts of the windows that changed; they count as unchanged from now on."""
+        taken = {start: self.windows[start] for start in self.changed}
+        self.changed.clear()
+        return taken
+
+
+class CheckpointStore(Protocol):
+    """Where a broker keeps, for each partition, all its counts up to some offset."""
+
+    def read(self, partition: TopicPartition) -> AuditEvent | None:
+        """What was last written; None when there is nothing whole."""
+        ...
+
+    def write(self, checkpoint: AuditEvent) -> None:
+        """Replace the checkpoint of the event's partition."""
+        ...
+
+
+class ProducerCounter:
+    """Counts what brokers acknowledged to one producer, by partition and window."""
+
+    def __init__(self, cluster: str, instance: str, window_ms: int, clock: Clock) -> None:
+        self._cluster = cluster
+        self._instance = instance
+        self._window_ms = window_ms
+        self._clock = clock
+        self._partitions: dict[TopicPartition, WindowCounts] = {}
+        self._sequence = 0
+
+    def delivered(self, partition: TopicPartition, header: BatchHeader) -> None:
+        """One batch was acknowledged."""
+        if is_audited(partition.topic):
+            self._partitions.setdefault(partition, WindowCounts(self._window_ms)).add(header)
+
+    def take_events(self) -> list[AuditEvent]:
+        """An event for each partition with changed windows."""
+        events = []
+        for partition, counts in self._partitions.items():
+            if counts.changed:
+                self._sequence += 1
+                source = AuditSource(
+                    tier=Tier.PRODUCER, cluster=self._cluster, partition=partition, instance=self._instance
+                )
+                events.append(_event(source, self._sequence, self._clock(), counts))
+        return events
+
+    def published(self, events: Sequence[AuditEvent]) -> None:
+        """These are in the audit topic: nothing is left to do."""
+
+    def put_back(self, events: Sequence[AuditEvent]) -> None:
+        """These could not be published: take them again next time."""
+        for event in events:
+            self._partitions[event.source.partition].changed.update(event.windows)
+
+
+@dataclass(slots=True)
+class _LogCounts:
+    up_to: int
+    counts: WindowCounts
+    checkpoint: AuditEvent | None = None
+    """All windows as they were when events were last taken; written once those are published."""
+
+
+class BrokerCounter:
+    """Counts what a broker appended to its logs, by partition and window; goes on after a restart (invariants above).
+
+    The broker calls `loaded`, `appended` and `removed` (it is the broker's observer).
+    """
+
+    def __init__(self, cluster: str, window_ms: int, checkpoints: CheckpointStore, clock: Clock) -> None:
+        self._cluster = cluster
+        self._window_ms = window_ms
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._logs: dict[TopicPartition, _LogCounts] = {}
+
+    def loaded(
+        self,
+        partition: TopicPartition,
+        log_start_offset: Offset,
+        log_end_offset: Offset,
+        headers_from: Callable[[Offset], Iterator[BatchHeader]],
+    ) -> None:
+        """A log was opened: count what the checkpoint does not hold yet."""
+        if not is_audited(partition.topic):
+            return
+        saved = self._checkpoints.read(partition)
+        log = _LogCounts(log_start_offset, WindowCounts(self._window_ms))
+        # A checkpoint past the end means that the log lost its end (power failure): what is left is counted anew.
+        if saved is not None and saved.window_ms == self._window_ms and saved.revision <= log_end_offset:
+            log = _LogCounts(saved.revision, WindowCounts(self._window_ms, dict(saved.windows)))
+        self._logs[partition] = log
+        if log.up_to < log_end_offset:
+            self._count(log, headers_from(Offset(max(log.up_to, log_start_offset))))
+
+    def appended(self, partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+        """Batches were appended."""
+        log = self._logs.get(partition)
+        if log is not None:
+            self._count(log, headers)
+        elif is_audited(partition.topic):
+            raise AssertionError(f"{partition} was appended to before it was loaded")
+
+    def removed(self, partition: TopicPartition) -> None:
+        """The partition was deleted; its counts go with it."""
+        self._logs.pop(partition, None)
+
+    def take_events(self) -> list[AuditEvent]:
+        """An event for each partition with changed windows."""
+        events = []
+        for partition, log in self._logs.items():
+            if log.counts.changed:
+                source = AuditSource(tier=Tier.BROKER, cluster=self._cluster, partition=partition)
+                event = _event(source, log.up_to, self._clock(), log.counts)
+                log.checkpoint = replace(event, windows=dict(log.counts.windows))
+                events.append(event)
+        return events
+
+    def published(self, events: Sequence[AuditEvent]) -> None:
+        """These are in the audit topic: remember how far their logs are counted."""
+        for event in events:
+            log = self._logs.get(event.source.partition)
+            if log is not None and log.checkpoint is not None:
+                self._checkpoints.write(log.checkpoint)
+                log.checkpoint = None
+
+    def put_back(self, events: Sequence[AuditEvent]) -> None:
+        """These could not be published: take them again next time."""
+        for event in events:
+            log = self._logs.get(event.source.partition)
+            if log is not None:
+                log.counts.changed.update(event.windows)
+
+    @staticmethod
+    def _count(log: _LogCounts, headers: Iterable[BatchHeader]) -> None:
+        for header in headers:
+            if header.base_offset >= log.up_to:
+                log.counts.add(header)
+                log.up_to = header.next_offset
+
+
+def _event(source: AuditSource, revision: int, now_ms: int, counts: WindowCounts) -> AuditEvent:
+    return AuditEvent(
+        source=source,
+        revision=revision,
+        created_ms=now_ms,
+        window_ms=counts.window_ms,
+        windows=counts.take_changed(),
+    )

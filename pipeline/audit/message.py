@@ -1,0 +1,102 @@
+"""The monitoring event (paper section 4): what one tier counted, published to a topic of its own.
+
+Invariants, by which events may be lost, repeated or overtaken without changing a sum:
+A. The counts of an event are cumulative: all that was counted for the window up to `revision`.
+B. Of two events with the same source and window the one with the higher revision holds.
+C. `revision` never goes back: it is the offset counted up to (broker, load) or a sequence number (producer).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipeline.audit.window import Counts
+from pipeline.errors import PipelineError
+from pipeline.model import TopicPartition
+
+AUDIT_TOPIC = "_audit"
+MESSAGE_VERSION = 1
+
+
+class Tier(StrEnum):
+    """A step of the way at which batches are counted."""
+
+    PRODUCER = "producer"
+    BROKER = "broker"
+    LOAD = "load"
+
+
+class AuditMessageError(PipelineError):
+    """A record of the audit topic that is not a monitoring event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSource:
+    """Who counted what. Brokers and loads of a cluster continue each other's counts; producers each have their own."""
+
+    tier: Tier
+    cluster: str
+    partition: TopicPartition
+    instance: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """One monitoring event."""
+
+    source: AuditSource
+    revision: int
+    created_ms: int
+    window_ms: int
+    windows: Mapping[int, Counts]
+    """Window start (ms since 1970 UTC) to the counts up to `revision`; only windows that changed are named."""
+
+
+def encode_key(source: AuditSource) -> bytes:
+    """The record key: equal for events that replace each other."""
+    partition = source.partition
+    return f"{source.tier}/{source.cluster}/{source.instance}/{partition.topic}/{partition.partition}".encode()
+
+
+def encode_event(event: AuditEvent) -> bytes:
+    """JSON, as documented in docs/audit.md."""
+    source = event.source
+    document = {
+        "version": MESSAGE_VERSION,
+        "tier": source.tier,
+        "cluster": source.cluster,
+        "instance": source.instance,
+        "topic": source.partition.topic,
+        "partition": source.partition.partition,
+        "revision": event.revision,
+        "created_ms": event.created_ms,
+        "window_ms": event.window_ms,
+        "windows": [[start, c.records, c.bytes, c.batches, c.crc_sum] for start, c in sorted(event.windows.items())],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_event(value: bytes) -> AuditEvent:
+    """The event in a record's value. Raises AuditMessageError."""
+    try:
+        document = json.loads(value)
+        if document["version"] != MESSAGE_VERSION:
+            raise AuditMessageError(f"monitoring event of version {document['version']}; this is {MESSAGE_VERSION}")
+        return AuditEvent(
+            source=AuditSource(
+                tier=Tier(document["tier"]),
+                cluster=str(document["cluster"]),
+                partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+                instance=str(document["instance"]),
+            ),
+            revision=int(document["revision"]),
+            created_ms=int(document["created_ms"]),
+            window_ms=int(document["window_ms"]),
+            windows={
+                int(start): Counts(int(records), int(size), int(batches), int(crc_sum))
+                for start, records, size, batches, crc_sum in document["windows"]
+            },
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise AuditMessageError(f"not a monitoring event: {error!r}") from error

@@ -1,0 +1,189 @@
+"""The comparison: what each tier counted of each partition and hour, and what that says.
+
+A partition's way is a chain of tiers: producers and broker of its live cluster, the replica's broker, the load.
+Mirrored partitions keep their offsets, so "not there yet" and "lost" can be told apart: a tier that has counted past
+the last change of a window in the tier before it, and has less, has lost something; one that has not is under way.
+Between producers and broker there are no offsets to go by; there both get `grace_ms` to speak.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts, WindowReport
+from pipeline.audit.message import Tier
+from pipeline.audit.window import HOUR_MS, NOTHING, Counts, is_audited
+from pipeline.model import TopicPartition
+
+
+class Status(StrEnum):
+    """What a comparison found, from best to worst."""
+
+    EXACT = "exact"
+    PENDING = "pending"
+    CHANGED = "changed"
+    EXTRA = "extra"
+    MISSING = "missing"
+
+
+_SEVERITY = {status: rank for rank, status in enumerate(Status)}
+
+
+class Stage(StrEnum):
+    """The steps of the way, in its order."""
+
+    PRODUCED = "produced"
+    LIVE = "live"
+    REPLICA = "replica"
+    LOADED = "loaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Which replica partition is the copy of which source partition."""
+
+    cluster: str
+    source: TopicPartition
+    replica: TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Two neighbouring stages that differ over one partition and hour. `records`: how many too few or too many."""
+
+    cluster: str
+    source: TopicPartition
+    replica: TopicPartition | None
+    hour_ms: int
+    after: Stage
+    at: Stage
+    status: Status
+    records: int
+
+    def __str__(self) -> str:
+        """One sentence for people."""
+        where = f"{self.cluster} {self.source}" + (f" (replica {self.replica})" if self.replica else "")
+        match self.status:
+            case Status.MISSING:
+                what = f"{self.records} records that were {self.after} are missing"
+            case Status.EXTRA:
+                what = f"{self.records} records more than were {self.after}"
+            case Status.PENDING:
+                what = f"{self.records} records that were {self.after} have not come yet"
+            case _:
+                what = f"as many records as were {self.after}, but other bytes"
+        return f"{where}: {self.at}: {what}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourReport:
+    """One topic and hour: the sums of every stage and what differs. Stages that never reported are absent."""
+
+    topic: str
+    hour_ms: int
+    stages: Mapping[Stage, Counts]
+    status: Status
+    findings: Sequence[Finding]
+
+
+def reconcile(
+    ledger: Ledger,
+    *,
+    live_clusters: Sequence[str],
+    replica_cluster: str | None,
+    routes: Sequence[Route],
+    now_ms: int,
+    grace_ms: int,
+) -> list[HourReport]:
+    """Compare all tiers of all topics, by topic and hour in order.
+
+    A replica partition without a route, and a live partition that is not mirrored, end where they are known.
+    """
+    route_of = {(route.cluster, route.source): route for route in routes}
+    sums: dict[tuple[str, int], dict[Stage, Counts]] = defaultdict(dict)
+    findings: dict[tuple[str, int], list[Finding]] = defaultdict(list)
+    for cluster in live_clusters:
+        known = {*ledger.partitions(cluster, Tier.PRODUCER), *ledger.partitions(cluster, Tier.BROKER)}
+        for partition in sorted(p for p in known if is_audited(p.topic)):
+            route = route_of.get((cluster, partition))
+            replica = route.replica if route is not None else None
+            stages = _stages(ledger, cluster, partition, replica_cluster, replica)
+            for hour in sorted({hour for counts in stages.values() for hour in counts.windows}):
+                key = (partition.topic, hour)
+                for stage, counts in stages.items():
+                    sums[key][stage] = sums[key].get(stage, NOTHING) + counts.at(hour).counts
+                findings[key].extend(_compare(cluster, partition, replica, hour, stages, now_ms - grace_ms))
+    return [
+        HourReport(
+            topic=topic,
+            hour_ms=hour,
+            stages=sums[topic, hour],
+            status=max((f.status for f in findings[topic, hour]), key=_SEVERITY.__getitem__, default=Status.EXACT),
+            findings=findings[topic, hour],
+        )
+        for topic, hour in sorted(sums)
+    ]
+
+
+def _stages(
+    ledger: Ledger, cluster: str, partition: TopicPartition, replica_cluster: str | None, replica: TopicPartition | None
+) -> dict[Stage, TierCounts]:
+    """The stages of one partition's way that reported, in order; a mirrored partition always has a replica stage."""
+    found: dict[Stage, TierCounts | None] = {
+        Stage.PRODUCED: ledger.counts(cluster, Tier.PRODUCER, partition, HOUR_MS),
+        Stage.LIVE: ledger.counts(cluster, Tier.BROKER, partition, HOUR_MS),
+    }
+    if replica_cluster is not None and replica is not None:
+        found[Stage.REPLICA] = ledger.counts(replica_cluster, Tier.BROKER, replica, HOUR_MS) or NEVER_REPORTED
+        loads_reported = any(p.topic == replica.topic for p in ledger.partitions(replica_cluster, Tier.LOAD))
+        loaded = ledger.counts(replica_cluster, Tier.LOAD, replica, HOUR_MS)
+        found[Stage.LOADED] = loaded or (NEVER_REPORTED if loads_reported else None)
+    if found[Stage.LIVE] is None and found[Stage.PRODUCED] is not None:
+        found[Stage.LIVE] = NEVER_REPORTED
+    return {stage: counts for stage, counts in found.items() if counts is not None}
+
+
+def _compare(
+    cluster: str,
+    partition: TopicPartition,
+    replica: TopicPartition | None,
+    hour: int,
+    stages: Mapping[Stage, TierCounts],
+    settled_ms: int,
+) -> list[Finding]:
+    """What differs between neighbouring stages of one partition in one hour."""
+    findings = []
+    for after, at in pairwise(stages):
+        before, now = stages[after].at(hour), stages[at].at(hour)
+        if before.counts == now.counts:
+            continue
+        if after is Stage.PRODUCED:
+            under_way = max(before.created_ms, now.created_ms) > settled_ms
+        else:
+            under_way = _is_under_way(stages[after], before, stages[at], now)
+        findings.append(
+            Finding(
+                cluster=cluster,
+                source=partition,
+                replica=replica,
+                hour_ms=hour,
+                after=after,
+                at=at,
+                status=Status.PENDING if under_way else _judge(before.counts, now.counts),
+                records=abs(before.counts.records - now.counts.records),
+            )
+        )
+    return findings
+
+
+def _is_under_way(before: TierCounts, before_window: WindowReport, now: TierCounts, now_window: WindowReport) -> bool:
+    """Whether one of two tiers that share offsets has not counted as far as the other's last change of the window."""
+    return now.revision < before_window.revision or before.revision < now_window.revision
+
+
+def _judge(before: Counts, now: Counts) -> Status:
+    if now.records < before.records:
+        return Status.MISSING
+    return Status.EXTRA if now.records > before.records else Status.CHANGED

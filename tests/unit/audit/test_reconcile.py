@@ -1,0 +1,181 @@
+"""The ledger and the comparison: sums by revision, and what each kind of difference is called."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.audit.ledger import Ledger
+from pipeline.audit.message import (
+    AuditEvent,
+    AuditMessageError,
+    AuditSource,
+    Tier,
+    decode_event,
+    encode_event,
+)
+from pipeline.audit.reconcile import Route, Stage, Status, reconcile
+from pipeline.audit.window import HOUR_MS, Counts, window_start
+from pipeline.model import TopicPartition
+
+EAST = TopicPartition("clicks", 0)
+HUB = TopicPartition("clicks", 3)
+ROUTES = [Route(cluster="east", source=EAST, replica=HUB)]
+WINDOW_MS = 600_000
+HOUR = 10 * HOUR_MS
+NOW_MS = HOUR + 10 * HOUR_MS
+FULL = Counts(10, 1000, 2, 77)
+LESS = Counts(9, 900, 1, 70)
+
+
+def event(tier, cluster, partition, counts, *, revision=10, created_ms=HOUR, start=HOUR, instance=""):
+    source = AuditSource(tier=tier, cluster=cluster, partition=partition, instance=instance)
+    return AuditEvent(
+        source=source, revision=revision, created_ms=created_ms, window_ms=WINDOW_MS, windows={start: counts}
+    )
+
+
+def report(*events, now_ms=NOW_MS):
+    ledger = Ledger()
+    for one in events:
+        ledger.apply(one)
+    return reconcile(
+        ledger, live_clusters=["east"], replica_cluster="hub", routes=ROUTES, now_ms=now_ms, grace_ms=60_000
+    )
+
+
+def whole_way(live=FULL, hub=FULL, load=FULL, *, live_at=10, hub_at=10, load_at=10):
+    return [
+        event(Tier.PRODUCER, "east", EAST, FULL, instance="p1", revision=1),
+        event(Tier.BROKER, "east", EAST, live, revision=live_at),
+        event(Tier.BROKER, "hub", HUB, hub, revision=hub_at),
+        event(Tier.LOAD, "hub", HUB, load, revision=load_at),
+    ]
+
+
+def test_equal_counts_on_the_whole_way_are_exact():
+    (hour,) = report(*whole_way())
+    assert hour.status is Status.EXACT
+    assert hour.findings == []
+    assert list(hour.stages) == [Stage.PRODUCED, Stage.LIVE, Stage.REPLICA, Stage.LOADED]
+    assert all(counts == FULL for counts in hour.stages.values())
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "at", "records"),
+    [
+        (whole_way(live=LESS, hub=LESS, load=LESS), Status.MISSING, Stage.LIVE, 1),
+        (whole_way(hub=LESS, load=LESS), Status.MISSING, Stage.REPLICA, 1),
+        (whole_way(load=Counts(12, 1200, 3, 78)), Status.EXTRA, Stage.LOADED, 2),
+        (whole_way(load=replace(FULL, crc_sum=78)), Status.CHANGED, Stage.LOADED, 0),
+        (
+            whole_way(hub=LESS, hub_at=9, load_at=9, load=LESS),
+            Status.PENDING,
+            Stage.REPLICA,
+            1,
+        ),
+        (whole_way(load=Counts(4, 400, 1, 7), load_at=4), Status.PENDING, Stage.LOADED, 6),
+    ],
+)
+def test_a_difference_is_named_where_it_arises(events, status, at, records):
+    (hour,) = report(*events)
+    assert hour.status is status
+    (finding,) = hour.findings
+    assert (finding.at, finding.status, finding.records) == (at, status, records)
+    assert "east clicks-0" in str(finding)
+
+
+def test_one_lost_and_one_doubled_do_not_look_perfect():
+    (hour,) = report(*whole_way(hub=Counts(10, 1000, 2, 76)))
+    assert hour.status is Status.CHANGED
+
+
+def test_a_loss_in_a_past_hour_is_definite_while_traffic_goes_on():
+    later = HOUR + HOUR_MS
+    events = [
+        *whole_way(hub=LESS, load=LESS),
+        event(Tier.PRODUCER, "east", EAST, FULL, revision=2, start=later, instance="p1"),
+        event(Tier.BROKER, "east", EAST, FULL, revision=30, start=later),
+        event(Tier.BROKER, "hub", HUB, Counts(5, 500, 1, 5), revision=20, start=later),
+    ]
+    first, second = report(*events)
+    assert first.status is Status.MISSING
+    assert second.status is Status.PENDING
+
+
+def test_producers_and_broker_have_a_grace_to_speak():
+    events = whole_way(live=LESS, hub=LESS, load=LESS)
+    assert report(*events, now_ms=HOUR + 59_000)[0].status is Status.PENDING
+    assert report(*events, now_ms=HOUR + 61_000)[0].status is Status.MISSING
+
+
+def test_uninstrumented_topics_and_unloaded_topics_have_fewer_stages():
+    (hour,) = report(*whole_way()[1:3])
+    assert list(hour.stages) == [Stage.LIVE, Stage.REPLICA]
+    assert hour.status is Status.EXACT
+
+
+def test_a_mirrored_partition_of_which_the_replica_says_nothing_is_pending():
+    (hour,) = report(*whole_way()[:2])
+    assert hour.status is Status.PENDING
+
+
+def test_a_batch_acknowledged_but_never_counted_by_the_broker_is_missing():
+    (hour,) = report(whole_way()[0])
+    assert hour.status is Status.MISSING
+    assert hour.findings[0].at is Stage.LIVE
+
+
+counts_values = st.builds(
+    Counts,
+    records=st.integers(0, 2**40),
+    bytes=st.integers(0, 2**50),
+    batches=st.integers(0, 2**30),
+    crc_sum=st.integers(0, 2**64 - 1),
+)
+
+
+@given(
+    st.dictionaries(st.integers(0, 2**40), counts_values, max_size=5),
+    st.text(max_size=5),
+    st.integers(0, 2**62),
+)
+def test_events_survive_the_wire(windows, instance, revision):
+    source = AuditSource(tier=Tier.PRODUCER, cluster="east", partition=EAST, instance=instance)
+    original = AuditEvent(source=source, revision=revision, created_ms=5, window_ms=WINDOW_MS, windows=windows)
+    assert decode_event(encode_event(original)) == original
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"null", b'{"version":2}', b"\xff", b'{"version":1,"windows":3}'])
+def test_other_values_are_refused(value):
+    with pytest.raises(AuditMessageError):
+        decode_event(value)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), counts_values), min_size=1, max_size=12), st.randoms(use_true_random=False)
+)
+def test_order_and_repetition_of_events_change_nothing(steps, randomness: random.Random):
+    cumulative: dict[int, Counts] = {}
+    events = []
+    for revision, (window, counts) in enumerate(steps):
+        start = HOUR + window * WINDOW_MS
+        cumulative[start] = cumulative.get(start, Counts()) + counts
+        events.append(event(Tier.BROKER, "east", EAST, cumulative[start], revision=revision, start=start))
+    shuffled = events + randomness.sample(events, len(events) // 2)
+    randomness.shuffle(shuffled)
+    ledger = Ledger()
+    for one in shuffled:
+        ledger.apply(one)
+    found = ledger.counts("east", Tier.BROKER, EAST, WINDOW_MS)
+    assert found is not None
+    assert {start: window.counts for start, window in found.windows.items()} == cumulative
+
+
+@given(st.integers(0, 2**45), st.sampled_from([60_000, WINDOW_MS, HOUR_MS]))
+def test_windows_start_at_multiples(timestamp_ms, window_ms):
+    start = window_start(timestamp_ms, window_ms)
+    assert start % window_ms == 0
+    assert start <= timestamp_ms < start + window_ms

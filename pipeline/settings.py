@@ -1,0 +1,66 @@
+"""How the services check their settings: models of dotted names, built once, with errors that name the key."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+
+MAX_INT64 = 2**63 - 1
+_ENDPOINT = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/ ]*)):(?P<port>[0-9]{1,5})")
+
+
+def parse_address(text: str) -> HostPort:
+    """`host:port`, `[v6]:port`, or `:port`. Raises ValueError."""
+    matched = _ENDPOINT.fullmatch(text.strip())
+    if matched is None or int(matched["port"]) > 65535:
+        raise ValueError(f"{text!r} is not host:port")
+    return HostPort(matched["bracketed"] or matched["plain"], int(matched["port"]))
+
+
+def parse_addresses(text: str) -> tuple[HostPort, ...]:
+    """A comma-separated bootstrap list, at least one address. Raises ValueError."""
+    return tuple(parse_address(part) for part in text.split(","))
+
+
+Address = Annotated[HostPort, BeforeValidator(lambda value: parse_address(value) if isinstance(value, str) else value)]
+Addresses = Annotated[
+    tuple[HostPort, ...], BeforeValidator(lambda value: parse_addresses(value) if isinstance(value, str) else value)
+]
+
+
+class SettingsModel(BaseModel):
+    """Base of a service's settings: each field has the setting's dotted name as its alias, a type and bounds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+
+    service: ClassVar[str]
+    """What the settings belong to, for the error message."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """From dotted names to values. Raises ConfigurationError naming the first key that is wrong."""
+        try:
+            return cls.model_validate(dict(settings))
+        except ValidationError as error:
+            raise _configuration_error(cls, error) from error
+
+
+def _configuration_error(model: type[SettingsModel], error: ValidationError) -> ConfigurationError:
+    first: Any = error.errors(include_url=False, include_context=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    match first["type"]:
+        case "missing":
+            return ConfigurationError(key, "is missing")
+        case "extra_forbidden":
+            names = [str(field.alias) for field in model.model_fields.values()]
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            return ConfigurationError(key, f"is not a setting of the {model.service}{hint}")
+        case _:
+            reason = str(first["msg"]).removeprefix("Value error, ")
+            return ConfigurationError(key, f"{reason} (given: {first['input']!r})")

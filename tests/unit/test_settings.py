@@ -1,0 +1,80 @@
+"""Settings are refused with the name of the key and what to do."""
+
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from pipeline.cli.settings import flatten, parse_assignments, read_settings, write_settings
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+from pipeline.settings import Address, Addresses, SettingsModel, parse_address
+
+
+class Example(SettingsModel):
+    """A service with three settings."""
+
+    service: ClassVar[str] = "example"
+    listen: Address = Field(alias="http.listen")
+    bootstrap: Addresses = Field(default=(), alias="bootstrap.servers")
+    linger_ms: int = Field(default=5, alias="linger.ms", ge=0, le=1000)
+
+
+def test_values_are_read_by_their_dotted_names():
+    config = Example.from_settings({"http.listen": "[::1]:80", "bootstrap.servers": "a:1, b:2", "linger.ms": "7"})
+    assert config.listen == HostPort("::1", 80)
+    assert config.bootstrap == (HostPort("a", 1), HostPort("b", 2))
+    assert config.linger_ms == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "reason"),
+    [
+        ({}, "http.listen", "is missing"),
+        ({"http.listen": "nowhere"}, "http.listen", "not host:port"),
+        ({"http.listen": "a:70000"}, "http.listen", "not host:port"),
+        ({"http.listen": "a:1", "linger.ms": 2000}, "linger.ms", "less than or equal to 1000"),
+        ({"http.listen": "a:1", "linger.m": 1}, "linger.m", "did you mean linger.ms"),
+    ],
+)
+def test_errors_name_the_key(settings, key, reason):
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        Example.from_settings(settings)
+    assert caught.value.key == key
+
+
+def test_address_without_host_listens_everywhere():
+    assert parse_address(":9092") == HostPort("", 9092)
+
+
+values = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(st.characters(codec="utf-8")))
+flat = st.dictionaries(
+    st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda k: "." not in k), values, max_size=5
+)
+
+
+@given(flat, st.lists(flat.filter(bool), min_size=1, max_size=3))
+def test_settings_files_are_read_as_written(tmp_path_factory, settings, tables):
+    path = tmp_path_factory.mktemp("settings") / "file.toml"
+    written = {**settings, "tables": tables}
+    write_settings(path, written)
+    assert read_settings(path) == written
+
+
+def test_dotted_and_nested_keys_are_the_same(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('broker.id = 1\n[log]\ndirs = "d"\n[[sources]]\nname = "east"\nretry.ms = 2\n', encoding="utf-8")
+    assert read_settings(path) == {"broker.id": 1, "log.dirs": "d", "sources": [{"name": "east", "retry.ms": 2}]}
+    assert flatten({"a": {"b": {"c": 1}}}) == {"a.b.c": 1}
+
+
+def test_unreadable_files_and_assignments_are_explained(tmp_path):
+    (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
+    for path, reason in [(tmp_path / "none.toml", "cannot be read"), (tmp_path / "bad.toml", "is not TOML")]:
+        with pytest.raises(ConfigurationError, match=reason):
+            read_settings(path)
+    assert parse_assignments(["a.b = 1", "c=x=y"]) == {"a.b": "1", "c": "x=y"}
+    with pytest.raises(ConfigurationError, match="key=value"):
+        parse_assignments(["novalue"])

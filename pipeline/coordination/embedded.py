@@ -1,0 +1,204 @@
+"""A ZooKeeper server of our own, from the jars that PySpark brings: for one machine, for tests, and for small clusters.
+
+Invariants: the directory holds all of it (`data/`, `zoo.cfg`, `zookeeper.log`) and is taken up again by the next start;
+the port, once chosen, stays; a process that was started is reaped before the object says it is stopped.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.model import HostPort
+from pipeline.processes import ChildProcess, free_port, start_process
+
+MINIMUM_JAVA = 17
+TICK_MS = 500
+MAX_SESSION_TIMEOUT_MS = 60_000
+START_TIMEOUT_S = 30.0
+STOP_GRACE_S = 8.0
+PROBE_TIMEOUT_S = 1.0
+LOG_FILE_KB = 4096
+INSTALL_JAVA = (
+    f"install Java {MINIMUM_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
+)
+JARS = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-java-*")
+"""What the server needs of PySpark's 300 jars: with all of them the start takes twice as long."""
+
+LOGGING = """\
+rootLogger.level = info
+rootLogger.appenderRef.stdout.ref = stdout
+appender.stdout.type = Console
+appender.stdout.name = stdout
+appender.stdout.layout.type = PatternLayout
+appender.stdout.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
+"""
+
+
+def find_java() -> Path:
+    """The `java` of JAVA_HOME, else of PATH. Raises ConfigurationError if it is missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None:
+        raise ConfigurationError("java", f"none in PATH and JAVA_HOME is not set: {INSTALL_JAVA}")
+    try:
+        answer = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=START_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        source = "JAVA_HOME" if home else "PATH"
+        raise ConfigurationError("java", f"{found} (from {source}) does not run: {INSTALL_JAVA}") from error
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) < MINIMUM_JAVA:
+        first_line = (answer.stderr or answer.stdout).partition("\n")[0]
+        raise ConfigurationError("java", f"{found} is {first_line!r}: {INSTALL_JAVA}")
+    return Path(found)
+
+
+class ZooKeeperProcess:
+    """One standalone ZooKeeper on 127.0.0.1.
+
+    In trio: `async with ZooKeeperProcess(directory) as zookeeper`, or `await start()` and `await stop()`.
+    Outside of trio: `with ZooKeeperProcess(directory) as zookeeper`. After `kill` or `stop` it can be started again.
+    """
+
+    def __init__(self, directory: Path, *, port: int = 0) -> None:
+        self.directory = directory.absolute()
+        self._port = port
+        self._child: ChildProcess | None = None
+
+    @property
+    def address(self) -> HostPort:
+        """Where it listens; a free port is chosen by the first start."""
+        return HostPort("127.0.0.1", self._port)
+
+    @property
+    def connect(self) -> str:
+        """The connect string for clients."""
+        return str(self.address)
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None when it is not running."""
+        return self._child.pid if self._child is not None and self._child.running else None
+
+    @property
+    def log_path(self) -> Path:
+        """What the server wrote to its standard output."""
+        return self.directory / "zookeeper.log"
+
+    async def start(self) -> None:
+        """Start it and wait until it answers.
+
+        Raises ConfigurationError without a fit Java, ProcessEndedError with the end of its log if it ends at once,
+        DeadlineExceededError if it does not answer in time.
+        """
+        if self.pid is not None:
+            return
+        java = await trio.to_thread.run_sync(find_java)
+        if self._port == 0:
+            self._port = free_port()
+        self._write_settings()
+        command = [
+            str(java),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            f"-Dzookeeper.preAllocSize={LOG_FILE_KB}",
+            "-cp",
+            _class_path(),
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            str(self.directory / "zoo.cfg"),
+        ]
+        self._child = await start_process("zookeeper", command, log=self.log_path)
+        try:
+            await self._child.wait_until(self._answers, START_TIMEOUT_S)
+        except BaseException:
+            await self._child.stop(grace_s=0)
+            raise
+
+    async def stop(self) -> None:
+        """End it: SIGTERM, and SIGKILL if that does not do. Completes even when cancelled."""
+        if self._child is not None:
+            await self._child.stop(STOP_GRACE_S)
+
+    async def wait(self) -> int:
+        """Its exit code once it has ended (negative: the signal). Call it after `start`."""
+        if self._child is None:
+            raise PipelineError("ZooKeeper was not started")
+        return await self._child.wait()
+
+    def kill(self) -> None:
+        """End it as a crash would. `wait` tells when it is gone."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __enter__(self) -> Self:
+        trio.run(self.start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        trio.run(self.stop)
+
+    async def _answers(self) -> bool:
+        return await _ask(self.address, b"ruok") == b"imok" and b"Mode:" in await _ask(self.address, b"srvr")
+
+    def _write_settings(self) -> None:
+        data = self.directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "dataDir": data.absolute(),
+            "clientPort": self._port,
+            "clientPortAddress": self.address.host,
+            "tickTime": TICK_MS,
+            "maxSessionTimeout": MAX_SESSION_TIMEOUT_MS,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "autopurge.snapRetainCount": 3,
+            "autopurge.purgeInterval": 1,
+            "4lw.commands.whitelist": "ruok,srvr",
+        }
+        text = "".join(f"{name}={value}\n" for name, value in settings.items())
+        (self.directory / "zoo.cfg").write_text(text)
+        (self.directory / "log4j2.properties").write_text(LOGGING)
+
+
+def _class_path() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigurationError("pyspark", "not installed, and ZooKeeper's jars come with it: pip install pyspark")
+    jars = Path(spec.submodule_search_locations[0]) / "jars"
+    found = [str(jar) for pattern in JARS for jar in sorted(jars.glob(f"{pattern}.jar"))]
+    if not any("zookeeper" in jar for jar in found):
+        raise ConfigurationError("pyspark", f"{jars} holds no zookeeper jar: pip install --force-reinstall pyspark")
+    return os.pathsep.join(found)
+
+
+async def _ask(address: HostPort, command: bytes) -> bytes:
+    """A four-letter word and its answer, empty if nobody answers."""
+    answer = b""
+    with trio.move_on_after(PROBE_TIMEOUT_S), suppress(OSError, trio.BrokenResourceError):
+        async with await trio.open_tcp_stream(address.host, address.port) as connection:
+            await connection.send_all(command)
+            async for chunk in connection:
+                answer += chunk
+    return answer

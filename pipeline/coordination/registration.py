@@ -1,0 +1,104 @@
+"""Staying registered: an ephemeral znode that is made again whenever a session is lost. Works on any client.
+
+Invariant: the znode is ours, or we are about to make it, or the caller has been told by an exception whose it is.
+"""
+
+from collections.abc import Callable
+from typing import Never
+
+import structlog
+import trio
+
+from pipeline.coordination.interface import CoordinationClient, DeleteNode, NodeStat, SessionState
+from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, NodeExistsError, NodeOwnedError
+
+EXPIRY_MARGIN_S = 5.0
+"""How much later than its timeout a server may drop a session: it checks once per tick."""
+
+_log = structlog.get_logger()
+
+
+def _nobody(_data: bytes) -> bool:
+    return False
+
+
+async def keep_registered(
+    client: CoordinationClient,
+    path: str,
+    data: bytes,
+    *,
+    is_former_self: Callable[[bytes], bool] = _nobody,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> Never:
+    """Create the ephemeral znode, report started, and create it again after every expired session, until cancelled.
+
+    A znode that is there already is waited for if it belongs to an earlier session of this client, or if
+    `is_former_self` says of its data that they are those of an earlier life of this process (killed and started again
+    before its session timed out; safe to claim once this process holds the same listening address). If it is still
+    there after the session timeout, or belongs to anybody else: NodeOwnedError, with the data found there.
+    """
+    events = client.sessions()
+    is_started = False
+    while True:
+        event = await anext(events)
+        if event.state is not SessionState.CONNECTED:
+            continue
+        await _register(client, path, data, is_former_self)
+        _log.info("registered", path=path, session=f"0x{client.session_id:x}")
+        if not is_started:
+            task_status.started()
+            is_started = True
+
+
+async def _register(
+    client: CoordinationClient, path: str, data: bytes, is_former_self: Callable[[bytes], bool]
+) -> None:
+    deadline = trio.current_time() + client.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
+    while True:
+        try:
+            await client.create(path, data, ephemeral=True)
+        except (CoordinationLostError, CoordinationUnavailableError) as error:
+            _log.warning("registration_repeated", path=path, reason=error.reason)
+            continue
+        except NodeExistsError:
+            stat, found = await client.exists(path), await client.get_or_none(path)
+        else:
+            return
+        if stat is None or found is None:
+            continue
+        if stat.ephemeral_owner == client.session_id and found.data == data:
+            return
+        if not _is_ours(client, stat) and not is_former_self(found.data):
+            raise NodeOwnedError(path, found.data, stat.ephemeral_owner)
+        _log.info("registration_waits_for_former_session", path=path)
+        with trio.move_on_at(deadline) as waiting:
+            await _until_gone(client, path, stat)
+        if waiting.cancelled_caught:
+            raise NodeOwnedError(path, found.data, stat.ephemeral_owner)
+
+
+def _is_ours(client: CoordinationClient, stat: NodeStat) -> bool:
+    owner = stat.ephemeral_owner
+    return owner is not None and owner != client.session_id and client.owns_session(owner)
+
+
+async def _until_gone(client: CoordinationClient, path: str, former: NodeStat) -> None:
+    async for value in client.watch_data(path):
+        if value is None:
+            return
+        stat = await client.exists(path)
+        if stat is None or stat.ephemeral_owner != former.ephemeral_owner:
+            return
+
+
+async def delete_tree(client: CoordinationClient, path: str) -> None:
+    """Remove a znode and all below it in one transaction; nothing if it is not there.
+
+    Raises NotEmptyError or NoNodeError if the tree changed meanwhile, and then has removed nothing.
+    """
+    if await client.exists(path) is None:
+        return
+    paths = [path]
+    for parent in paths:
+        paths.extend(f"{parent}/{name}" for name in await client.children(parent))
+    await client.transaction([DeleteNode(path=found) for found in reversed(paths)])

@@ -1,0 +1,130 @@
+"""What became of a client's sessions, and iterators over it and over znodes, for every kind of client.
+
+Invariants: expiries are never forgotten, so that each reader sees each of them once and a client knows its own former
+sessions; all else is the newest state. A cancelled `__anext__` loses nothing: the next call yields what is owed.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar
+
+import trio
+
+from pipeline.coordination.interface import SessionEvent, SessionId, SessionState
+
+_Value = TypeVar("_Value")
+_NEVER_READ = object()
+
+
+class SessionHistory:
+    """Told by a client, in the trio thread, what happens to its session."""
+
+    def __init__(self) -> None:
+        self.current: SessionEvent | None = None
+        self._expired: list[SessionId] = []
+        self._changed = trio.Event()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether requests can be sent."""
+        return self.current is not None and self.current.state is SessionState.CONNECTED
+
+    @property
+    def expired_count(self) -> int:
+        """Sessions lost so far."""
+        return len(self._expired)
+
+    def connected(self, session_id: SessionId) -> None:
+        """A new session, or the old one on a new connection."""
+        self._become(SessionEvent(SessionState.CONNECTED, session_id))
+
+    def suspended(self) -> None:
+        """The connection broke."""
+        if self.is_connected and self.current is not None:
+            self._become(SessionEvent(SessionState.SUSPENDED, self.current.session_id))
+
+    def expired(self) -> None:
+        """The session is lost; the next `connected` brings another."""
+        if self.current is not None and self.current.state is not SessionState.EXPIRED:
+            self._expired.append(self.current.session_id)
+            self._become(SessionEvent(SessionState.EXPIRED, self.current.session_id))
+
+    def owns(self, session_id: SessionId) -> bool:
+        """Whether this is the client's session or a former one of it."""
+        return session_id in self._expired or (self.current is not None and self.current.session_id == session_id)
+
+    async def wait_connected(self) -> None:
+        """Return once requests can be sent."""
+        while not self.is_connected:
+            await self._changed.wait()
+
+    def events(self) -> AsyncIterator[SessionEvent]:
+        """From the state now on."""
+        return _SessionEvents(self)
+
+    async def next_change(self) -> None:
+        """Return after the next event."""
+        await self._changed.wait()
+
+    def expired_session(self, index: int) -> SessionId:
+        """The n-th session that was lost."""
+        return self._expired[index]
+
+    def _become(self, event: SessionEvent) -> None:
+        self.current = event
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+class _SessionEvents(AsyncIterator[SessionEvent]):
+    def __init__(self, history: SessionHistory) -> None:
+        self._history = history
+        self._expired_seen = history.expired_count
+        self._last: SessionEvent | None = None
+
+    async def __anext__(self) -> SessionEvent:
+        await trio.lowlevel.checkpoint()
+        while (event := self._owed()) is None:
+            await self._history.next_change()
+        self._last = event
+        return event
+
+    def _owed(self) -> SessionEvent | None:
+        if self._expired_seen < self._history.expired_count:
+            self._expired_seen += 1
+            return SessionEvent(SessionState.EXPIRED, self._history.expired_session(self._expired_seen - 1))
+        current = self._history.current
+        if current is None or current.state is SessionState.EXPIRED or current == self._last:
+            return None
+        return current
+
+
+class Watch(AsyncIterator[_Value], Generic[_Value]):
+    """Reads a znode, yields it if it differs from the last time, and waits to be woken.
+
+    `read` gives a mark that differs after every change of the znode, and the value; it leaves a watch behind whose
+    firing, or loss, calls `wake`.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[tuple[object, _Value]]]) -> None:
+        self._read = read
+        self._mark: object = _NEVER_READ
+        self._woken = trio.Event()
+        self._woken.set()
+
+    def wake(self) -> None:
+        """The znode may have changed. Called in the trio thread."""
+        self._woken.set()
+
+    async def __anext__(self) -> _Value:
+        await trio.lowlevel.checkpoint()
+        while True:
+            await self._woken.wait()
+            self._woken = trio.Event()
+            try:
+                mark, value = await self._read()
+            except BaseException:
+                self._woken.set()
+                raise
+            if mark != self._mark:
+                self._mark = mark
+                return value

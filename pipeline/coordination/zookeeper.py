@@ -1,0 +1,410 @@
+"""The one place that speaks to ZooKeeper: kazoo, with its threads, bridged to trio.
+
+Invariants:
+
+- Nothing here blocks the loop. Kazoo's threads never touch our state: what they have to say is posted to the loop.
+- A request is handed to kazoo only while connected, so one that waits for the connection can be cancelled for good;
+  one already handed over may still be carried out after its caller was cancelled.
+- Every znode that is watched is read again after each lost connection, since the server forgets watches then.
+- Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+import trio
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent, ZnodeStat
+
+from pipeline.coordination.interface import (
+    ANY_VERSION,
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    NodeStat,
+    NodeValue,
+    Operation,
+    SessionEvent,
+    SessionId,
+    SetNode,
+)
+from pipeline.coordination.session import SessionHistory, Watch
+from pipeline.errors import (
+    BadVersionError,
+    ConfigurationError,
+    CoordinationError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+
+if TYPE_CHECKING:
+    from kazoo.handlers.utils import AsyncResult
+
+SESSION_TIMEOUT_MS = 18_000
+OPERATION_TIMEOUT_MS = 60_000
+CONNECT_TIMEOUT_MS = 30_000
+CLOSE_TIMEOUT_S = 5.0
+REPLACE_AFTER_S = 1.0
+MAX_IN_FLIGHT = 64
+"""Kazoo is told of a request through a socket pair, which would block the loop once some 250 of them are unread."""
+RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+
+_Answer = TypeVar("_Answer")
+
+_log = structlog.get_logger()
+_kazoo_log = logging.getLogger("kazoo.client")
+_kazoo_log.setLevel(logging.CRITICAL)  # its news are told by our own events
+
+
+@asynccontextmanager
+async def open_zookeeper(
+    connect: str,
+    *,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+) -> AsyncGenerator[ZooKeeper, None]:
+    """Connect to `host:port,host:port/chroot`, making the chroot if need be. Leaving the block ends the session.
+
+    Raises ConfigurationError for a connect string that cannot be read, CoordinationUnavailableError if no server
+    answers within `connect_timeout_ms`.
+    """
+    client = ZooKeeper(connect, session_timeout_ms, operation_timeout_ms)
+    try:
+        await client.connect(connect_timeout_ms)
+        yield client
+    finally:
+        await client.close()
+
+
+class ZooKeeper:
+    """A `CoordinationClient` on a real ZooKeeper. Made by `open_zookeeper`."""
+
+    def __init__(self, connect: str, session_timeout_ms: int, operation_timeout_ms: int) -> None:
+        self._hosts, slash, chroot = connect.partition("/")
+        self._chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
+        self._session_timeout_ms = session_timeout_ms
+        self._operation_timeout_s = operation_timeout_ms / 1000
+        self._token = trio.lowlevel.current_trio_token()
+        self._history = SessionHistory()
+        self._watches: dict[str, weakref.WeakSet[Watch[Any]]] = {}
+        self._in_flight = trio.Semaphore(MAX_IN_FLIGHT)
+        self._is_closed = False
+        try:
+            self._kazoo = self._new_kazoo()
+        except ValueError as error:
+            raise ConfigurationError("zookeeper.connect", f"{connect!r} is not host:port,.../chroot") from error
+
+    async def connect(self, timeout_ms: int) -> None:
+        """Open the first session and make the chroot."""
+        self._kazoo.start_async()
+        with trio.move_on_after(timeout_ms / 1000):
+            await self._history.wait_connected()
+        if not self._history.is_connected:
+            reason = f"no ZooKeeper answers at {self._hosts} within {timeout_ms / 1000:g} s: is it running?"
+            raise CoordinationUnavailableError("", reason)
+        if self._chroot:
+            await self._call("/", lambda kazoo: kazoo.ensure_path_async(self._chroot), repeat=True)
+
+    async def close(self) -> None:
+        """End the session: its ephemeral znodes go at once if a server can be reached, else with its timeout."""
+        self._is_closed = True
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+            await trio.to_thread.run_sync(_dispose, self._kazoo, abandon_on_cancel=True)
+
+    @property
+    def session_id(self) -> SessionId:
+        """The newest session."""
+        if self._history.current is None:
+            raise CoordinationUnavailableError("", f"never connected to {self._hosts}")
+        return self._history.current.session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """As asked for; the server keeps it within its own bounds."""
+        return self._session_timeout_ms
+
+    def owns_session(self, session_id: SessionId) -> bool:
+        """Whether this client holds the session, or held it before it expired."""
+        return self._history.owns(session_id)
+
+    def sessions(self) -> AsyncIterator[SessionEvent]:
+        """The state now, then each change."""
+        return self._history.events()
+
+    async def get(self, path: str) -> NodeValue:
+        """Data and version. Raises NoNodeError."""
+        full = self._full(path)
+        data, stat = await self._call(path, lambda kazoo: kazoo.get_async(full), repeat=True)
+        return NodeValue(data or b"", stat.version)
+
+    async def get_or_none(self, path: str) -> NodeValue | None:
+        """Data and version, None where there is no such znode."""
+        try:
+            return await self.get(path)
+        except NoNodeError:
+            return None
+
+    async def exists(self, path: str) -> NodeStat | None:
+        """Version and owner, None where there is no such znode."""
+        full = self._full(path)
+        stat = await self._call(path, lambda kazoo: kazoo.exists_async(full), repeat=True)
+        if stat is None:
+            return None
+        return NodeStat(
+            version=stat.version,
+            ephemeral_owner=SessionId(stat.ephemeralOwner) if stat.ephemeralOwner else None,
+            children_count=stat.numChildren,
+        )
+
+    async def children(self, path: str) -> tuple[str, ...]:
+        """Sorted names. Raises NoNodeError."""
+        full = self._full(path)
+        names: list[str] = await self._call(path, lambda kazoo: kazoo.get_children_async(full), repeat=True)
+        return tuple(sorted(names))
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = True,
+    ) -> str:
+        """Make a znode and return its path. Raises NodeExistsError, NoNodeError, CoordinationLostError."""
+        full = self._full(path)
+        made = await self._call(
+            path,
+            lambda kazoo: kazoo.create_async(
+                full, data, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
+            ),
+        )
+        return made.removeprefix(self._chroot)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Replace the data and return the new version. Raises NoNodeError, BadVersionError, CoordinationLostError."""
+        full = self._full(path)
+        stat = await self._call(path, lambda kazoo: kazoo.set_async(full, data, version))
+        return stat.version
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Remove. Raises NoNodeError, BadVersionError, NotEmptyError, CoordinationLostError."""
+        full = self._full(path)
+        await self._call(path, lambda kazoo: kazoo.delete_async(full, version))
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        """All of them or none, in order. Raises the error of the first that cannot be done."""
+        if not operations:
+            return
+
+        def commit(kazoo: KazooClient) -> AsyncResult[list[Any]]:
+            request = kazoo.transaction()
+            for operation in operations:
+                self._add_to(request, operation)
+            return request.commit_async()
+
+        results = await self._call(operations[0].path, commit)
+        for operation, result in zip(operations, results, strict=False):
+            undone = kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency
+            if isinstance(result, Exception) and not isinstance(result, undone):
+                raise _translate(operation.path, result) from result
+
+    def watch_data(self, path: str) -> AsyncIterator[NodeValue | None]:
+        """The value now, then after each change; None while there is no such znode."""
+        full = self._full(path)
+
+        async def read() -> tuple[object, NodeValue | None]:
+            while True:
+                with suppress(NoNodeError):
+                    data, stat = await self._read(path, lambda kazoo: kazoo.get_async(full, self._on_watch))
+                    return stat.mzxid, NodeValue(data or b"", stat.version)
+                if not await self._leave_existence_watch(path, full):
+                    return None, None
+
+        return self._watch(full, read)
+
+    def watch_children(self, path: str) -> AsyncIterator[tuple[str, ...]]:
+        """The sorted names now, then after each change; none while there is no such znode."""
+        full = self._full(path)
+
+        async def read() -> tuple[object, tuple[str, ...]]:
+            while True:
+                with suppress(NoNodeError):
+                    answer: tuple[list[str], ZnodeStat] = await self._read(
+                        path, lambda kazoo: kazoo.get_children_async(full, self._on_watch, include_data=True)
+                    )
+                    return answer[1].pzxid, tuple(sorted(answer[0]))
+                if not await self._leave_existence_watch(path, full):
+                    return None, ()
+
+        return self._watch(full, read)
+
+    def _watch(self, full: str, read: Callable[[], Any]) -> Watch[Any]:
+        watch: Watch[Any] = Watch(read)
+        self._watches.setdefault(full, weakref.WeakSet()).add(watch)
+        return watch
+
+    async def _leave_existence_watch(self, path: str, full: str) -> bool:
+        return await self._read(path, lambda kazoo: kazoo.exists_async(full, self._on_watch)) is not None
+
+    async def _read(self, path: str, start: Callable[[KazooClient], AsyncResult[_Answer]]) -> _Answer:
+        """A read for a watch: waits for ZooKeeper as long as it takes."""
+        while True:
+            try:
+                return await self._call(path, start, repeat=True)
+            except CoordinationUnavailableError as error:
+                if self._is_closed:
+                    raise
+                _log.warning("zookeeper_watch_waits", path=path, reason=error.reason)
+
+    async def _call(
+        self, path: str, start: Callable[[KazooClient], AsyncResult[_Answer]], *, repeat: bool = False
+    ) -> _Answer:
+        """Hand a request to kazoo once connected and bring its answer here. `repeat`: it changes nothing, try again."""
+        deadline = trio.current_time() + self._operation_timeout_s
+        while not self._is_closed:
+            with trio.move_on_at(deadline) as waiting:
+                await self._history.wait_connected()
+                async with self._in_flight:
+                    waiting.deadline = math.inf
+                    try:
+                        return await self._answer(path, start(self._kazoo), deadline)
+                    except CoordinationLostError:
+                        if not repeat:
+                            raise
+            if waiting.cancelled_caught:
+                reason = f"no answer from {self._hosts} within {self._operation_timeout_s:g} s; nothing was changed"
+                raise CoordinationUnavailableError(path, reason)
+        raise CoordinationUnavailableError(path, "the client is closed")
+
+    async def _answer(self, path: str, result: AsyncResult[_Answer], deadline: float) -> _Answer:
+        answered = trio.Event()
+
+        def on_answer(_result: AsyncResult[_Answer]) -> None:
+            self._post(answered.set)
+
+        result.rawlink(on_answer)
+        try:
+            with trio.move_on_at(deadline):
+                await answered.wait()
+        finally:
+            result.unlink(on_answer)
+        if not answered.is_set():
+            reason = f"no answer within {self._operation_timeout_s:g} s: read it back to see whether it was done"
+            raise CoordinationLostError(path, reason)
+        try:
+            return result.get_nowait()
+        except Exception as error:
+            raise _translate(path, error) from error
+
+    def _full(self, path: str) -> str:
+        return self._chroot if path == "/" and self._chroot else self._chroot + path
+
+    def _add_to(self, request: TransactionRequest, operation: Operation) -> None:
+        full = self._full(operation.path)
+        match operation:
+            case CreateNode():
+                request.create(full, operation.data, ephemeral=operation.ephemeral)
+            case SetNode():
+                request.set_data(full, operation.data, operation.version)
+            case DeleteNode():
+                request.delete(full, operation.version)
+            case CheckNode():
+                request.check(full, operation.version)
+
+    def _new_kazoo(self) -> KazooClient:
+        kazoo = KazooClient(
+            self._hosts, self._session_timeout_ms / 1000, connection_retry=dict(RECONNECT), logger=_kazoo_log
+        )
+
+        def on_state(state: str) -> None:
+            client_id = kazoo.client_id
+            is_dead = kazoo.client_state == KeeperState.CLOSED
+            self._post(self._session_changed, kazoo, state, client_id[0] if client_id else None, is_dead)
+
+        kazoo.add_listener(on_state)
+        return kazoo
+
+    def _post(self, function: Callable[..., object], *arguments: object) -> None:
+        """From any thread: call a function in the loop."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(function, *arguments)
+
+    def _on_watch(self, event: WatchedEvent) -> None:
+        self._post(self._wake_watches, event.path)
+
+    def _wake_watches(self, full: str | None) -> None:
+        """A znode changed, or (None) the server forgot all watches."""
+        for path in list(self._watches) if full is None else [full]:
+            for watch in self._watches.get(path, ()):
+                watch.wake()
+            if not self._watches.get(path):
+                self._watches.pop(path, None)
+
+    def _session_changed(self, kazoo: KazooClient, state: str, session_id: int | None, is_dead: bool) -> None:
+        if kazoo is not self._kazoo or self._is_closed:
+            return
+        if state == KazooState.CONNECTED and session_id is not None:
+            self._history.connected(SessionId(session_id))
+        elif state == KazooState.SUSPENDED:
+            self._history.suspended()
+        elif state == KazooState.LOST:
+            self._history.expired()
+        current = self._history.current
+        if current is not None:
+            _log.info(
+                "zookeeper_session", state=current.state.value, session=f"0x{current.session_id:x}", servers=self._hosts
+            )
+        if is_dead:
+            trio.lowlevel.spawn_system_task(self._replace, kazoo)
+
+    async def _replace(self, dead: KazooClient) -> None:
+        """Kazoo's thread ended by itself."""
+        await trio.to_thread.run_sync(_dispose, dead, abandon_on_cancel=True)
+        await trio.sleep(REPLACE_AFTER_S)
+        if not self._is_closed:
+            _log.warning("zookeeper_client_replaced", servers=self._hosts)
+            self._kazoo = self._new_kazoo()
+            self._kazoo.start_async()
+            self._wake_watches(None)
+
+
+def _dispose(kazoo: KazooClient) -> None:
+    """Ends the session and frees threads and sockets. Blocks until the server has answered or is known to be away."""
+    try:
+        kazoo.stop()
+        kazoo.close()
+    except Exception as error:  # also kazoo raises bare Exceptions here; the session then ends by its timeout
+        _log.warning("zookeeper_close_failed", error=repr(error))
+
+
+def _translate(path: str, error: Exception) -> CoordinationError:
+    match error:
+        case kazoo_errors.NoNodeError():
+            return NoNodeError(path, "there is no such znode")
+        case kazoo_errors.NodeExistsError():
+            return NodeExistsError(path, "there is such a znode already")
+        case kazoo_errors.BadVersionError():
+            return BadVersionError(path, "was changed by somebody else meanwhile")
+        case kazoo_errors.NotEmptyError():
+            return NotEmptyError(path, "has children")
+        case kazoo_errors.ConnectionLoss() | kazoo_errors.SessionExpiredError() | kazoo_errors.OperationTimeoutError():
+            return CoordinationLostError(path, "connection lost: read it back to see whether it was done")
+        case kazoo_errors.KazooException():
+            return CoordinationError(path, f"ZooKeeper refused: {type(error).__name__}")
+        case _:
+            return CoordinationLostError(
+                path, f"unreadable answer ({error!r}): read it back to see whether it was done"
+            )

@@ -1,0 +1,24 @@
+"""What every test can ask for."""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.coordination.embedded import ZooKeeperProcess
+
+_chroot_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """One real server for all tests, which none may stop."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: ZooKeeperProcess) -> str:
+    """A connect string with a chroot that no other test uses."""
+    return f"{zookeeper_server.connect}/test-{os.getpid()}-{next(_chroot_numbers)}"

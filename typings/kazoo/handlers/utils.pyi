@@ -1,0 +1,9 @@
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+class AsyncResult(Generic[_T]):
+    def rawlink(self, callback: Callable[[AsyncResult[_T]], None]) -> None: ...
+    def unlink(self, callback: Callable[[AsyncResult[_T]], None]) -> None: ...
+    def get_nowait(self) -> _T: ...

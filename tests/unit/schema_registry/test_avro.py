@@ -1,0 +1,195 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.schema_registry.avro import InvalidSchemaError, Record, Reference, parse_schema
+
+
+def canonical(json_schema):
+    return parse_schema(json.dumps(json_schema)).canonical
+
+
+def test_the_text_stays_as_it_came():
+    text = ' { "type" : "record",\n "name":"E", "fields":[] }'
+    assert parse_schema(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"type": "string"}, "string"),
+        ({"type": "fixed", "name": "a.F", "size": 1}, {"size": 1, "namespace": "a", "name": "F", "type": "fixed"}),
+        (
+            {"type": "record", "name": "a.R", "fields": [{"name": "r", "type": ["null", "R"]}], "aliases": ["Old"]},
+            {"type": "record", "name": "a.R", "fields": [{"name": "r", "type": ["null", "a.R"]}], "aliases": ["a.Old"]},
+        ),
+    ],
+)
+def test_one_canonical_form(one, other):
+    assert canonical(one) == canonical(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("int", "long"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "long"),
+        ({"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "a.F", "size": 1}),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int", "default": 1}]},
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int", "default": 2}]},
+        ),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int"}], "doc": "one"},
+            {"type": "record", "name": "R", "fields": [{"name": "f", "type": "int"}], "doc": "two"},
+        ),
+    ],
+)
+def test_two_canonical_forms(one, other):
+    assert canonical(one) != canonical(other)
+
+
+def test_names_are_taken_from_the_enclosing_namespace():
+    inner = {"type": "enum", "name": "E", "symbols": ["A"]}
+    free = {"type": "fixed", "name": "F", "namespace": "", "size": 1}
+    fields = [{"name": "e", "type": inner}, {"name": "f", "type": free}, {"name": "again", "type": "E"}]
+    schema = parse_schema(json.dumps({"type": "record", "name": "a.b.R", "fields": fields}))
+    assert set(schema.names) == {"a.b.R", "a.b.E", "F"}
+    assert isinstance(schema.root, Record)
+    assert schema.root.fields[2].type == Reference("a.b.E")
+
+
+def record_with(field):
+    return {"type": "record", "name": "R", "fields": [field]}
+
+
+@pytest.mark.parametrize(
+    ("json_schema", "message"),
+    [
+        ("strin", "unknown type 'strin'"),
+        (7, "not 7"),
+        ({}, "needs a 'type'"),
+        ({"type": {"type": "int"}}, "must be a name"),
+        ({"type": "array"}, "needs 'items'"),
+        ({"type": "map", "values": "x"}, "[values]: unknown type 'x'"),
+        ({"type": "record", "fields": []}, "needs a 'name'"),
+        ({"type": "record", "name": "1R", "fields": []}, "'1R' is not a name"),
+        ({"type": "record", "name": "int", "fields": []}, "primitive"),
+        ({"type": "record", "name": "R"}, "needs 'fields'"),
+        (record_with({"type": "int"}), "with a 'name'"),
+        (record_with({"name": "a"}), "R.a: the field needs a 'type'"),
+        (record_with({"name": "a-b", "type": "int"}), "R.a-b: not a field name"),
+        (record_with({"name": "a", "type": "int", "aliases": "b"}), "R.a: 'aliases'"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}] * 2}, "R.a: the record has this"),
+        ({"type": "enum", "name": "E"}, "needs 'symbols'"),
+        ({"type": "enum", "name": "E", "symbols": ["a-b"]}, "'a-b' is not a symbol"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "twice"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "not one of its symbols"),
+        ({"type": "fixed", "name": "F", "size": "4"}, "whole number"),
+        ([["int"]], "another union"),
+        (["int", {"type": "int"}], "holds 'int' twice"),
+        ([{"type": "fixed", "name": "F", "size": 1}, "F"], "holds 'F' twice"),
+        ([{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "size": 1}], "defined twice"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_its_place(json_schema, message):
+    with pytest.raises(InvalidSchemaError) as caught:
+        parse_schema(json.dumps(json_schema))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "string", "NaN", '{"type":"fixed","name":"F","size":1e400}', "\x00"])
+def test_what_is_not_json_is_refused(text):
+    with pytest.raises(InvalidSchemaError):
+        parse_schema(text)
+
+
+@pytest.mark.parametrize("depth", [200, 100_000])
+def test_depth_is_bounded(depth):
+    with pytest.raises(InvalidSchemaError, match="nested deeper"):
+        parse_schema('{"type":"array","items":' * depth + '"int"' + "}" * depth)
+
+
+INNER = {"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}
+DEFAULTS = [
+    ("null", None, True),
+    ("boolean", 0, False),
+    ("int", 1, True),
+    ("int", True, False),
+    ("int", 1 << 31, False),
+    ("long", 1 << 31, True),
+    ("long", 1.5, False),
+    ("double", 1, True),
+    ("float", "1", False),
+    ("bytes", "\u00ff", True),
+    ("bytes", "\u0100", False),
+    ("string", 1, False),
+    (["null", "int"], None, True),
+    (["null", "int"], 3, True),
+    (["null", "int"], "x", False),
+    ({"type": "array", "items": "int"}, [], True),
+    ({"type": "array", "items": "int"}, ["x"], False),
+    ({"type": "map", "values": "int"}, {"a": 1}, True),
+    ({"type": "map", "values": "int"}, [], False),
+    ({"type": "enum", "name": "E", "symbols": ["A"]}, "A", True),
+    ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", False),
+    ({"type": "fixed", "name": "F", "size": 2}, "ab", True),
+    ({"type": "fixed", "name": "F", "size": 2}, "a", False),
+    (INNER, {"x": 1}, True),
+    (INNER, {}, False),
+    (INNER, {"x": "1"}, False),
+]
+
+
+@pytest.mark.parametrize(("type_", "default", "fits"), DEFAULTS)
+def test_defaults_must_fit_their_type(type_, default, fits):
+    text = json.dumps(record_with({"name": "f", "type": type_, "default": default}))
+    if fits:
+        parse_schema(text)
+        return
+    with pytest.raises(InvalidSchemaError, match=r"R\.f: its default does not fit"):
+        parse_schema(text)
+    parse_schema(text, check_defaults=False)
+
+
+def test_a_default_of_endless_records_ends():
+    recursive = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "N", "default": {}}]}
+    parse_schema(json.dumps(recursive))
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["int", "string", "array", "map", "record", "enum", "fixed", "N", "a.N", "", "."]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "name", "namespace", "items", "values", "fields", "symbols", "size", "aliases", "default"]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_json_is_a_schema_or_refused(json_schema):
+    try:
+        schema = parse_schema(json.dumps(json_schema))
+    except InvalidSchemaError:
+        return
+    assert parse_schema(schema.canonical).canonical == schema.canonical
+
+
+@given(st.text())
+def test_any_text_is_a_schema_or_refused(text):
+    try:
+        parse_schema(text)
+    except InvalidSchemaError:
+        return

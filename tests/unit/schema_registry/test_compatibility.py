@@ -1,0 +1,208 @@
+import json
+
+import pytest
+
+from pipeline.schema_registry.avro import parse_schema
+from pipeline.schema_registry.compatibility import (
+    CompatibilityLevel,
+    Kind,
+    why_incompatible,
+    why_unreadable,
+)
+
+
+def schema(json_schema):
+    return parse_schema(json.dumps(json_schema))
+
+
+def kinds(*, reader, writer):
+    return [reason.kind for reason in why_unreadable(reader=schema(reader), writer=schema(writer))]
+
+
+def record(*fields, name="Event", **attributes):
+    return {"type": "record", "name": name, "fields": list(fields), **attributes}
+
+
+def field(name, type_, **attributes):
+    return {"name": name, "type": type_, **attributes}
+
+
+def enum(*symbols, name="Level", **attributes):
+    return {"type": "enum", "name": name, "symbols": list(symbols), **attributes}
+
+
+def fixed(size, name="Hash", **attributes):
+    return {"type": "fixed", "name": name, "size": size, **attributes}
+
+
+PRIMITIVES = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
+READABLE = {
+    ("int", "long"),
+    ("int", "float"),
+    ("int", "double"),
+    ("long", "float"),
+    ("long", "double"),
+    ("float", "double"),
+    ("string", "bytes"),
+    ("bytes", "string"),
+}
+
+
+@pytest.mark.parametrize("writer", PRIMITIVES)
+@pytest.mark.parametrize("reader", PRIMITIVES)
+def test_primitives_are_promoted_as_the_specification_lists(writer, reader):
+    readable = writer == reader or (writer, reader) in READABLE
+    assert kinds(reader=reader, writer=writer) == ([] if readable else [Kind.TYPE_MISMATCH])
+
+
+LINKED = record(field("value", "int"), field("next", ["null", "Event"], default=None))
+CASES = [
+    # fields and their defaults
+    ("new field with default", record(field("a", "int", default=1)), record(), []),
+    ("new field with default null", record(field("a", ["null", "int"], default=None)), record(), []),
+    ("new field, optional, without default", record(field("a", ["null", "int"])), record(),
+     [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("new field without default", record(field("a", "int")), record(), [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("new enum field whose enum alone has a default", record(field("a", enum("X", default="X"))), record(),
+     [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("field dropped", record(), record(field("a", "int")), []),
+    ("field moved", record(field("a", "int"), field("b", "int")), record(field("b", "int"), field("a", "int")), []),
+    ("a default does not excuse another type", record(field("a", "int", default=1)), record(field("a", "string")),
+     [Kind.TYPE_MISMATCH]),
+    ("several reasons", record(field("a", "int"), field("b", "int"), field("c", "long")),
+     record(field("b", "long"), field("c", "int")),
+     [Kind.READER_FIELD_MISSING_DEFAULT_VALUE, Kind.TYPE_MISMATCH]),
+    # aliases
+    ("field renamed with alias", record(field("b", "int", aliases=["a"])), record(field("a", "int")), []),
+    ("field renamed without alias", record(field("b", "int")), record(field("a", "int")),
+     [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("the writer's aliases do not help", record(field("b", "int")), record(field("a", "int", aliases=["b"])),
+     [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("an alias of another type", record(field("b", "int", aliases=["a"])), record(field("a", "string")),
+     [Kind.TYPE_MISMATCH]),
+    ("one field by name and by alias", record(field("b", "int", aliases=["a"])),
+     record(field("a", "int"), field("b", "int")), [Kind.AMBIGUOUS_ALIAS]),
+    ("two fields with one alias", record(field("b", "int", aliases=["a"]), field("c", "int", aliases=["a"])),
+     record(field("a", "int")), [Kind.AMBIGUOUS_ALIAS]),
+    ("an alias that is a field of the reader", record(field("a", "int"), field("b", "int", aliases=["a"])),
+     record(field("a", "int")), [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("record renamed with alias", record(name="New", aliases=["Event"]), record(), []),
+    ("record renamed, alias in a namespace", record(name="New", namespace="x", aliases=["Event"]),
+     record(namespace="x"), []),
+    ("record renamed, alias in another namespace", record(name="New", namespace="x", aliases=["Event"]),
+     record(namespace="y"), [Kind.NAME_MISMATCH]),
+    ("record renamed", record(name="New"), record(), [Kind.NAME_MISMATCH]),
+    ("another namespace", record(namespace="x"), record(namespace="y"), []),
+    # enums
+    ("symbol added", enum("A", "B"), enum("A"), []),
+    ("symbol dropped", enum("A"), enum("A", "B"), [Kind.MISSING_ENUM_SYMBOLS]),
+    ("symbol dropped, the reader has a default", enum("A", default="A"), enum("A", "B"), []),
+    ("symbol dropped, the writer has a default", enum("A"), enum("A", "B", default="A"), [Kind.MISSING_ENUM_SYMBOLS]),
+    ("symbols in another order", enum("B", "A"), enum("A", "B"), []),
+    ("enum renamed", enum("A", name="Other"), enum("A"), [Kind.NAME_MISMATCH]),
+    ("a field's default is not the enum's", record(field("a", enum("A"), default="A")),
+     record(field("a", enum("A", "B"))), [Kind.MISSING_ENUM_SYMBOLS]),
+    ("enum as string", "string", enum("A"), [Kind.TYPE_MISMATCH]),
+    # fixed
+    ("same size", fixed(4), fixed(4), []),
+    ("other size", fixed(5), fixed(4), [Kind.FIXED_SIZE_MISMATCH]),
+    ("fixed renamed", fixed(4, name="Other"), fixed(4), [Kind.NAME_MISMATCH]),
+    ("fixed renamed with alias", fixed(4, name="Other", aliases=["Hash"]), fixed(4), []),
+    ("fixed as bytes", "bytes", fixed(4), [Kind.TYPE_MISMATCH]),
+    ("one name, another kind", record(name="Hash"), fixed(4), [Kind.TYPE_MISMATCH]),
+    # arrays and maps
+    ("items promoted", {"type": "array", "items": "long"}, {"type": "array", "items": "int"}, []),
+    ("items narrowed", {"type": "array", "items": "int"}, {"type": "array", "items": "long"}, [Kind.TYPE_MISMATCH]),
+    ("values promoted", {"type": "map", "values": "bytes"}, {"type": "map", "values": "string"}, []),
+    ("array as map", {"type": "map", "values": "int"}, {"type": "array", "items": "int"}, [Kind.TYPE_MISMATCH]),
+    # unions
+    ("made optional", ["null", "int"], "int", []),
+    ("made required", "int", ["null", "int"], [Kind.TYPE_MISMATCH]),
+    ("a union of one", "long", ["int"], []),
+    ("branch added", ["null", "int", "string"], ["null", "int"], []),
+    ("branch dropped", ["null", "int"], ["null", "int", "boolean"], [Kind.MISSING_UNION_BRANCH]),
+    ("branch promoted", ["null", "double"], ["null", "int"], []),
+    ("branches in another order", ["string", "null"], ["null", "string"], []),
+    ("all branches promoted to one type", "double", ["int", "long", "float"], []),
+    ("no branch", ["null", "boolean"], "int", [Kind.MISSING_UNION_BRANCH]),
+    ("an empty union is read by anything", "int", [], []),
+    ("the branch of the same name says why", ["null", record(field("a", "int"))], ["null", record()],
+     [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("the branch of the same full name decides",
+     [record(field("a", "int"), namespace="x"), record(namespace="y")], record(namespace="x"),
+     [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("items of a branch", ["null", {"type": "array", "items": "int"}], {"type": "array", "items": "string"},
+     [Kind.MISSING_UNION_BRANCH, Kind.TYPE_MISMATCH]),
+    # nested and recursive
+    ("nested record", record(field("c", record(field("ip", "string"), name="Client"))),
+     record(field("c", record(name="Client"))), [Kind.READER_FIELD_MISSING_DEFAULT_VALUE]),
+    ("a type used twice", record(field("a", fixed(4)), field("b", "Hash")), record(field("a", fixed(4)),
+     field("b", "Hash", doc="other")), []),
+    ("recursive, same", LINKED, {**LINKED, "doc": "other"}, []),
+    ("recursive, promoted", record(field("value", "double"), field("next", ["null", "Event"])), LINKED, []),
+    ("recursive, narrowed", record(field("value", "boolean"), field("next", ["null", "Event"])), LINKED,
+     [Kind.TYPE_MISMATCH]),
+    ("logical types do not matter", {"type": "long", "logicalType": "timestamp-millis"}, "int", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_resolution(reader, writer, expected):
+    assert kinds(reader=reader, writer=writer) == expected
+
+
+def test_an_assumption_that_falls_takes_its_conclusions_along():
+    # B reads B only while A reads A is assumed; A falls on its second field, so B must not pass afterwards.
+    def pair(type_of_a):
+        a = record(field("b", record(field("a", ["null", "A"]), name="B")), field("x", type_of_a), name="A")
+        return record(field("first", ["null", a]), field("second", "B"), name="Root")
+
+    reasons = why_unreadable(reader=schema(pair("int")), writer=schema(pair("string")))
+    assert {reason.path[:2] for reason in reasons} == {("Root", "first"), ("Root", "second")}
+
+
+def test_the_path_leads_to_the_reason():
+    reader = record(field("clients", {"type": "array", "items": record(field("ip", "int"), name="Client")}))
+    writer = record(field("clients", {"type": "array", "items": record(field("ip", "string"), name="Client")}))
+    reason = why_unreadable(reader=schema(reader), writer=schema(writer))[0]
+    assert str(reason) == "TYPE_MISMATCH at Event.clients[items].ip: the reader has int, the writer string"
+
+
+V1, V2, V3 = "int", "long", "double"
+
+
+@pytest.mark.parametrize(
+    ("level", "new", "passes"),
+    [
+        (CompatibilityLevel.NONE, "string", True),
+        (CompatibilityLevel.BACKWARD, V3, True),
+        (CompatibilityLevel.BACKWARD, V1, False),
+        (CompatibilityLevel.FORWARD, V1, True),
+        (CompatibilityLevel.FORWARD, V3, False),
+        (CompatibilityLevel.FULL, V2, True),
+        (CompatibilityLevel.FULL, V3, False),
+        (CompatibilityLevel.BACKWARD_TRANSITIVE, V3, True),
+        (CompatibilityLevel.FORWARD_TRANSITIVE, V1, True),
+        (CompatibilityLevel.FULL_TRANSITIVE, V2, False),
+    ],
+)
+def test_levels(level, new, passes):
+    assert (why_incompatible(level, schema(new), [(1, schema(V1)), (2, schema(V2))]) == []) is passes
+
+
+def test_only_transitive_levels_look_behind_the_latest_version():
+    earlier = [(1, schema("string")), (2, schema("int"))]
+    assert why_incompatible(CompatibilityLevel.BACKWARD, schema("long"), earlier) == []
+    assert why_incompatible(CompatibilityLevel.BACKWARD_TRANSITIVE, schema("long"), earlier) == [
+        "the new schema (reader) cannot read data of version 1 (writer): "
+        "TYPE_MISMATCH: the reader has long, the writer string"
+    ]
+
+
+def test_the_reasons_are_bounded():
+    new = record(*(field(f"f{number}", "int") for number in range(80)))
+    sentences = why_incompatible(CompatibilityLevel.BACKWARD, schema(new), [(1, schema(record()))])
+    assert len(sentences) == 51
+    assert sentences[-1] == "and 30 more reasons"

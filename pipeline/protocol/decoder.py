@@ -1,0 +1,205 @@
+"""Writes the decoder of one message in one version.
+
+The generated function is `decode(data, position, limit) -> (message, position)`, `data` a memoryview of `limit` bytes.
+It may raise ProtocolError, and IndexError, struct.error or UnicodeDecodeError where bytes are missing or are no text:
+the caller turns these into the first.
+
+Invariants: every length is compared with the bytes that remain before anything is allocated or looped over; objects
+are made without running the frozen dataclass' `__init__`, which would cost ten times as much: their slots are filled
+in an object of a mutable twin class with the same slots, which then becomes the frozen class.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from pipeline.protocol import primitives
+from pipeline.protocol.schema import FieldDeclaration, Kind, declarations
+from pipeline.protocol.source import Source
+
+_SIZES = {"B": 1, **{kind.format: kind.size_bytes for kind in Kind if kind.format}}
+
+
+def compile_decoder(cls: type, version: int, flexible: bool) -> Callable[..., Any]:
+    """The decoder of the message class in this version."""
+    return _Decoder(cls, version, flexible).compile("decode", f"<decoder of {cls.__name__} v{version}>")
+
+
+@cache
+def _twin(cls: type) -> type:
+    """A mutable class with the slots of the frozen one."""
+    return type(f"_Mutable{cls.__name__}", cls.__bases__, {"__slots__": tuple(f.name for f in declarations(cls))})
+
+
+def least_bytes(cls: type, version: int, flexible: bool) -> int:
+    """The fewest bytes that a struct takes, to refuse array lengths that cannot be true."""
+    size = 1 if flexible else 0
+    for field in declarations(cls):
+        if field.exists_in(version) and field.wire.tag is None:
+            size += _least_bytes_of_field(field, version, flexible)
+    return size
+
+
+def _least_bytes_of_field(field: FieldDeclaration, version: int, flexible: bool) -> int:
+    if field.is_array:
+        return 1 if flexible else 4
+    if field.struct is not None:
+        return least_bytes(field.struct, version, flexible)
+    return field.kind.size_bytes or (1 if flexible else 2 if field.kind is Kind.STRING else 4)
+
+
+class _Decoder(Source):
+    def __init__(self, cls: type, version: int, flexible: bool) -> None:
+        super().__init__(version, flexible)
+        self._formats: list[str] = []
+        self._targets: list[str] = []
+        self._message = f"{cls.__name__} v{version}"
+        self.constants.update(
+            long_uvarint=primitives.long_uvarint, read_uvarint=primitives.read_uvarint, uuid_of=primitives.uuid_of
+        )
+        with self.block("def decode(data, position, limit):"):
+            result = self._struct(cls)
+            self._flush()
+            self.line(f"return {result}, position")
+
+    def _fail(self, field: FieldDeclaration, what: str) -> str:
+        return f"raise ProtocolError({f'{self._message}: {field.name} {what}'!r})"
+
+    def _fixed(self, formats: str, target: str) -> None:
+        """Reads a fixed-width value with the next `struct` call."""
+        self._formats.append(formats)
+        self._targets.append(target)
+
+    def _flush(self) -> None:
+        if not self._formats:
+            return
+        if self._formats == ["B"]:
+            self.line(f"{self._targets[0]} = data[position]")
+        else:
+            self.line(f"{', '.join(self._targets)}, = {self.unpacker(''.join(self._formats))}(data, position)")
+        self.line(f"position += {sum(_SIZES[formats] for formats in self._formats)}")
+        self._formats.clear()
+        self._targets.clear()
+
+    def _struct(self, cls: type) -> str:
+        """Decodes the fields and makes the object; returns the local that holds it."""
+        plain, tagged, absent = self.fields(cls)
+        values = {field.name: self._value(field) for field in plain}
+        for field in (*tagged, *absent):
+            values[field.name] = self.constant("default", field.default)
+        if self.flexible:
+            self._tagged(tagged, values)
+        else:
+            self._flush()
+        item = self.name("item")
+        self.line(f"{item} = {self.constant('mutable', _twin(cls))}()")
+        for name, value in values.items():
+            self.line(f"{item}.{name} = {value}")
+        self.line(f"{item}.__class__ = {self.constant('frozen', cls)}")
+        return item
+
+    def _value(self, field: FieldDeclaration) -> str:
+        """Decodes one field; returns the expression that holds its value, valid once the pending run is flushed."""
+        if field.is_array:
+            return self._array(field)
+        return self._scalar(field)
+
+    def _scalar(self, field: FieldDeclaration) -> str:
+        if field.struct is not None:
+            if field.is_nullable:
+                raise TypeError(f"{field.name}: a struct cannot be null")
+            return self._struct(field.struct)
+        if field.kind is Kind.UUID:
+            target = self.name("uuid")
+            self._fixed(field.kind.format, target)
+            return f"uuid_of({target})"
+        if field.kind.format:
+            target = self.name("value")
+            self._fixed(field.kind.format, target)
+            return target
+        return self._sized(field)
+
+    def _length(self, legacy_format: str) -> str:
+        """Reads a length; returns the local that holds it, below zero for null."""
+        length = self.name("length")
+        self._fixed("B" if self.flexible else legacy_format, length)
+        self._flush()
+        if self.flexible:
+            with self.block(f"if {length} > 127:"):
+                self.line(f"{length}, position = long_uvarint(data, position, {length})")
+            self.line(f"{length} -= 1")
+        return length
+
+    def _sized(self, field: FieldDeclaration) -> str:
+        """A string, bytes or records."""
+        length = self._length("h" if field.kind is Kind.STRING else "i")
+        value, end = self.name("value"), self.name("end")
+        with self.block(f"if {length} < 0:"):
+            self.line(f"{value} = None" if field.nullable_in(self.version) else self._fail(field, "must not be null"))
+        with self.block("else:"):
+            self.line(f"{end} = position + {length}")
+            with self.block(f"if {end} > limit:"):
+                self.line(self._fail(field, "runs past the end"))
+            part = f"data[position:{end}]"
+            form = {Kind.STRING: f"str({part}, 'utf-8')", Kind.BYTES: f"bytes({part})", Kind.RECORDS: part}
+            self.line(f"{value} = {form[field.kind]}")
+            self.line(f"position = {end}")
+        return value
+
+    def _array(self, field: FieldDeclaration) -> str:
+        count = self._length("i")
+        items = self.name("items")
+        least = self._least_bytes_of_item(field)
+        with self.block(f"if {count} > 0:"):
+            with self.block(f"if {count} * {least} > limit - position:"):
+                self.line(self._fail(field, "has more elements than there are bytes"))
+            if field.kind.format and field.kind is not Kind.UUID:
+                self.constants["unpack"] = struct.unpack_from
+                self.line(f"{items} = unpack(f'>{{{count}}}{field.kind.format}', data, position)")
+                self.line(f"position += {count} * {field.kind.size_bytes}")
+            else:
+                self.line(f"{items} = []")
+                with self.block(f"for _ in range({count}):"):
+                    item = self._scalar(field.element())
+                    self._flush()
+                    self.line(f"{items}.append({item})")
+                self.line(f"{items} = tuple({items})")
+        with self.block(f"elif {count} == 0:"):
+            self.line(f"{items} = ()")
+        with self.block("else:"):
+            self.line(f"{items} = None" if field.nullable_in(self.version) else self._fail(field, "must not be null"))
+        return items
+
+    def _least_bytes_of_item(self, field: FieldDeclaration) -> int:
+        if field.struct is not None:
+            return max(1, least_bytes(field.struct, self.version, self.flexible))
+        return field.kind.size_bytes or (1 if self.flexible else 2 if field.kind is Kind.STRING else 4)
+
+    def _tagged(self, tagged: list[FieldDeclaration], values: dict[str, str]) -> None:
+        """The tagged fields of a struct. Those we do not know are skipped."""
+        count = self.name("tags")
+        self._fixed("B", count)
+        self._flush()
+        held = {field.name: self.name("tagged") for field in tagged}
+        for field in tagged:
+            self.line(f"{held[field.name]} = {values[field.name]}")
+        with self.block(f"if {count}:"):
+            with self.block(f"if {count} > 127:"):
+                self.line(f"{count}, position = long_uvarint(data, position, {count})")
+            tag, size, end = self.name("tag"), self.name("size"), self.name("end")
+            with self.block(f"for _ in range({count}):"):
+                self.line(f"{tag}, position = read_uvarint(data, position)")
+                self.line(f"{size}, position = read_uvarint(data, position)")
+                self.line(f"{end} = position + {size}")
+                with self.block(f"if {end} > limit:"):
+                    self.line(f"raise ProtocolError({f'{self._message}: a tagged field runs past the end'!r})")
+                for field in tagged:
+                    with self.block(f"if {tag} == {field.wire.tag}:"):
+                        value = self._value(field)
+                        self._flush()
+                        self.line(f"{held[field.name]} = {value}")
+                        with self.block(f"if position != {end}:"):
+                            self.line(self._fail(field, "is not as long as its tag says"))
+                self.line(f"position = {end}")
+        values.update(held)

@@ -19,7 +19,7 @@ from pipeline.records.batch import (
 from pipeline.records.builder import Header
 from pipeline.records.compression import ReadableBuffer, decompress
 
-MAX_UNCOMPRESSED_BYTES = 1 << 30
+MAX_UNCOMPRESSED_BYTES = (1 << 30) - 1
 
 _MIN_INT64 = -(2**63)
 _MAX_INT64 = 2**63 - 1

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import strategies as st
 
 from pipeline.records.builder import BatchBuilder
+from pipeline.records.columns import Fields as ColumnFields
+from pipeline.records.columns import RecordColumns
 from pipeline.records.compression import Codec
 from pipeline.records.record import Record
 
@@ -54,3 +56,37 @@ def some_fields() -> list[Fields]:
 @pytest.fixture(scope="session")
 def generated_fields() -> st.SearchStrategy[list[Fields]]:
     return field_lists
+
+
+def _read(columns: RecordColumns, fields: ColumnFields, row: int) -> bytes | None:
+    position, length = int(fields.position[row]), int(fields.length[row])
+    assert 0 <= position <= position + max(length, 0) <= len(columns.buffer)
+    return None if length < 0 else bytes(columns.buffer[position : position + length])
+
+
+def from_columns(columns: RecordColumns) -> list[Record]:
+    records = []
+    for row in range(len(columns)):
+        pairs = range(columns.header_index[row], columns.header_index[row + 1])
+        record_headers = tuple(
+            (
+                (_read(columns, columns.header_key, pair) or b"").decode(errors="replace"),
+                _read(columns, columns.header_value, pair),
+            )
+            for pair in pairs
+        )
+        records.append(
+            Record(
+                int(columns.offset[row]),
+                int(columns.timestamp[row]),
+                _read(columns, columns.key, row),
+                _read(columns, columns.value, row),
+                record_headers,
+            )
+        )
+    return records
+
+
+@pytest.fixture(scope="session")
+def records_of_columns() -> Callable[[RecordColumns], list[Record]]:
+    return from_columns

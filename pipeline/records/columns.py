@@ -1,0 +1,280 @@
+"""Batches opened as columns: arrays of offsets, timestamps and field positions over one buffer, and Arrow from them.
+
+Invariants:
+- No object per record. Fields stay where they are: in the buffer given, if nothing in it is compressed, else in one
+  new buffer. So the columns are valid as long as the buffer given is neither changed nor used again.
+- Checksums are verified. Bytes that are no batches raise CorruptBatchError, with nothing read outside of them.
+- Control batches are not opened: they are listed, and `next_offset` counts them.
+
+Heavy imports (numba, numpy, pyarrow): never imported by a broker or by the package at start.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import CorruptBatchError
+from pipeline.records.batch import (
+    HEADER_SIZE,
+    MIN_RECORD_SIZE,
+    BatchHeader,
+    TimestampType,
+    iterate_headers,
+    verify_crc,
+)
+from pipeline.records.compression import Codec, ReadableBuffer, decompress
+from pipeline.records.kernels import (
+    BATCH_FIELDS,
+    FAULT_REASONS,
+    Bytes,
+    Fault,
+    Int32s,
+    Int64s,
+    gather,
+    parse_headers,
+    parse_records,
+)
+from pipeline.records.record import MAX_UNCOMPRESSED_BYTES
+
+_MAX_BUFFER_BYTES = 2**31 - 1
+
+_HEADER_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+ARROW_SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("timestamp_type", pa.int32(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.field("element", _HEADER_TYPE, nullable=False)), nullable=False),
+        pa.field("batch", pa.int32(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Fields:
+    """Where byte strings lie in the buffer: parallel arrays of position and length, length -1 for null."""
+
+    position: Int32s
+    length: Int32s
+
+    def __getitem__(self, rows: slice) -> "Fields":
+        """The same, of some rows."""
+        return Fields(position=self.position[rows], length=self.length[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RecordColumns:
+    """n records of m batches. `header_index` (n + 1 long): headers of row i are rows header_index[i] up to [i + 1]
+    of `header_key` and `header_value`. `batch_index` points into `batches`. Timestamps in ms since 1970 UTC.
+    """
+
+    buffer: Bytes
+    batches: tuple[BatchHeader, ...]
+    control_batches: tuple[BatchHeader, ...]
+    offset: Int64s
+    timestamp: Int64s
+    batch_index: Int32s
+    key: Fields
+    value: Fields
+    header_index: Int32s
+    header_key: Fields
+    header_value: Fields
+
+    def __len__(self) -> int:
+        """Records."""
+        return len(self.offset)
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where to read on: the offset after the last batch, control batches counted. None without any batch."""
+        return max((header.next_offset for header in self.batches + self.control_batches), default=None)
+
+    def between(self, start_offset: int, end_offset: int) -> "RecordColumns":
+        """The records from `start_offset` to before `end_offset`, of batches as they lie in a log. Copies nothing."""
+        first, last = np.searchsorted(self.offset, (start_offset, end_offset))
+        rows = slice(int(first), max(int(first), int(last)))
+        return replace(
+            self,
+            offset=self.offset[rows],
+            timestamp=self.timestamp[rows],
+            batch_index=self.batch_index[rows],
+            key=self.key[rows],
+            value=self.value[rows],
+            header_index=self.header_index[rows.start : rows.stop + 1],
+        )
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """A record batch of ARROW_SCHEMA. Fields are copied together, once.
+
+        A header key that is no UTF-8 gets replacement characters, as in Java clients.
+        """
+        types = np.array([header.timestamp_type for header in self.batches], dtype=np.int32)
+        return pa.RecordBatch.from_arrays(
+            [
+                _fixed_width(pa.int64(), self.offset),
+                _fixed_width(pa.timestamp("ms", tz="UTC"), self.timestamp),
+                _fixed_width(pa.int32(), types[self.batch_index]),
+                self._gathered(pa.binary(), self.key),
+                self._gathered(pa.binary(), self.value),
+                self._arrow_headers(),
+                _fixed_width(pa.int32(), self.batch_index),
+            ],
+            schema=ARROW_SCHEMA,
+        )
+
+    def _arrow_headers(self) -> pa.Array:
+        first, last = int(self.header_index[0]), int(self.header_index[-1])
+        keys = self._gathered(pa.string(), self.header_key[first:last])
+        try:
+            keys.validate(full=True)
+        except pa.ArrowInvalid:
+            raw = self._gathered(pa.binary(), self.header_key[first:last]).to_pylist()
+            keys = pa.array([key.decode(errors="replace") for key in raw], pa.string())
+        values = self._gathered(pa.binary(), self.header_value[first:last])
+        pairs = pa.Array.from_buffers(_HEADER_TYPE, last - first, [None], 0, children=[keys, values])
+        indexes = pa.py_buffer(np.ascontiguousarray(self.header_index - first))
+        return pa.Array.from_buffers(
+            ARROW_SCHEMA.field("headers").type, len(self), [None, indexes], 0, children=[pairs]
+        )
+
+    def _gathered(self, data_type: pa.DataType, column: Fields) -> pa.Array:
+        count = len(column.length)
+        is_present = column.length >= 0
+        null_count = count - int(np.count_nonzero(is_present))
+        offsets = np.zeros(count + 1, dtype=np.int32)
+        np.cumsum(column.length if not null_count else np.maximum(column.length, 0), out=offsets[1:])
+        gathered = np.empty(offsets[-1], dtype=np.uint8)
+        gather(self.buffer, column.position, offsets, gathered)
+        validity = pa.py_buffer(np.packbits(is_present, bitorder="little")) if null_count else None
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(gathered)]
+        return pa.Array.from_buffers(data_type, count, buffers, null_count)
+
+
+def open_batches(buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> RecordColumns:
+    """The records of all whole batches in `buffer`; a partial trailing batch is left out.
+
+    `max_bytes` bounds what all compressed batches together may hold. Raises CorruptBatchError, also beyond that
+    bound; ValueError where buffer and bound together reach 2 GiB: open it in portions.
+    """
+    if len(buffer) + max_bytes > _MAX_BUFFER_BYTES:
+        raise ValueError(f"{len(buffer)} bytes and up to {max_bytes} more are too many to open at once")
+    opened: list[tuple[int, BatchHeader]] = []
+    control: list[BatchHeader] = []
+    for position, header in iterate_headers(buffer):
+        verify_crc(buffer, position, header)
+        if header.is_control:
+            control.append(header)
+        else:
+            opened.append((position, header))
+    plain, spans = _uncompress(buffer, opened, max_bytes)
+    headers = tuple(header for _, header in opened)
+    table = np.empty((len(headers), BATCH_FIELDS), dtype=np.int64)
+    for row, ((start, end), header) in enumerate(zip(spans, headers, strict=True)):
+        if header.record_count * MIN_RECORD_SIZE > end - start:
+            raise CorruptBatchError(f"{header.record_count} records in {end - start} bytes", header.base_offset)
+        table[row] = (
+            start,
+            end,
+            header.base_offset,
+            header.last_offset_delta,
+            header.base_timestamp,
+            header.max_timestamp,
+            header.timestamp_type is TimestampType.LOG_APPEND_TIME,
+            header.record_count,
+        )
+    # Read-only, so that each kernel is compiled for one type of buffer.
+    array = np.frombuffer(memoryview(plain).toreadonly(), dtype=np.uint8)
+    return _parse(array, table, headers, tuple(control))
+
+
+def _uncompress(
+    buffer: ReadableBuffer, opened: Iterable[tuple[int, BatchHeader]], max_bytes: int
+) -> tuple[ReadableBuffer, list[tuple[int, int]]]:
+    """The one buffer that holds all payloads, and where each lies in it."""
+    in_place: list[tuple[int, int]] = []
+    payloads: list[ReadableBuffer] = []
+    is_compressed = False
+    view = memoryview(buffer)
+    for position, header in opened:
+        start, end = position + HEADER_SIZE, position + header.size_bytes
+        in_place.append((start, end))
+        payload: ReadableBuffer = view[start:end]
+        if header.codec is not Codec.NONE:
+            is_compressed = True
+            payload = decompress(header.codec, payload, max_bytes)
+            max_bytes -= len(payload)
+        payloads.append(payload)
+    if not is_compressed:
+        return buffer, in_place
+    spans = []
+    end = 0
+    for payload in payloads:
+        start, end = end, end + len(payload)
+        spans.append((start, end))
+    return payloads[0] if len(payloads) == 1 else b"".join(payloads), spans
+
+
+def _parse(
+    buffer: Bytes, table: Int64s, headers: tuple[BatchHeader, ...], control: tuple[BatchHeader, ...]
+) -> RecordColumns:
+    count = sum(header.record_count for header in headers)
+    columns = RecordColumns(
+        buffer=buffer,
+        batches=headers,
+        control_batches=control,
+        offset=np.empty(count, dtype=np.int64),
+        timestamp=np.empty(count, dtype=np.int64),
+        batch_index=np.empty(count, dtype=np.int32),
+        key=_empty_fields(count),
+        value=_empty_fields(count),
+        header_index=np.empty(count + 1, dtype=np.int32),
+        header_key=_empty_fields(0),
+        header_value=_empty_fields(0),
+    )
+    header_start = np.empty(count, dtype=np.int32)
+    record_end = np.empty(count, dtype=np.int32)
+    fault, batch = parse_records(
+        buffer,
+        table,
+        columns.offset,
+        columns.timestamp,
+        columns.batch_index,
+        columns.key.position,
+        columns.key.length,
+        columns.value.position,
+        columns.value.length,
+        columns.header_index,
+        header_start,
+        record_end,
+    )
+    if fault:
+        raise CorruptBatchError(FAULT_REASONS[Fault(fault)], headers[batch].base_offset)
+    header_count = int(columns.header_index[-1])
+    if not header_count:
+        return columns
+    columns = replace(columns, header_key=_empty_fields(header_count), header_value=_empty_fields(header_count))
+    fault, row = parse_headers(
+        buffer,
+        columns.header_index,
+        header_start,
+        record_end,
+        columns.header_key.position,
+        columns.header_key.length,
+        columns.header_value.position,
+        columns.header_value.length,
+    )
+    if fault:
+        raise CorruptBatchError(FAULT_REASONS[Fault(fault)], headers[columns.batch_index[row]].base_offset)
+    return columns
+
+
+def _empty_fields(count: int) -> Fields:
+    return Fields(position=np.empty(count, dtype=np.int32), length=np.empty(count, dtype=np.int32))
+
+
+def _fixed_width(data_type: pa.DataType, values: Int32s | Int64s) -> pa.Array:
+    return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))], 0)

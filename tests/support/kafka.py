@@ -1,0 +1,113 @@
+"""A real Apache Kafka on this machine (KRaft, one node), the peer of tests and benchmarks."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.jars import Artifact, fetch_jars, java
+
+KAFKA_REVISION = "4.1.1"
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 20.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A running node."""
+
+    bootstrap: str
+    pid: int
+
+
+def kafka_jars() -> Path:
+    """Server and tools of Apache Kafka."""
+    return fetch_jars(
+        Artifact("org.apache.kafka", "kafka_2.13", KAFKA_REVISION),
+        Artifact("org.apache.kafka", "kafka-tools", KAFKA_REVISION),
+    )
+
+
+def run_kafka_class(main_class: str, *arguments: str) -> str:
+    """Run a class of Kafka's tools to its end and return what it printed."""
+    command = [java(), "-Xmx256m", "-cp", f"{kafka_jars()}/*", main_class, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+@contextmanager
+def running_kafka(directory: Path) -> Iterator[Kafka]:
+    """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port, controller_port = _free_port(), _free_port()
+    properties = directory / "server.properties"
+    properties.write_text(
+        f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={directory / "logs"}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+auto.create.topics.enable=false
+""",
+        encoding="utf-8",
+    )
+    storage = "kafka.tools.StorageTool"
+    cluster_id = run_kafka_class(storage, "random-uuid").strip().splitlines()[-1]
+    run_kafka_class(storage, "format", "-t", cluster_id, "-c", str(properties))
+    with (directory / "kafka.log").open("wb") as log:
+        # The heap that kafka-server-start.sh gives.
+        command = [
+            java(),
+            "-Xmx1G",
+            "-Xms1G",
+            "-XX:+UseG1GC",
+            "-cp",
+            f"{kafka_jars()}/*",
+            "kafka.Kafka",
+            str(properties),
+        ]
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        _wait_for_port(process, port, directory / "kafka.log")
+        yield Kafka(bootstrap=f"127.0.0.1:{port}", pid=process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"Apache Kafka ended with {process.returncode}; see {log}\n{log.read_text()[-2000:]}")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(POLL_S)
+        else:
+            return
+    raise TimeoutError(f"Apache Kafka was not ready within {START_DEADLINE_S:.0f} s; see {log}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    print(kafka_jars(), file=sys.stderr)

@@ -1,0 +1,128 @@
+"""Where a load keeps what, below `<root>/<topic>/`. Pure: names from values and back.
+
+    _commits/00000000000000000007.json       the manifests; what none of them lists does not exist for readers
+    _commits/.00000000000000000007.<run>     a manifest before its rename
+    _runs/<run>                              a run that has not ended well yet
+    hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
+    quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro
+
+Hours are UTC. A file name says which run and which attempt of which task wrote it, so no two attempts ever meet.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pipeline.errors import ConfigurationError
+
+HOUR_MS = 3_600_000
+MIN_TIMESTAMP_MS = -62_135_596_800_000
+MAX_TIMESTAMP_MS = 253_402_300_799_999
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_RUN_ID = re.compile(r"[a-z0-9]{1,40}")
+_MANIFEST = re.compile(r"(\d{20})\.json")
+_FILE = re.compile(
+    r"(?P<partition>\d+)-(?P<first_offset>\d+)-(?P<run_id>[a-z0-9]+)-(?P<task>\d+)-(?P<attempt>\d+)-(?P<number>\d+)"
+    r"\.(?:avro|parquet)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of one task of one run: what makes a file name unique."""
+
+    run_id: str
+    task: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """The names below one topic's directory, `topic_root`, a path of the file system."""
+
+    topic_root: str
+
+    @property
+    def commits(self) -> str:
+        """The directory of the manifests."""
+        return f"{self.topic_root}/_commits"
+
+    @property
+    def runs(self) -> str:
+        """The directory of the marks of unfinished runs."""
+        return f"{self.topic_root}/_runs"
+
+    def manifest(self, sequence: int) -> str:
+        """Path of a committed manifest."""
+        return f"{self.commits}/{sequence:020d}.json"
+
+    def temporary_manifest(self, sequence: int, run_id: str) -> str:
+        """Path of a manifest that is being written."""
+        return f"{self.commits}/.{sequence:020d}.{run_id}"
+
+    def run(self, run_id: str) -> str:
+        """Path of the mark of an unfinished run."""
+        return f"{self.runs}/{run_id}"
+
+    def absolute(self, relative: str) -> str:
+        """Path of a file that a manifest lists."""
+        return f"{self.topic_root}/{relative}"
+
+    def relative(self, absolute: str) -> str:
+        """The name under which a manifest lists a file."""
+        return absolute.removeprefix(f"{self.topic_root}/")
+
+
+def topic_layout(root: str, topic: str) -> TopicLayout:
+    """The layout of a topic below the root of a load. Raises ConfigurationError for what is no topic name."""
+    if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+        raise ConfigurationError("topic", f"'{topic}' is not a topic name")
+    return TopicLayout(f"{root.rstrip('/')}/{topic}")
+
+
+def check_run_id(run_id: str) -> str:
+    """The id itself, if it fits into a file name: lower-case letters and digits, at most 40."""
+    if not _RUN_ID.fullmatch(run_id):
+        raise ConfigurationError("run_id", f"'{run_id}' is not 1 to 40 lower-case letters and digits")
+    return run_id
+
+
+def hour_of(timestamp_ms: int) -> int:
+    """First millisecond of the UTC hour."""
+    return timestamp_ms - timestamp_ms % HOUR_MS
+
+
+def has_hour(timestamp_ms: int) -> bool:
+    """Whether a timestamp lies in the years 1 to 9999, so that it has a folder."""
+    return MIN_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS
+
+
+def data_file(hour_ms: int, partition: int, first_offset: int, attempt: Attempt, number: int, suffix: str) -> str:
+    """Relative name of a data file; `number` counts the files of the attempt."""
+    hour = _EPOCH + timedelta(milliseconds=hour_ms)
+    folder = f"hourly/{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
+    return f"{folder}/{_name(partition, first_offset, attempt, number)}.{suffix}"
+
+
+def quarantine_file(partition: int, first_offset: int, attempt: Attempt, number: int) -> str:
+    """Relative name of a file of records that could not be decoded."""
+    return f"quarantine/{_name(partition, first_offset, attempt, number)}.avro"
+
+
+def run_of(path: str) -> str | None:
+    """The run that wrote a data or quarantine file; None for a foreign name."""
+    match = _FILE.fullmatch(path.rsplit("/", 1)[-1])
+    return match["run_id"] if match else None
+
+
+def manifest_sequences(names: Sequence[str]) -> list[int]:
+    """Sequence numbers of the manifests among paths, ascending; other names are passed over."""
+    matches = (_MANIFEST.fullmatch(name.rsplit("/", 1)[-1]) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _name(partition: int, first_offset: int, attempt: Attempt, number: int) -> str:
+    return f"{partition}-{first_offset}-{attempt.run_id}-{attempt.task}-{attempt.attempt}-{number}"

@@ -1,0 +1,204 @@
+"""What one load committed: offset ranges, files and counts, as one JSON document. Pure.
+
+Invariants (`check_follows` holds A to C):
+
+A. Manifests of a topic are numbered from 1 without gaps, and each carries the SHA-256 of the one before it.
+B. `offsets` is cumulative: the last manifest alone says where the next load starts, partition by partition.
+C. A range starts where the partition's offset of the manifest before stands; what lies between is in `skipped`.
+D. Counts are by window of the batch's base timestamp, a batch counted once, where its base offset was loaded.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from pipeline.errors import PipelineError
+
+VERSION = 1
+FIRST_SEQUENCE = 1
+CRC_SUM_MODULUS = 1 << 64
+
+
+class ManifestError(PipelineError):
+    """A manifest that cannot be read, or does not follow the one before. `path` or number names it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"manifest {name}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class OffsetRange:
+    """Offsets `start` to `end` of a partition, the end not included. Not every offset in it need exist."""
+
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        """`partition:[start, end)`."""
+        return f"partition {self.partition} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class WindowCount:
+    """What a partition's batches of one window hold, as their headers say it."""
+
+    partition: int
+    window_start_ms: int
+    records: int
+    bytes: int
+    batches: int
+    crc_sum: int
+
+    def plus(self, other: "WindowCount") -> "WindowCount":
+        """The sum of two counts of the same partition and window."""
+        return WindowCount(
+            partition=self.partition,
+            window_start_ms=self.window_start_ms,
+            records=self.records + other.records,
+            bytes=self.bytes + other.bytes,
+            batches=self.batches + other.batches,
+            crc_sum=(self.crc_sum + other.crc_sum) % CRC_SUM_MODULUS,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DataFile:
+    """One committed file. `path` is relative to the topic's directory; `hour_ms` is None for a quarantine file."""
+
+    path: str
+    partition: int
+    hour_ms: int | None
+    records: int
+    bytes: int
+    first_offset: int
+    last_offset: int
+    crc32c: int
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether it holds records that could not be decoded."""
+        return self.hour_ms is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One commit. See the invariants above."""
+
+    sequence: int
+    run_id: str
+    created_ms: int
+    topic: str
+    topic_id: str | None
+    format: str
+    window_ms: int
+    offsets: Mapping[int, int]
+    ranges: tuple[OffsetRange, ...]
+    skipped: tuple[OffsetRange, ...] = ()
+    files: tuple[DataFile, ...] = ()
+    counts: tuple[WindowCount, ...] = ()
+    previous_sha256: str | None = None
+    version: int = field(default=VERSION)
+
+    @property
+    def records(self) -> int:
+        """Records in the data files."""
+        return sum(file.records for file in self.files if not file.quarantined)
+
+    @property
+    def quarantined_records(self) -> int:
+        """Records in the quarantine files."""
+        return sum(file.records for file in self.files if file.quarantined)
+
+    def encode(self) -> bytes:
+        """JSON, keys sorted, one line per file and count, so that a person can read it."""
+        document = asdict(self)
+        document["offsets"] = {str(partition): offset for partition, offset in sorted(self.offsets.items())}
+        parts = []
+        for key in sorted(document):
+            value = document[key]
+            if isinstance(value, tuple | list) and value:
+                lines = ",\n  ".join(json.dumps(item, sort_keys=True) for item in value)
+                parts.append(f"{json.dumps(key)}: [\n  {lines}\n ]")
+            else:
+                parts.append(f"{json.dumps(key)}: {json.dumps(value)}")
+        return ("{" + ",\n ".join(parts) + "}\n").encode()
+
+    @classmethod
+    def decode(cls, data: bytes, name: str) -> Self:
+        """The manifest in `data`; raises ManifestError that says `name`."""
+        try:
+            document: dict[str, Any] = json.loads(data)
+            if document.get("version") != VERSION:
+                raise ManifestError(name, f"version {document.get('version')} is not known here, {VERSION} is")
+            document["offsets"] = {int(key): int(value) for key, value in document["offsets"].items()}
+            for key, kind in _NESTED.items():
+                document[key] = tuple(kind(**item) for item in document[key])
+            return cls(**document)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ManifestError(name, f"is damaged: {error}") from error
+
+
+_NESTED: Mapping[str, type[OffsetRange | DataFile | WindowCount]] = {
+    "ranges": OffsetRange,
+    "skipped": OffsetRange,
+    "files": DataFile,
+    "counts": WindowCount,
+}
+
+
+def sha256_of(encoded: bytes) -> str:
+    """The checksum by which the next manifest refers to an encoded one."""
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def next_offsets(previous: Mapping[int, int], ranges: Iterable[OffsetRange]) -> dict[int, int]:
+    """The cumulative offsets after a load of `ranges`."""
+    return dict(previous) | {loaded.partition: loaded.end for loaded in ranges}
+
+
+def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256: str | None) -> None:
+    """Raises ManifestError unless `manifest` is the lawful successor of `previous` (invariants A to C)."""
+    name = str(manifest.sequence)
+    expected = FIRST_SEQUENCE if previous is None else previous.sequence + 1
+    if manifest.sequence != expected:
+        raise ManifestError(name, f"{expected} should come here: a manifest is missing")
+    if manifest.previous_sha256 != previous_sha256:
+        raise ManifestError(name, "does not follow the manifest before it, which has another checksum")
+    before = {} if previous is None else previous.offsets
+    skipped_to = {gap.partition: gap.end for gap in manifest.skipped}
+    for loaded in manifest.ranges:
+        start = skipped_to.get(loaded.partition, before.get(loaded.partition, loaded.start))
+        if loaded.start != start or loaded.end <= loaded.start:
+            raise ManifestError(name, f"{loaded} should start at {start} and not be empty")
+    if dict(manifest.offsets) != next_offsets(before, manifest.ranges):
+        raise ManifestError(name, "its offsets are not those before it plus its ranges")
+
+
+def fold_counts(counts: Iterable[WindowCount]) -> tuple[WindowCount, ...]:
+    """Counts added up by partition and window, in their order."""
+    folded: dict[tuple[int, int], WindowCount] = {}
+    for count in counts:
+        key = (count.partition, count.window_start_ms)
+        known = folded.get(key)
+        folded[key] = count if known is None else known.plus(count)
+    return tuple(folded[key] for key in sorted(folded))
+
+
+def committed_counts(manifests: Sequence[Manifest]) -> tuple[WindowCount, ...]:
+    """What all manifests of a topic committed, by partition and window."""
+    return fold_counts(count for manifest in manifests for count in manifest.counts)
+
+
+def committed_files(manifests: Sequence[Manifest], *, quarantined: bool = False) -> Iterator[DataFile]:
+    """The data files that readers may read, or those of the quarantine."""
+    return (file for manifest in manifests for file in manifest.files if file.quarantined == quarantined)
+
+
+def committed_offsets(manifests: Sequence[Manifest]) -> dict[int, int]:
+    """The next offset to load, by partition."""
+    return dict(manifests[-1].offsets) if manifests else {}

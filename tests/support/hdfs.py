@@ -1,0 +1,142 @@
+"""A real HDFS on this machine: one NameNode and one DataNode, as processes of their own, for tests and the demo's kin.
+
+Both processes are children of the test; `stop` ends them by their ids, and a context manager always calls it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hdfs_native import Client
+
+from tests.support.jars import Artifact, fetch_jars, java
+
+HADOOP_REVISION = "3.5.0"
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 10.0
+POLL_S = 0.1
+
+NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsCluster:
+    """A running cluster. `url` is `hdfs://127.0.0.1:<port>`; `pids` by role."""
+
+    url: str
+    pids: dict[str, int]
+    class_path: str
+
+    def client(self) -> Client:
+        return Client(self.url)
+
+
+def hdfs_jars() -> Path:
+    """Server and client jars of HDFS (two of the three are only *provided* dependencies, so all are named)."""
+    names = ("hadoop-hdfs", "hadoop-hdfs-client", "hadoop-common")
+    return fetch_jars(*(Artifact("org.apache.hadoop", name, HADOOP_REVISION) for name in names))
+
+
+@contextmanager
+def running_hdfs(directory: Path) -> Iterator[HdfsCluster]:
+    """Formats and starts HDFS below `directory`, waits until it takes writes, and stops it at the end."""
+    port, http_port = _free_port(), _free_port()
+    url = f"hdfs://127.0.0.1:{port}"
+    conf = _write_configuration(directory, port, http_port)
+    class_path = f"{conf}:{hdfs_jars()}/*"
+    _run_to_end([*_java(class_path, directory), NAME_NODE, "-format", "-nonInteractive"], directory / "format.log")
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for role, main_class in (("namenode", NAME_NODE), ("datanode", DATA_NODE)):
+            with (directory / f"{role}.log").open("wb") as log:
+                command = [*_java(class_path, directory), main_class]
+                processes.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+        _wait_until_writable(url, processes, directory)
+        pids = {"namenode": processes[0].pid, "datanode": processes[1].pid}
+        yield HdfsCluster(url, pids, class_path)
+    finally:
+        _stop(processes)
+
+
+def _write_configuration(directory: Path, port: int, http_port: int) -> Path:
+    conf = directory / "conf"
+    for webapp in ("hdfs", "datanode"):  # without them the servers refuse to start
+        (conf / "webapps" / webapp).mkdir(parents=True)
+    core = {"fs.defaultFS": f"hdfs://127.0.0.1:{port}", "hadoop.tmp.dir": str(directory / "tmp")}
+    hdfs = {
+        "dfs.replication": "1",
+        "dfs.permissions.enabled": "false",
+        "dfs.namenode.name.dir": f"file://{directory}/name",
+        "dfs.datanode.data.dir": f"file://{directory}/data",
+        "dfs.namenode.rpc-address": f"127.0.0.1:{port}",
+        "dfs.namenode.http-address": f"127.0.0.1:{http_port}",
+        "dfs.datanode.address": "127.0.0.1:0",
+        "dfs.datanode.http.address": "127.0.0.1:0",
+        "dfs.datanode.ipc.address": "127.0.0.1:0",
+        "dfs.namenode.safemode.extension": "0",
+        "dfs.namenode.redundancy.considerLoad": "false",
+    }
+    for name, settings in (("core-site.xml", core), ("hdfs-site.xml", hdfs)):
+        properties = "".join(
+            f"<property><name>{key}</name><value>{value}</value></property>" for key, value in settings.items()
+        )
+        (conf / name).write_text(f"<configuration>{properties}</configuration>", encoding="utf-8")
+    return conf
+
+
+def _java(class_path: str, directory: Path) -> list[str]:
+    options = ["-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dhadoop.log.dir={directory}"]
+    return [java(), *options, "-cp", class_path]
+
+
+def _run_to_end(command: list[str], log: Path) -> None:
+    with log.open("wb") as output:
+        code = subprocess.run(command, stdout=output, stderr=output, timeout=START_DEADLINE_S, check=False).returncode
+    if code != 0:
+        raise RuntimeError(f"{command[-3:]} ended with {code}:\n{log.read_text()[-3000:]}")
+
+
+def _wait_until_writable(url: str, processes: list[subprocess.Popen[bytes]], directory: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while True:
+        for process in processes:
+            if process.poll() is not None:
+                logs = "\n".join(path.read_text()[-2000:] for path in directory.glob("*node.log"))
+                raise RuntimeError(f"HDFS ended with {process.returncode}:\n{logs}")
+        try:
+            client = Client(url)
+            with client.create("/.ready") as file:
+                file.write(b"ready")
+            client.delete("/.ready")
+        except (OSError, RuntimeError) as error:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"HDFS takes no writes after {START_DEADLINE_S:.0f} s") from error
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGTERM)
+    for process in processes:
+        try:
+            process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

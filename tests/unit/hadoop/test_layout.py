@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigurationError
+from pipeline.hadoop.layout import (
+    HOUR_MS,
+    MAX_TIMESTAMP_MS,
+    MIN_TIMESTAMP_MS,
+    Attempt,
+    check_run_id,
+    data_file,
+    has_hour,
+    hour_of,
+    manifest_sequences,
+    quarantine_file,
+    run_of,
+    topic_layout,
+)
+
+ATTEMPT = Attempt(run_id="r1", task=3, attempt=17)
+
+
+def test_names():
+    layout = topic_layout("/data/", "clicks")
+    assert layout.manifest(7) == "/data/clicks/_commits/00000000000000000007.json"
+    name = data_file(1_700_000_000_000 // HOUR_MS * HOUR_MS, 2, 40, ATTEMPT, 0, "parquet")
+    assert name == "hourly/2023/11/14/22/2-40-r1-3-17-0.parquet"
+    assert layout.relative(layout.absolute(name)) == name
+    assert run_of(layout.absolute(name)) == run_of(quarantine_file(2, 40, ATTEMPT, 1)) == "r1"
+    assert run_of("/data/clicks/hourly/2023/11/14/22/notes.txt") is None
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, 0, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS])
+def test_any_timestamp_with_a_year_has_a_folder(timestamp_ms):
+    assert has_hour(timestamp_ms)
+    assert data_file(hour_of(timestamp_ms), 0, 0, ATTEMPT, 0, "avro").startswith("hourly/")
+
+
+def test_a_timestamp_in_nanoseconds_has_none():
+    assert not has_hour(1_700_000_000_000_000_000)
+
+
+@given(st.integers(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS))
+def test_an_hour_holds_its_timestamps(timestamp_ms):
+    assert 0 <= timestamp_ms - hour_of(timestamp_ms) < HOUR_MS
+    assert hour_of(timestamp_ms) % HOUR_MS == 0
+
+
+def test_manifests_among_other_files():
+    layout = topic_layout("/data", "clicks")
+    names = [layout.manifest(12), layout.manifest(2), layout.temporary_manifest(13, "r1"), "/data/clicks/_commits/x"]
+    assert manifest_sequences(names) == [2, 12]
+
+
+@pytest.mark.parametrize("topic", ["", "..", "a/b", "a b"])
+def test_no_topic_names(topic):
+    with pytest.raises(ConfigurationError, match="topic"):
+        topic_layout("/data", topic)
+
+
+@pytest.mark.parametrize("run_id", ["", "A", "a-b", "a/b", "a" * 41])
+def test_no_run_ids(run_id):
+    with pytest.raises(ConfigurationError, match="run_id"):
+        check_run_id(run_id)

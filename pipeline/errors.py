@@ -69,6 +69,30 @@ class StorageError(PipelineError):
         self.reason = reason
 
 
+class DiskFullError(StorageError):
+    """No space left. Nothing of what was refused remains; make room and try again."""
+
+
+class OutOfOrderSequenceError(PipelineError):
+    """An idempotent producer skipped sequence numbers: batches between `expected` and `got` never arrived."""
+
+    def __init__(self, producer_id: int, expected: int, got: int) -> None:
+        super().__init__(f"producer {producer_id}: expected sequence number {expected}, got {got}")
+        self.producer_id = producer_id
+        self.expected = expected
+        self.got = got
+
+
+class StaleProducerEpochError(PipelineError):
+    """A batch of an older epoch than the producer is known by: a newer instance has taken its place."""
+
+    def __init__(self, producer_id: int, current_epoch: int, got: int) -> None:
+        super().__init__(f"producer {producer_id}: epoch {got} is older than its current epoch {current_epoch}")
+        self.producer_id = producer_id
+        self.current_epoch = current_epoch
+        self.got = got
+
+
 class CoordinationError(PipelineError):
     """ZooKeeper said no, or did not answer in time. `path` is the znode."""
 

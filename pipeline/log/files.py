@@ -1,0 +1,269 @@
+"""The only door from a log to the disk, so that tests can put a failing disk behind it.
+
+Invariants:
+
+- An open file has no `close`: its descriptor lives exactly as long as something refers to the object. A `FileRegion`
+  handed to a socket therefore stays readable while its segment is deleted, and a descriptor is never used after reuse.
+- Every refusal of the disk leaves as `StorageError` (`DiskFullError` where space is all that is missing).
+- Writes carry their position. A write that failed half way is repaired by writing there again.
+- What has been written survives a crash once `sync` returned; that a *name* exists, once `sync_directory` of its
+  directory returned.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.errors import DiskFullError, StorageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LogFile(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> Path:
+        """Where it was opened; it may have been renamed since."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes."""
+        ...
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """`size` bytes from `position`, fewer at the end of the file."""
+        ...
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` from `position`; returns the bytes read, fewer only at the end of the file."""
+        ...
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` at `position`."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at `size`."""
+        ...
+
+    def sync(self) -> None:
+        """Return once all that was written would survive a crash."""
+        ...
+
+
+class FileLock(Protocol):
+    """An exclusive lock between processes."""
+
+    def release(self) -> None:
+        """Let others have it."""
+        ...
+
+
+class Files(Protocol):
+    """What a log asks of a file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> LogFile:
+        """Open for reading and writing; with `create`, an empty file if there is none."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Is there a file or directory of this name?"""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Length of a file in bytes."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make it and its parents; one that is there already is fine."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename at once; a file of the target name is replaced."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; none there is fine."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in this directory would survive a crash."""
+        ...
+
+    def lock(self, path: Path) -> FileLock | None:
+        """Take the lock on this file; None if another process has it."""
+        ...
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """The error of this tree for an error of the operating system."""
+    kind = DiskFullError if error.errno in _FULL else StorageError
+    return kind(str(path), error.strerror or str(error))
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+class DiskFile:
+    """An open file on a real disk."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self._descriptor = -1
+        self.path = path
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _translated(path):
+            self._descriptor = os.open(path, flags, 0o644)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile."""
+        return self._descriptor
+
+    def size(self) -> int:
+        """Length in bytes."""
+        with _translated(self.path):
+            return os.fstat(self._descriptor).st_size
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """`size` bytes from `position`, fewer at the end of the file."""
+        try:
+            return os.pread(self._descriptor, size, position)
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` from `position`; returns the bytes read, fewer only at the end of the file."""
+        done = 0
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._descriptor, [buffer[done:]], position + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+        return done
+
+    def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` at `position`, in one call unless the kernel cuts it."""
+        view = memoryview(data)
+        size = view.nbytes
+        try:
+            written = os.pwrite(self._descriptor, view, position)
+            while written < size:
+                written += os.pwrite(self._descriptor, view[written:], position + written)
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at `size`."""
+        with _translated(self.path):
+            os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """Return once all that was written, and the length, would survive a crash."""
+        with _translated(self.path):
+            os.fdatasync(self._descriptor)
+
+
+class DiskLock:
+    """An advisory lock that the kernel drops when its process dies."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file: DiskFile | None = file
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._file = None
+
+
+class DiskFiles:
+    """A real file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Open for reading and writing; with `create`, an empty file if there is none."""
+        return DiskFile(path, create=create)
+
+    def exists(self, path: Path) -> bool:
+        """Is there a file or directory of this name?"""
+        with _translated(path):
+            return path.exists()
+
+    def size(self, path: Path) -> int:
+        """Length of a file in bytes."""
+        with _translated(path):
+            return path.stat().st_size
+
+    def names(self, directory: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        with _translated(directory):
+            return sorted(entry.name for entry in directory.iterdir())
+
+    def make_directory(self, path: Path) -> None:
+        """Make it and its parents; one that is there already is fine."""
+        with _translated(path):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename at once; a file of the target name is replaced."""
+        with _translated(source):
+            source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; none there is fine."""
+        with _translated(path):
+            path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it."""
+        with _translated(path):
+            shutil.rmtree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in this directory would survive a crash."""
+        with _translated(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: Path) -> DiskLock | None:
+        """Take the lock on this file; None if another process (or another opener here) has it."""
+        file = DiskFile(path, create=True)
+        with _translated(path):
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+        return DiskLock(file)

@@ -1,0 +1,117 @@
+"""The sparse indexes of a segment, in Kafka's format: offset to position, and timestamp to offset.
+
+`.index` holds entries of (relative offset int32, position int32): the batch at `position` ends with that offset.
+`.timeindex` holds entries of (timestamp int64, relative offset int32): no record up to that offset is newer than
+the timestamp, and the batch that ends with that offset has it.
+
+Invariants:
+
+- Keys rise strictly from entry to entry.
+- An index is a hint made from the log: it is written without sync and made anew where it contradicts the log.
+- Memory does not grow with the log: the newest entries are in memory, the others are read from the file when needed.
+"""
+
+import struct
+from bisect import bisect_right
+from pathlib import Path
+
+from pipeline.log.files import Files, LogFile
+
+_SPILL_BYTES = 4096
+_BLOCK_ENTRIES = 512
+
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
+
+
+class Index:
+    """Pairs of numbers, sorted by the first: a file, and behind it a tail that is still in memory."""
+
+    __slots__ = ("_entry", "_file", "_files", "_stored", "_tail", "last", "path")
+
+    def __init__(self, files: Files, path: Path, entry: struct.Struct) -> None:
+        self._files = files
+        self._entry = entry
+        self._file: LogFile | None = None
+        self._stored = 0
+        self._tail = bytearray()
+        self.path = path
+        self.last: tuple[int, int] | None = None
+
+    @classmethod
+    def load(cls, files: Files, path: Path, entry: struct.Struct) -> "Index | None":
+        """The index in a file, or None if its length or the order of first and last entry shows damage."""
+        index = cls(files, path, entry)
+        if not files.exists(path):
+            return None
+        index._stored, rest = divmod(files.size(path), entry.size)
+        if rest:
+            return None
+        if index._stored:
+            first = index._read(0)
+            index.last = index._read(index._stored - 1)
+            if index._stored > 1 and first[0] >= index.last[0]:
+                return None
+        return index
+
+    def __len__(self) -> int:
+        return self._stored + len(self._tail) // self._entry.size
+
+    def append(self, key: int, value: int) -> None:
+        """Add an entry, in memory, if its key is beyond the last one."""
+        if self.last is None or key > self.last[0]:
+            self._tail += self._entry.pack(key, value)
+            self.last = (key, value)
+
+    @property
+    def is_tail_full(self) -> bool:
+        """Is it time to `spill`?"""
+        return len(self._tail) >= _SPILL_BYTES
+
+    def spill(self) -> None:
+        """Move the tail to the file, which is there afterwards even without entries. Raises StorageError."""
+        file = self._open()
+        if self._stored == 0:
+            file.truncate(0)
+        if self._tail:
+            file.write_at(self._tail, self._stored * self._entry.size)
+            self._stored += len(self._tail) // self._entry.size
+            self._tail = bytearray()
+
+    def sync(self) -> None:
+        """Return once the file would survive a crash. Raises StorageError."""
+        self._open().sync()
+
+    def floor(self, key: int) -> tuple[int, int] | None:
+        """The last entry whose key is not above `key`."""
+        unpack, size = self._entry.unpack_from, self._entry.size
+        if self._tail and key >= unpack(self._tail, 0)[0]:
+            return self._floor_within(self._tail, key)
+        low, high = 0, self._stored
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self._read(middle)[0] <= key:
+                low = middle
+            else:
+                high = middle
+        if low == high:
+            return None
+        return self._floor_within(self._open().read_at((high - low) * size, low * size), key)
+
+    def _floor_within(self, block: bytes | bytearray, key: int) -> tuple[int, int] | None:
+        unpack, size = self._entry.unpack_from, self._entry.size
+        number = bisect_right(range(len(block) // size), key, key=lambda entry: int(unpack(block, entry * size)[0]))
+        if number == 0:
+            return None
+        found: tuple[int, int] = unpack(block, (number - 1) * size)
+        return found
+
+    def _read(self, number: int) -> tuple[int, int]:
+        size = self._entry.size
+        found: tuple[int, int] = self._entry.unpack(self._open().read_at(size, number * size))
+        return found
+
+    def _open(self) -> LogFile:
+        if self._file is None:
+            self._file = self._files.open(self.path, create=True)
+        return self._file

@@ -1,0 +1,176 @@
+"""Opens a partition's directory, whatever state the last process left it in.
+
+Invariants:
+
+- After a clean shutdown everything is trusted. After any other end every segment that reaches the recovery point or
+  beyond is checked batch by batch; a closed segment that lies wholly before it is trusted.
+- What is loaded is a prefix of what was appended and holds all that was flushed.
+- An index that is missing or contradicts the log is made anew.
+"""
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from pipeline.log.checkpoint import read_partition_metadata
+from pipeline.log.config import LogConfig
+from pipeline.log.files import Files
+from pipeline.log.producer_state import ProducerStates
+from pipeline.log.recovery import check_segment
+from pipeline.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    segment_path,
+)
+from pipeline.log.snapshots import restore_producers
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import Offset, TopicPartition
+
+_LOGGER = structlog.get_logger()
+
+
+def load_log(
+    files: Files,
+    directory: Path,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    *,
+    recovery_point: Offset,
+    clean: bool,
+    now_ms: int,
+) -> UnifiedLog:
+    """The log in a directory, an empty one if there are no segments. Raises StorageError."""
+    topic_id: uuid.UUID | None = read_partition_metadata(files, directory)
+    loader = _Loader(files, directory, config, now_ms)
+    segments, log_end_offset = loader.load_segments(recovery_point, clean=clean)
+    producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
+    log = UnifiedLog(
+        files,
+        directory,
+        topic_partition,
+        config,
+        topic_id=topic_id,
+        segments=segments,
+        producers=producers,
+        log_end_offset=log_end_offset,
+        recovery_point=log_end_offset if clean and not loader.damaged else min(recovery_point, log_end_offset),
+    )
+    restore_producers(
+        files,
+        directory,
+        producers,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log_end_offset,
+        headers_from=log.headers,
+        now_ms=now_ms,
+    )
+    return log
+
+
+class _Loader:
+    def __init__(self, files: Files, directory: Path, config: LogConfig, now_ms: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self.damaged = False
+
+    def load_segments(self, recovery_point: Offset, *, clean: bool) -> tuple[tuple[Segment, ...], Offset]:
+        base_offsets = self._base_offsets()
+        segments: list[Segment] = []
+        next_offset = 0
+        for number, base_offset in enumerate(base_offsets):
+            is_last = number + 1 == len(base_offsets)
+            segment = Segment.load(
+                self._files,
+                self._directory,
+                base_offset,
+                index_interval_bytes=self._config.index_interval_bytes,
+                now_ms=self._now_ms,
+            )
+            segments.append(segment)
+            if not is_last and (clean or base_offsets[number + 1] < recovery_point):
+                self._trust_closed(segment)
+                next_offset = base_offsets[number + 1]
+                continue
+            end = self._trust_last(segment) if clean else None
+            next_offset = self._recover(segment, base_offsets[number + 1 :]) if end is None else end
+            if self.damaged:
+                break
+            if not is_last:
+                segment.seal()
+        if not segments:
+            segments.append(self._first_segment())
+        return tuple(segments), Offset(next_offset)
+
+    def _base_offsets(self) -> list[int]:
+        """Of all segments, sorted; indexes that belong to none are removed."""
+        names = self._files.names(self._directory)
+        base_offsets = sorted(
+            int(name.removesuffix(LOG_SUFFIX))
+            for name in names
+            if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdecimal()
+        )
+        for name in names:
+            stem, _, suffix = name.rpartition(".")
+            if f".{suffix}" in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) and f"{stem}{LOG_SUFFIX}" not in names:
+                self._files.unlink(self._directory / name)
+        return base_offsets
+
+    def _first_segment(self) -> Segment:
+        return Segment.create(
+            self._files,
+            self._directory,
+            0,
+            index_interval_bytes=self._config.index_interval_bytes,
+            now_ms=self._now_ms,
+        )
+
+    def _trust_closed(self, segment: Segment) -> None:
+        if not segment.load_indexes():
+            _LOGGER.warning("index_rebuilt", path=str(segment.path))
+            segment.rebuild_indexes()
+            segment.seal()
+            segment.sync(with_indexes=True)
+        segment.is_synced = True
+
+    def _trust_last(self, segment: Segment) -> int | None:
+        """The end of the last segment, found from its indexes; None if it does not look like a clean shutdown."""
+        if not segment.load_indexes():
+            return None
+        return segment.find_end()
+
+    def _recover(self, segment: Segment, later: Sequence[int]) -> int:
+        """Keep what is good of a segment; if that is not all of it, nothing that lies behind can be kept either.
+
+        The segments behind go first and for good: a crash half way must not leave them behind a clean cut.
+        """
+        good = check_segment(segment)
+        damage = good.damage
+        if damage is None and later and good.next_offset != later[0]:
+            # A segment starts where the one before ends. Only one out of its reach does not: then the one before
+            # was synced first.
+            damage = None if later[0] - segment.base_offset > MAX_RELATIVE_OFFSET + 1 else "its last batches are gone"
+        if damage is None:
+            return good.next_offset
+        self.damaged = True
+        _LOGGER.warning(
+            "log_truncated",
+            path=str(segment.path),
+            reason=damage,
+            removed_bytes=segment.size_bytes - good.size_bytes,
+            removed_segments=len(later),
+            log_end_offset=good.next_offset,
+        )
+        for base_offset in reversed(later):
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                self._files.unlink(segment_path(self._directory, base_offset, suffix))
+        self._files.sync_directory(self._directory)
+        segment.truncate(good.size_bytes)
+        segment.sync(with_indexes=False)
+        return good.next_offset

@@ -1,0 +1,192 @@
+"""What a log remembers of idempotent producers (KIP-98): the last five batches of each, to tell a batch sent again
+from a new one and to notice a lost one.
+
+Invariants:
+
+- A batch is new only if it continues the sequence numbers of its producer's epoch, or starts a newer epoch at 0. Of a
+  producer that is not known (it was forgotten) any sequence number is taken, as in Kafka.
+- The state is a function of the batches of the log and the times of their append. It is bounded: by number, and by
+  silence, which is measured against the time passed in. Producers are kept in the order of their last append.
+
+The snapshot has Kafka's format (`ProducerStateManager`, version 1), with an entry for each remembered batch instead of
+the last one alone; a reader that keeps one entry per producer is left with the newest.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
+from pipeline.model import Offset
+from pipeline.records.batch import NO_PRODUCER_ID, BatchHeader
+
+BATCHES_REMEMBERED = 5
+MAX_SEQUENCE = 2**31 - 1
+
+_SNAPSHOT_HEADER = struct.Struct(">hI")
+_SNAPSHOT_VERSION = 1
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_NO_COORDINATOR_EPOCH = -1
+_NO_TRANSACTION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedBatch:
+    """A batch of a producer, as the log holds it."""
+
+    last_sequence: int
+    last_offset: Offset
+    offset_delta: int
+
+    @property
+    def first_offset(self) -> Offset:
+        """Offset of its first record."""
+        return Offset(self.last_offset - self.offset_delta)
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence number of its first record."""
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    last_append_ms: int
+    batches: deque[ProducedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+
+    @property
+    def next_sequence(self) -> int:
+        return (self.batches[-1].last_sequence + 1) & MAX_SEQUENCE
+
+
+class ProducerStates:
+    """All producers of one log."""
+
+    def __init__(self, *, expiration_ms: int, max_producers: int) -> None:
+        self._expiration_ms = expiration_ms
+        self._max_producers = max_producers
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, headers: Sequence[BatchHeader]) -> ProducedBatch | None:
+        """May these batches be appended? None if so; if all of them are in the log already, the first one there.
+
+        Raises OutOfOrderSequenceError, StaleProducerEpochError.
+        """
+        if len(headers) == 1:
+            header = headers[0]
+            return None if header.producer_id == NO_PRODUCER_ID else self._check(header, None)
+        duplicates = []
+        ahead: dict[int, tuple[int, int]] = {}
+        for header in headers:
+            if header.producer_id == NO_PRODUCER_ID:
+                continue
+            duplicates.append(self._check(header, ahead.get(header.producer_id)))
+            ahead[header.producer_id] = (header.producer_epoch, (header.last_sequence + 1) & MAX_SEQUENCE)
+        if not any(duplicates):
+            return None
+        for header, duplicate in zip(headers, duplicates, strict=False):
+            if duplicate is None or len(duplicates) < len(headers):
+                # Some are in the log already and some are not: no client sends again what it never sent together.
+                expected = self._producers[header.producer_id].next_sequence
+                raise OutOfOrderSequenceError(header.producer_id, expected, header.base_sequence)
+        return duplicates[0]
+
+    def _check(self, header: BatchHeader, ahead: tuple[int, int] | None) -> ProducedBatch | None:
+        """`ahead`: epoch and next sequence number after the batch before, of the same producer in the same append."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None and ahead is None:
+            return None
+        if producer is not None:
+            if header.producer_epoch < producer.epoch:
+                raise StaleProducerEpochError(header.producer_id, producer.epoch, header.producer_epoch)
+            if header.producer_epoch == producer.epoch:
+                for batch in producer.batches:
+                    if batch.last_sequence == header.last_sequence and batch.offset_delta == header.last_offset_delta:
+                        return batch
+            if ahead is None:
+                ahead = (producer.epoch, producer.next_sequence)
+        assert ahead is not None
+        epoch, next_sequence = ahead
+        expected = next_sequence if header.producer_epoch == epoch else 0
+        if header.base_sequence != expected:
+            raise OutOfOrderSequenceError(header.producer_id, expected, header.base_sequence)
+        return None
+
+    def update(self, header: BatchHeader, now_ms: int) -> None:
+        """Remember a batch that was appended."""
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID:
+            return
+        producer = self._producers.pop(producer_id, None)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = _Producer(header.producer_epoch, now_ms)
+        producer.last_append_ms = now_ms
+        if header.base_sequence >= 0:
+            producer.batches.append(
+                ProducedBatch(header.last_sequence, Offset(header.last_offset), header.last_offset_delta)
+            )
+        if producer.batches:
+            self._producers[producer_id] = producer
+        self._forget(now_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        producers = self._producers
+        while producers:
+            oldest = next(iter(producers))
+            if len(producers) <= self._max_producers and (
+                now_ms - producers[oldest].last_append_ms <= self._expiration_ms
+            ):
+                return
+            del producers[oldest]
+
+    def snapshot(self) -> bytes:
+        """All of the state as bytes."""
+        entries = [
+            _ENTRY.pack(
+                producer_id,
+                producer.epoch,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+                producer.last_append_ms,
+                _NO_COORDINATOR_EPOCH,
+                _NO_TRANSACTION,
+            )
+            for producer_id, producer in self._producers.items()
+            for batch in producer.batches
+        ]
+        body = _COUNT.pack(len(entries)) + b"".join(entries)
+        return _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+
+    def restore(self, content: bytes) -> None:
+        """Take the state of a snapshot in place of the own. Raises ValueError for bytes that are no whole snapshot."""
+        producers: dict[int, _Producer] = {}
+        for producer_id, epoch, last_sequence, last_offset, offset_delta, last_append_ms in _entries(content):
+            producer = producers.get(producer_id)
+            if producer is None or producer.epoch != epoch:
+                producer = producers[producer_id] = _Producer(epoch, last_append_ms)
+            producer.batches.append(ProducedBatch(last_sequence, Offset(last_offset), offset_delta))
+        self._producers = dict(sorted(producers.items(), key=lambda item: item[1].last_append_ms))
+
+
+def _entries(content: bytes) -> Iterable[tuple[int, int, int, int, int, int]]:
+    start = _SNAPSHOT_HEADER.size
+    if len(content) < start + _COUNT.size:
+        raise ValueError("a producer snapshot that is cut off")
+    version, crc = _SNAPSHOT_HEADER.unpack_from(content)
+    if version != _SNAPSHOT_VERSION:
+        raise ValueError(f"a producer snapshot of version {version}, only {_SNAPSHOT_VERSION} is known")
+    if crc32c(content[start:]) != crc:
+        raise ValueError("a producer snapshot with a wrong checksum")
+    (count,) = _COUNT.unpack_from(content, start)
+    if len(content) != start + _COUNT.size + count * _ENTRY.size:
+        raise ValueError("a producer snapshot of a wrong length")
+    return [entry[:6] for entry in _ENTRY.iter_unpack(content[start + _COUNT.size :])]

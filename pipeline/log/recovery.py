@@ -1,0 +1,112 @@
+"""What a crash left of a segment: everything up to the last whole batch with a true checksum, and nothing behind it.
+
+Two kinds of damage end a segment (Kafka's 0.7 design, *Guarantees*): blocks that were never written, so that the file
+ends within a batch; and blocks without meaning, because the file's length reached the disk before its content did.
+The second kind is found by the checksum. Batches whose offsets do not rise are remains of an older file and end it too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from pipeline.errors import CorruptBatchError
+from pipeline.log.files import LogFile
+from pipeline.log.segment import MAX_RELATIVE_OFFSET, Segment
+from pipeline.model import Offset
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, verify_crc
+
+_CHUNK_BYTES = 4 << 20
+_CRC_START = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What is good in a segment, and why it ends there (None: nothing is wrong)."""
+
+    next_offset: Offset
+    size_bytes: int
+    damage: str | None
+
+
+def check_segment(segment: Segment) -> Recovered:
+    """Check every batch of a segment and rebuild its indexes from the good ones. Changes no log file.
+
+    Raises StorageError.
+    """
+    segment.reset_indexes()
+    scan = _Scan(segment)
+    for position, header in scan:
+        segment.note(position, header.last_offset, header.max_timestamp, header.size_bytes)
+    return Recovered(Offset(scan.next_offset), scan.position, scan.damage)
+
+
+class _Scan:
+    """Whole, true batches from the start of a segment; `damage` says afterwards why it stopped before the end."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._buffer = memoryview(bytearray(min(_CHUNK_BYTES, segment.size_bytes)))
+        self.position = 0
+        self.next_offset = segment.base_offset
+        self.damage: str | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            for position, header in self._batches():
+                yield position, header
+                self.position = position + header.size_bytes
+                self.next_offset = header.next_offset
+        except CorruptBatchError as error:
+            self.damage = error.reason
+
+    def _batches(self) -> Iterator[tuple[int, BatchHeader]]:
+        file, size_bytes, buffer = self._segment.file, self._segment.size_bytes, self._buffer
+        start, filled, position = 0, 0, 0
+        while position < size_bytes:
+            at = position - start
+            header = self._header(buffer, at, filled)
+            if header is None or at + header.size_bytes > filled:
+                if header is not None and header.size_bytes > len(buffer):
+                    _verify_large(file, position, header, size_bytes, buffer)
+                    yield position, header
+                    position += header.size_bytes
+                    start, filled = position, 0
+                elif filled and at == 0:
+                    raise CorruptBatchError(f"the file ends {filled} bytes into a batch")
+                else:
+                    start, filled = position, file.read_into(buffer, position)
+                    if filled == 0:
+                        raise CorruptBatchError("the file is shorter than its length")
+                continue
+            verify_crc(buffer, at, header)
+            yield position, header
+            position += header.size_bytes
+
+    def _header(self, buffer: memoryview, at: int, filled: int) -> BatchHeader | None:
+        if filled - at < HEADER_SIZE:
+            return None
+        header = read_header(buffer, at)
+        if header.base_offset < self.next_offset:
+            raise CorruptBatchError(f"offset {header.base_offset} where {self.next_offset} or a later one is due")
+        if header.last_offset - self._segment.base_offset > MAX_RELATIVE_OFFSET:
+            raise CorruptBatchError(f"offset {header.last_offset} is out of the reach of its segment")
+        return header
+
+
+def _verify_large(file: LogFile, position: int, header: BatchHeader, size_bytes: int, buffer: memoryview) -> None:
+    """`verify_crc` of a batch that does not fit into the buffer."""
+    end = position + header.size_bytes
+    if end > size_bytes:
+        raise CorruptBatchError(f"the file ends {size_bytes - position} bytes into a batch")
+    position += _CRC_START
+    crc = 0
+    while position < end:
+        part = buffer[: end - position]
+        count = file.read_into(part, position)
+        if count == 0:
+            raise CorruptBatchError("the file is shorter than its length")
+        crc = crc32c(part[:count], crc)
+        position += count
+    if crc != header.crc:
+        raise CorruptBatchError(f"checksum {header.crc:#010x}, computed {crc:#010x}")

@@ -1,0 +1,284 @@
+"""A segment: one file of batches, named by an offset that none of its records is before, and its two indexes.
+
+Invariants:
+
+- Batches lie end to end with rising offsets; gaps between them are allowed.
+- Only the last segment of a log is written to. `size_bytes` moves after the bytes are written, so a reader in another
+  thread sees whole batches.
+- All offsets are within 2^31 - 1 of the segment's base offset, the reach of an index entry.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.errors import StorageError
+from pipeline.log.files import Files, LogFile
+from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+MAX_RELATIVE_OFFSET = 2**31 - 1
+NO_TIMESTAMP = -1
+
+_READ_BYTES = 4096
+_UP_TO_MAX_TIMESTAMP = struct.Struct(">qi11xi8xq")
+
+
+def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    """Kafka's name of a segment's file: 20 digits."""
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+class BatchPlace(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    size_bytes: int
+
+
+class Segment:
+    """One segment."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_directory",
+        "_file",
+        "_files",
+        "_first_timestamp",
+        "_index_interval_bytes",
+        "_max_timestamp_offset",
+        "base_offset",
+        "created_ms",
+        "is_synced",
+        "max_timestamp",
+        "offset_index",
+        "size_bytes",
+        "time_index",
+    )
+
+    def __init__(
+        self, files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self._file: LogFile | None = None
+        self._first_timestamp: int | None = None
+        self.base_offset = base_offset
+        self.created_ms = now_ms
+        self.size_bytes = 0
+        self.is_synced = False
+        self.max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+        self._bytes_since_entry = 0
+        self.reset_indexes()
+
+    @classmethod
+    def create(
+        cls, files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int
+    ) -> "Segment":
+        """A new, empty segment. Raises StorageError."""
+        segment = cls(files, directory, base_offset, index_interval_bytes=index_interval_bytes, now_ms=now_ms)
+        segment._file = files.open(segment.path, create=True)
+        segment._file.truncate(0)
+        return segment
+
+    @classmethod
+    def load(
+        cls, files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int
+    ) -> "Segment":
+        """The segment that is there, its indexes still empty. Raises StorageError."""
+        segment = cls(files, directory, base_offset, index_interval_bytes=index_interval_bytes, now_ms=now_ms)
+        segment.size_bytes = files.size(segment.path)
+        return segment
+
+    @property
+    def path(self) -> Path:
+        """Its log file."""
+        return segment_path(self._directory, self.base_offset, LOG_SUFFIX)
+
+    @property
+    def file(self) -> LogFile:
+        """Its log file, opened when first needed."""
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
+
+    @property
+    def first_timestamp(self) -> int:
+        """The newest timestamp of the first batch of a segment that is not empty, in ms; -1 if it has none."""
+        if self._first_timestamp is None:
+            self._first_timestamp = next(self.places()).max_timestamp
+        return self._first_timestamp
+
+    # Writing
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
+        """Write batches at the end, in one write.
+
+        Raises StorageError; nothing was appended then, though bytes may lie behind the end.
+        """
+        if self.offset_index.is_tail_full or self.time_index.is_tail_full:
+            self.offset_index.spill()
+            self.time_index.spill()
+        position = self.size_bytes
+        self.file.write_at(data, position)
+        for header in headers:
+            size_bytes = header.batch_length + LOG_OVERHEAD
+            self.note(position, header.base_offset + header.last_offset_delta, header.max_timestamp, size_bytes)
+            position += size_bytes
+        self.size_bytes = position
+
+    def note(self, position: int, last_offset: int, max_timestamp: int, size_bytes: int) -> None:
+        """Take a batch that lies at `position` into the indexes."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self._index_interval_bytes:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size_bytes
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut off what lies behind `size_bytes`; the indexes are the caller's matter. Raises StorageError."""
+        self.file.truncate(size_bytes)
+        self.size_bytes = size_bytes
+
+    def seal(self) -> None:
+        """Complete the index files. The last time entry tells the newest timestamp. Raises StorageError."""
+        if self.size_bytes:
+            self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+        self.offset_index.spill()
+        self.time_index.spill()
+
+    def sync(self, *, with_indexes: bool) -> None:
+        """Return once the log file (and its indexes) would survive a crash. Raises StorageError."""
+        self.file.sync()
+        if with_indexes:
+            self.offset_index.sync()
+            self.time_index.sync()
+
+    # Indexes
+
+    def reset_indexes(self) -> None:
+        """Start with empty indexes; the files are replaced when they are next written."""
+        self.offset_index = Index(
+            self._files, segment_path(self._directory, self.base_offset, INDEX_SUFFIX), OFFSET_ENTRY
+        )
+        self.time_index = Index(
+            self._files, segment_path(self._directory, self.base_offset, TIME_INDEX_SUFFIX), TIME_ENTRY
+        )
+        self.max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+        self._bytes_since_entry = 0
+
+    def load_indexes(self) -> bool:
+        """Take the index files as they are, if they are there and agree with the log as far as a look at the last
+        entries tells. False: they must be rebuilt.
+        """
+        offset_index = Index.load(self._files, self.offset_index.path, OFFSET_ENTRY)
+        time_index = Index.load(self._files, self.time_index.path, TIME_ENTRY)
+        if offset_index is None or time_index is None or (self.size_bytes and time_index.last is None):
+            return False
+        if offset_index.last is not None and not self._agrees(*offset_index.last):
+            return False
+        self.offset_index, self.time_index = offset_index, time_index
+        if time_index.last is not None:
+            self.max_timestamp = time_index.last[0]
+            self._max_timestamp_offset = self.base_offset + time_index.last[1]
+        return True
+
+    def _agrees(self, relative_offset: int, position: int) -> bool:
+        """Does the batch at an index entry's position end with the entry's offset?"""
+        if not 0 <= position <= self.size_bytes - HEADER_SIZE:
+            return False
+        base_offset, _, last_offset_delta, _ = _UP_TO_MAX_TIMESTAMP.unpack(
+            self.file.read_at(_UP_TO_MAX_TIMESTAMP.size, position)
+        )
+        return bool(base_offset + last_offset_delta == self.base_offset + relative_offset)
+
+    def rebuild_indexes(self) -> None:
+        """Make the indexes anew from the batch headers. Raises StorageError."""
+        self.reset_indexes()
+        for place in self.places():
+            self.note(place.position, place.last_offset, place.max_timestamp, place.size_bytes)
+
+    def find_end(self) -> int | None:
+        """The offset behind the last batch, from the last index entry on; None if the file does not end with a whole
+        batch.
+        """
+        start = self.offset_index.last[1] if self.offset_index.last else 0
+        next_offset, end = self.base_offset, start
+        try:
+            for place in self.places(start):
+                next_offset, end = place.last_offset + 1, place.position + place.size_bytes
+        except StorageError:
+            return None
+        return next_offset if end == self.size_bytes else None
+
+    # Reading
+
+    def _walk(self, position: int) -> Iterator[tuple[int, bytes, int]]:
+        """Each batch from `position` on: its position, and bytes with the place in them where its header starts."""
+        end = self.size_bytes
+        chunk, chunk_position = b"", position
+        while position + HEADER_SIZE <= end:
+            at = position - chunk_position
+            if at + HEADER_SIZE > len(chunk):
+                chunk, chunk_position, at = self.file.read_at(_READ_BYTES, position), position, 0
+                if len(chunk) < HEADER_SIZE:
+                    raise StorageError(str(self.path), f"ends at {position + len(chunk)}, before its length {end}")
+            size_bytes = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
+            if size_bytes < HEADER_SIZE:
+                raise StorageError(str(self.path), f"no batch at position {position}")
+            yield position, chunk, at
+            position += size_bytes
+
+    def places(self, position: int = 0) -> Iterator[BatchPlace]:
+        """Each batch from `position` on. Raises StorageError where the bytes are no batch."""
+        unpack = _UP_TO_MAX_TIMESTAMP.unpack_from
+        for at, chunk, start in self._walk(position):
+            base_offset, length, last_offset_delta, max_timestamp = unpack(chunk, start)
+            yield BatchPlace(at, base_offset, base_offset + last_offset_delta, max_timestamp, length + LOG_OVERHEAD)
+
+    def headers(self, position: int = 0) -> Iterator[BatchHeader]:
+        """The header of each batch from `position` on."""
+        for _, chunk, start in self._walk(position):
+            yield read_header(chunk, start)
+
+    def locate(self, offset: int) -> BatchPlace | None:
+        """The first batch that ends at `offset` or later; None if there is none. Raises StorageError."""
+        entry = self.offset_index.floor(offset - self.base_offset)
+        if entry is not None and not self._agrees(*entry):
+            self._repair_indexes()
+            entry = self.offset_index.floor(offset - self.base_offset)
+        for place in self.places(0 if entry is None else entry[1]):
+            if place.last_offset >= offset:
+                return place
+        return None
+
+    def locate_timestamp(self, timestamp: int) -> BatchPlace | None:
+        """The first batch with a record of this time or later; None if there is none. Raises StorageError."""
+        entry = self.time_index.floor(timestamp)
+        start = None if entry is None else self.locate(self.base_offset + entry[1])
+        for place in self.places(0 if start is None else start.position):
+            if place.max_timestamp >= timestamp:
+                return place
+        return None
+
+    def _repair_indexes(self) -> None:
+        """An index contradicts the log: make both anew, for good if the segment is closed."""
+        was_synced = self.is_synced
+        self.rebuild_indexes()
+        if was_synced:
+            self.seal()
+            self.offset_index.sync()
+            self.time_index.sync()

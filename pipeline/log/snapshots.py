@@ -1,0 +1,71 @@
+"""Producer snapshots beside the segments: `<offset>.snapshot` is the state after all batches before that offset.
+
+Invariant: a snapshot is used only if its checksum is true and its offset not beyond the end of the log; without one
+the state is made anew from the batch headers.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pipeline.log.checkpoint import read_file
+from pipeline.log.files import Files
+from pipeline.log.producer_state import ProducerStates
+from pipeline.log.segment import segment_path
+from pipeline.model import Offset
+from pipeline.records.batch import BatchHeader
+
+SNAPSHOT_SUFFIX = ".snapshot"
+_SNAPSHOTS_KEPT = 2
+
+
+def write_snapshot(
+    files: Files, directory: Path, offset: Offset, producers: ProducerStates, *, durable: bool = False
+) -> None:
+    """Write the state as of `offset` and remove all but the newest snapshots. Raises StorageError."""
+    file = files.open(segment_path(directory, offset, SNAPSHOT_SUFFIX), create=True)
+    file.truncate(0)
+    file.write_at(producers.snapshot(), 0)
+    if durable:
+        file.sync()
+    for stale in sorted(_snapshot_offsets(files.names(directory)))[:-_SNAPSHOTS_KEPT]:
+        files.unlink(segment_path(directory, stale, SNAPSHOT_SUFFIX))
+
+
+def restore_producers(
+    files: Files,
+    directory: Path,
+    producers: ProducerStates,
+    *,
+    log_start_offset: Offset,
+    log_end_offset: Offset,
+    headers_from: Callable[[Offset], Iterator[BatchHeader]],
+    now_ms: int,
+) -> None:
+    """Fill `producers` from the newest good snapshot and the headers behind it. Raises StorageError.
+
+    Snapshots of what is no longer in the log, and damaged ones, are removed. When a batch was appended is not known
+    from its header: producers found there count as heard of now.
+    """
+    start = log_start_offset
+    for offset in sorted(_snapshot_offsets(files.names(directory)), reverse=True):
+        path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
+        if log_start_offset <= offset <= log_end_offset:
+            try:
+                producers.restore(read_file(files, path) or b"")
+            except ValueError:
+                pass
+            else:
+                start = Offset(offset)
+                break
+        files.unlink(path)
+    if start < log_end_offset:
+        for header in headers_from(start):
+            producers.update(header, now_ms)
+
+
+def _snapshot_offsets(names: list[str]) -> list[int]:
+    return [
+        int(name.removesuffix(SNAPSHOT_SUFFIX))
+        for name in names
+        if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdecimal()
+    ]

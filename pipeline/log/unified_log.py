@@ -1,0 +1,428 @@
+"""A partition's log: a row of segments, appended to at one end and read anywhere.
+
+Invariants:
+
+- Offsets rise from batch to batch. `append` makes them dense; `append_keeping_offsets` takes them as they are, gaps
+  included, and refuses what lies before the end.
+- The list of segments is a tuple that is replaced, never changed: a read works on the snapshot it took, and no read
+  blocks a write (Kafka's 0.7 design, *Deletes*).
+- Everything before `recovery_point` survives a crash. It moves only after a sync that succeeded.
+- After a failed sync, or a failed write that could not be taken back, nobody knows what is on the disk: the log is
+  offline for good, `failure` says why, and every call raises StorageError. A restart recovers it. A full disk is no
+  such failure: the append is taken back and the log goes on.
+- One thread appends. `flush` may run in another one at the same time, reads in any.
+"""
+
+import threading
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
+from pipeline.log.config import MAX_SEGMENT_BYTES, LogConfig
+from pipeline.log.files import Files
+from pipeline.log.producer_state import ProducerStates
+from pipeline.log.segment import MAX_RELATIVE_OFFSET, NO_TIMESTAMP, BatchPlace, Segment
+from pipeline.log.snapshots import write_snapshot
+from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
+from pipeline.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    read_header,
+    set_base_offset,
+    set_leader_epoch,
+)
+from pipeline.records.record import records_of_batch
+
+_base_offset = attrgetter("base_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """What became of an append. `headers`: the batches as they lie in the log now, none of a duplicate."""
+
+    base_offset: Offset
+    last_offset: Offset
+    log_append_time_ms: int
+    log_start_offset: Offset
+    headers: Sequence[BatchHeader]
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Bytes of one segment. They start with a whole batch, at `base_offset`, and may end within one."""
+
+    region: FileRegion
+    base_offset: Offset
+
+
+class UnifiedLog:
+    """An open log. Made by `pipeline.log.loader.load_log`."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        topic_id: uuid.UUID | None,
+        segments: tuple[Segment, ...],
+        producers: ProducerStates,
+        log_end_offset: Offset,
+        recovery_point: Offset,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.directory = directory
+        self.failure: StorageError | None = None
+        self._files = files
+        self._segments = segments
+        self._producers = producers
+        self._log_end_offset = log_end_offset
+        self._recovery_point = recovery_point
+        self._flush_lock = threading.Lock()
+        self._has_new_names = True
+        self._unflushed_messages = 0
+        self._unflushed_since_ms: int | None = None
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The oldest offset that may be read."""
+        return Offset(self._segments[0].base_offset)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The offset of the next record."""
+        return self._log_end_offset
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Every record before it survives a crash."""
+        return self._recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments."""
+        return len(self._segments)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The newest timestamp of all records, in ms; -1 if there is none."""
+        return max(segment.max_timestamp for segment in self._segments)
+
+    # Appending
+
+    def append(
+        self,
+        batches: bytearray | memoryview,
+        headers: Sequence[BatchHeader],
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
+    ) -> AppendInfo:
+        """Append validated batches, giving them the next offsets; offsets and epoch are patched in `batches`.
+
+        Raises OutOfOrderSequenceError, StaleProducerEpochError, StorageError; nothing was appended then, unless it
+        was the flush that failed.
+        """
+        self._check_online()
+        duplicate = self._producers.check(headers)
+        if duplicate is not None:
+            last_offset = duplicate.first_offset + sum(header.last_offset_delta + 1 for header in headers) - 1
+            return AppendInfo(
+                duplicate.first_offset, Offset(last_offset), NO_TIMESTAMP, self.log_start_offset, (), duplicate=True
+            )
+        next_offset = int(self._log_end_offset)
+        position = 0
+        appended = []
+        for header in headers:
+            set_base_offset(batches, position, next_offset)
+            set_leader_epoch(batches, position, leader_epoch)
+            appended.append(_placed(header, next_offset, leader_epoch))
+            position += header.batch_length + LOG_OVERHEAD
+            next_offset += header.last_offset_delta + 1
+        return self._append(batches, appended, position, now_ms)
+
+    def append_keeping_offsets(
+        self,
+        batches: bytearray | memoryview,
+        headers: Sequence[BatchHeader],
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
+    ) -> AppendInfo:
+        """Append batches of a copied log at the offsets they bear; the epoch alone is patched in `batches`.
+
+        Producers are remembered, not checked: the original has checked them. Raises OffsetOverlapError if a batch lies
+        before the end, StorageError; nothing was appended then, unless it was the flush that failed, or offsets so
+        far apart that they went to several segments.
+        """
+        self._check_online()
+        next_offset = int(self._log_end_offset)
+        position = 0
+        appended = []
+        for header in headers:
+            if header.base_offset < next_offset:
+                raise OffsetOverlapError(header.base_offset, next_offset)
+            set_leader_epoch(batches, position, leader_epoch)
+            appended.append(_placed(header, header.base_offset, leader_epoch))
+            position += header.batch_length + LOG_OVERHEAD
+            next_offset = header.next_offset
+        if next_offset - appended[0].base_offset <= MAX_RELATIVE_OFFSET:
+            return self._append(batches, appended, position, now_ms)
+        position = 0
+        for header in appended:
+            end = position + header.size_bytes
+            self._append(memoryview(batches)[position:end], [header], header.size_bytes, now_ms)
+            position = end
+        return self._append_info(appended)
+
+    def _append(
+        self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], size_bytes: int, now_ms: int
+    ) -> AppendInfo:
+        if size_bytes != len(batches) or size_bytes > MAX_SEGMENT_BYTES:
+            raise ValueError(f"{len(batches)} bytes with headers of {size_bytes}, at most {MAX_SEGMENT_BYTES}")
+        segment = self._segment_for(size_bytes, headers, now_ms)
+        try:
+            segment.append(batches, headers)
+        except StorageError as error:
+            self._take_back(segment, error)
+            raise
+        self._log_end_offset = Offset(headers[-1].next_offset)
+        for header in headers:
+            if header.producer_id >= 0:
+                self._producers.update(header, now_ms)
+            self._unflushed_messages += header.record_count
+        if self._unflushed_since_ms is None:
+            self._unflushed_since_ms = now_ms
+        flush_messages = self.config.flush_messages
+        if flush_messages is not None and self._unflushed_messages >= flush_messages:
+            self.flush()
+        return self._append_info(headers)
+
+    def _append_info(self, headers: Sequence[BatchHeader]) -> AppendInfo:
+        last_offset = Offset(headers[-1].next_offset - 1)
+        return AppendInfo(
+            Offset(headers[0].base_offset), last_offset, NO_TIMESTAMP, self.log_start_offset, headers, duplicate=False
+        )
+
+    def _take_back(self, segment: Segment, error: StorageError) -> None:
+        """Remove what a failed append may have left behind the end."""
+        try:
+            segment.truncate(segment.size_bytes)
+        except StorageError as second:
+            self._fail(second)
+        if not isinstance(error, DiskFullError):
+            self._fail(error)
+
+    def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
+        """The segment to append to, a new one when it is time for that.
+
+        A new one is named by the end of the log, so that after a crash a gap between segments shows what is lost. Only
+        offsets out of its reach make another name necessary: then the log is flushed before.
+        """
+        segment = self._segments[-1]
+        end_offset, first_offset, last_offset = self._log_end_offset, headers[0].base_offset, headers[-1].last_offset
+        if last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET and (
+            segment.size_bytes == 0
+            or (
+                segment.size_bytes + size_bytes <= self.config.segment_bytes
+                and not self._is_old(segment, headers, now_ms)
+            )
+        ):
+            return segment
+        if segment.size_bytes and last_offset - end_offset <= MAX_RELATIVE_OFFSET:
+            return self._roll(end_offset, now_ms)
+        self.flush()
+        return self._roll(Offset(first_offset), now_ms)
+
+    def _is_old(self, segment: Segment, headers: Sequence[BatchHeader], now_ms: int) -> bool:
+        """Would the segment span more than `segment_ms`? By the records' time; by the clock if they have none.
+
+        As in Kafka the first batch is compared with the one to be appended: a log of old events does not roll at
+        every append, and two copies of a log roll alike.
+        """
+        first = segment.first_timestamp
+        if first < 0:
+            return now_ms - segment.created_ms > self.config.segment_ms
+        newest = headers[0].max_timestamp if len(headers) == 1 else max(header.max_timestamp for header in headers)
+        return newest - first > self.config.segment_ms
+
+    def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
+        """Close the last segment and open a new one."""
+        try:
+            self._segments[-1].seal()
+            write_snapshot(self._files, self.directory, base_offset, self._producers)
+            segment = Segment.create(
+                self._files,
+                self.directory,
+                base_offset,
+                index_interval_bytes=self.config.index_interval_bytes,
+                now_ms=now_ms,
+            )
+        except StorageError as error:
+            if not isinstance(error, DiskFullError):
+                self._fail(error)
+            raise
+        self._segments = (*self._segments, segment)
+        self._has_new_names = True
+        return segment
+
+    # Flushing
+
+    def flush(self) -> None:
+        """Return once all that has been appended survives a crash. Raises StorageError; the log is offline then."""
+        with self._flush_lock:
+            self._check_online()
+            log_end_offset, self._unflushed_messages, self._unflushed_since_ms = self._log_end_offset, 0, None
+            segments = self._segments
+            try:
+                for segment in reversed(segments):
+                    if segment.is_synced:
+                        break
+                    is_closed = segment is not segments[-1]
+                    segment.sync(with_indexes=is_closed)
+                    segment.is_synced = is_closed
+                if self._has_new_names:
+                    self._has_new_names = False
+                    self._files.sync_directory(self.directory)
+            except StorageError as error:
+                self._fail(error)
+                raise
+            self._recovery_point = log_end_offset
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?"""
+        if self.failure is not None:
+            return False
+        segments = self._segments
+        if len(segments) > 1 and not segments[-2].is_synced:
+            return True
+        since_ms, flush_ms = self._unflushed_since_ms, self.config.flush_ms
+        return since_ms is not None and flush_ms is not None and now_ms - since_ms >= flush_ms
+
+    def close(self) -> None:
+        """Bring everything to disk so that the next start trusts it, and end appends. Raises StorageError.
+
+        Regions that were handed out stay readable.
+        """
+        self._check_online()
+        try:
+            self._segments[-1].seal()
+            self._segments[-1].sync(with_indexes=True)
+            write_snapshot(self._files, self.directory, self._log_end_offset, self._producers, durable=True)
+            self._has_new_names = True
+        except StorageError as error:
+            self._fail(error)
+            raise
+        self.flush()
+        self.abandon("the log is closed")
+
+    def abandon(self, reason: str) -> None:
+        """End all use of the log without a word to the disk."""
+        self._fail(StorageError(str(self.directory), reason))
+
+    def _fail(self, error: StorageError) -> None:
+        if self.failure is None:
+            self.failure = error
+
+    def _check_online(self) -> None:
+        if self.failure is not None:
+            raise StorageError(self.failure.path, self.failure.reason)
+
+    # Reading
+
+    def read(self, offset: Offset, max_bytes: int, up_to_offset: Offset) -> LogSlice:
+        """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
+        `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
+
+        Raises OffsetOutOfRangeError, StorageError.
+        """
+        self._check_online()
+        end_offset, segments = self._log_end_offset, self._segments
+        if not segments[0].base_offset <= offset <= end_offset:
+            raise OffsetOutOfRangeError(offset, segments[0].base_offset, end_offset)
+        end_offset = min(end_offset, up_to_offset)
+        for number in range(bisect_right(segments, offset, key=_base_offset) - 1, len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= end_offset or offset >= end_offset:
+                break
+            first = segment.locate(offset)
+            if first is None:
+                continue
+            if first.last_offset >= end_offset:
+                break
+            if number + 1 < len(segments):
+                is_whole = segments[number + 1].base_offset <= end_offset
+            else:
+                is_whole = self._log_end_offset == end_offset
+            limit = None if is_whole else segment.locate(end_offset)
+            end = segment.size_bytes if limit is None else limit.position
+            size = min(end - first.position, max(max_bytes, first.size_bytes))
+            return LogSlice(FileRegion(segment.file, first.position, size), Offset(first.base_offset))
+        return LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
+
+    def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
+        """The header of each batch from the one that holds `from_offset` up to the present end. Raises StorageError."""
+        self._check_online()
+        end_offset, segments = self._log_end_offset, self._segments
+        for segment in segments[max(0, bisect_right(segments, from_offset, key=_base_offset) - 1) :]:
+            first = segment.locate(from_offset)
+            if first is None:
+                continue
+            for header in segment.headers(first.position):
+                if header.base_offset >= end_offset:
+                    return
+                yield header
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, Offset] | None:
+        """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
+
+        Raises StorageError, CorruptBatchError.
+        """
+        self._check_online()
+        for segment in self._segments:
+            if segment.max_timestamp < timestamp:
+                continue
+            place = segment.locate_timestamp(timestamp)
+            if place is not None:
+                return self._first_record(segment, place, timestamp)
+        return None
+
+    def _first_record(self, segment: Segment, place: BatchPlace, timestamp: int) -> tuple[int, Offset]:
+        """Within a batch that has such a record."""
+        batch = segment.file.read_at(place.size_bytes, place.position)
+        header = read_header(batch)
+        if header.size_bytes > HEADER_SIZE and not header.is_control:
+            for record in records_of_batch(batch, 0, header):
+                if record.timestamp_ms >= timestamp:
+                    return record.timestamp_ms, Offset(record.offset)
+        return place.max_timestamp, Offset(place.base_offset)
+
+
+def _placed(header: BatchHeader, base_offset: int, leader_epoch: int) -> BatchHeader:
+    return BatchHeader(
+        base_offset,
+        header.batch_length,
+        leader_epoch,
+        header.magic,
+        header.crc,
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )

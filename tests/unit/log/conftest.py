@@ -1,0 +1,109 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.log.config import LogConfig
+from pipeline.log.files import DiskFiles, Files
+from pipeline.log.loader import load_log
+from pipeline.log.unified_log import AppendInfo, UnifiedLog
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.records.batch import BatchHeader, iterate_headers, set_base_offset, validate_for_append
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+
+TOPIC_PARTITION = TopicPartition("events", 0)
+EPOCH = LeaderEpoch(3)
+NOW_MS = 1_700_000_000_000
+
+
+class Batches:
+    """Makes batches and appends them."""
+
+    epoch = EPOCH
+    now_ms = NOW_MS
+    topic_partition = TOPIC_PARTITION
+
+    def make(
+        self,
+        count: int = 1,
+        *,
+        size: int = 20,
+        timestamp: int = NOW_MS,
+        producer_id: int = -1,
+        epoch: int = -1,
+        sequence: int = -1,
+        base_offset: int = 0,
+        step_ms: int = 1,
+    ) -> bytearray:
+        builder = BatchBuilder(Codec.NONE, 1 << 30)
+        for number in range(count):
+            assert builder.append(None, bytes([number % 251]) * size, (), timestamp + number * step_ms)
+        batch = builder.build(producer_id, epoch, sequence)
+        set_base_offset(batch, 0, base_offset)
+        return batch
+
+    def append(self, log: UnifiedLog, batches: bytes | bytearray, now_ms: int = NOW_MS) -> AppendInfo:
+        buffer = bytearray(batches)
+        headers = validate_for_append(buffer, max_batch_bytes=1 << 30)
+        return log.append(memoryview(buffer), headers, EPOCH, now_ms)
+
+    def append_keeping(self, log: UnifiedLog, batches: bytes | bytearray, now_ms: int = NOW_MS) -> AppendInfo:
+        buffer = bytearray(batches)
+        headers = validate_for_append(buffer, max_batch_bytes=1 << 30, keep_offsets=True)
+        return log.append_keeping_offsets(memoryview(buffer), headers, EPOCH, now_ms)
+
+    def read(self, log: UnifiedLog, offset: int, max_bytes: int = 1, up_to: int | None = None) -> list[BatchHeader]:
+        up_to = log.log_end_offset if up_to is None else up_to
+        found = log.read(Offset(offset), max_bytes, Offset(up_to))
+        data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
+        assert len(data) == found.region.size
+        headers = [header for _, header in iterate_headers(data)]
+        assert not headers or headers[0].base_offset == found.base_offset
+        return headers
+
+    def read_all(self, log: UnifiedLog) -> list[BatchHeader]:
+        headers: list[BatchHeader] = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            found = self.read(log, offset, 1 << 20)
+            assert found
+            headers += found
+            offset = Offset(found[-1].next_offset)
+        return headers
+
+
+@pytest.fixture(scope="session")
+def batches() -> Batches:
+    return Batches()
+
+
+Opener = Callable[..., UnifiedLog]
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> Opener:
+    def open_it(
+        config: LogConfig | None = None, *, files: Files | None = None, recovery_point: int = 0, clean: bool = False
+    ) -> UnifiedLog:
+        directory = tmp_path / "events-0"
+        directory.mkdir(exist_ok=True)
+        return load_log(
+            files or DiskFiles(),
+            directory,
+            TOPIC_PARTITION,
+            config or LogConfig(),
+            recovery_point=Offset(recovery_point),
+            clean=clean,
+            now_ms=NOW_MS,
+        )
+
+    return open_it
+
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=1)
+
+
+@pytest.fixture(scope="session")
+def small_segments() -> LogConfig:
+    return SMALL

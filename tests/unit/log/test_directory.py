@@ -1,0 +1,141 @@
+import os
+import random
+import uuid
+
+import pytest
+
+from pipeline.errors import ConfigurationError, StorageError
+from pipeline.log.checkpoint import read_recovery_points
+from pipeline.log.config import LogConfig
+from pipeline.log.directory import CHECKPOINT_INTERVAL_MS, LogDirectory, parse_directory_name
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, Offset, TopicPartition
+
+
+@pytest.fixture
+def open_directory(tmp_path, batches):
+    def open_it(config=None, *, broker_id=1, cluster_id="c", files=None):
+        return LogDirectory.open(
+            tmp_path / "logs",
+            files or DiskFiles(),
+            config or LogConfig(),
+            broker_id=BrokerId(broker_id),
+            cluster_id=cluster_id,
+            rng=random.Random(1),
+            now_ms=batches.now_ms,
+        )
+
+    return open_it
+
+
+def test_logs_come_back_with_their_topic_ids(open_directory, batches):
+    directory = open_directory()
+    topic_id = uuid.uuid4()
+    names = [TopicPartition("a-b.c", 0), TopicPartition("a-b.c", 11)]
+    for name in names:
+        batches.append(directory.create(name, topic_id=topic_id, now_ms=batches.now_ms), batches.make(3))
+    directory.close()
+    directory = open_directory()
+    assert sorted(directory.logs) == names
+    for name in names:
+        log = directory.logs[name]
+        assert (log.log_end_offset, log.recovery_point, log.topic_id) == (3, 3, topic_id)
+    directory.close()
+
+
+def test_without_a_clean_shutdown_the_logs_are_checked(open_directory, batches, tmp_path):
+    directory = open_directory()
+    name = TopicPartition("a", 0)
+    batches.append(directory.create(name, now_ms=batches.now_ms), batches.make(3))
+    directory.close()
+    marker = tmp_path / "logs" / ".kafka_cleanshutdown"
+    assert marker.exists()
+    path = tmp_path / "logs" / "a-0" / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes() + bytes(500))
+    directory = open_directory()
+    assert not marker.exists()
+    assert directory.logs[name].log_end_offset == 3
+    directory._lock.release()
+    path.write_bytes(path.read_bytes()[:-1])
+    directory = open_directory()
+    assert directory.logs[name].log_end_offset == 0
+    directory.close()
+
+
+def test_a_second_opener_is_refused(open_directory):
+    directory = open_directory()
+    with pytest.raises(ConfigurationError, match="another process"):
+        open_directory()
+    directory.close()
+    open_directory().close()
+
+
+@pytest.mark.parametrize("other", [{"broker_id": 2}, {"cluster_id": "d"}])
+def test_the_directory_of_another_broker_is_refused(open_directory, other):
+    open_directory().close()
+    with pytest.raises(ConfigurationError, match="belongs to"):
+        open_directory(**other)
+    open_directory().close()
+
+
+def test_a_deleted_log_is_gone_and_its_regions_stay(open_directory, batches, tmp_path):
+    directory = open_directory()
+    name = TopicPartition("a", 0)
+    log = directory.create(name, now_ms=batches.now_ms)
+    batches.append(log, batches.make(3))
+    region = log.read(Offset(0), 1000, Offset(3)).region
+    directory.delete(name)
+    directory.delete(name)
+    assert not directory.logs
+    assert not list((tmp_path / "logs").glob("a-0*"))
+    assert len(os.pread(region.file.fileno(), region.size, region.position)) == region.size
+    with pytest.raises(StorageError, match="deleted"):
+        log.read(Offset(0), 1, Offset(3))
+    assert directory.create(name, now_ms=batches.now_ms).log_end_offset == 0
+    directory.close()
+
+
+def test_a_deletion_that_was_cut_off_is_finished(open_directory, batches, tmp_path):
+    directory = open_directory()
+    directory.create(TopicPartition("a", 0), now_ms=batches.now_ms)
+    directory.close()
+    (tmp_path / "logs" / "a-0").rename(tmp_path / "logs" / "a-0.0123-delete")
+    directory = open_directory()
+    assert not directory.logs
+    assert not list((tmp_path / "logs").glob("*-delete"))
+    directory.close()
+
+
+def test_one_unreadable_partition_leaves_the_others_alone(open_directory, batches, tmp_path):
+    directory = open_directory()
+    for number in range(2):
+        directory.create(TopicPartition("a", number), now_ms=batches.now_ms, topic_id=uuid.uuid4())
+    directory.close()
+    (tmp_path / "logs" / "a-0" / "partition.metadata").write_text("nonsense")
+    directory = open_directory()
+    assert set(directory.logs) == {TopicPartition("a", 1)}
+    assert set(directory.failed) == {TopicPartition("a", 0)}
+    directory.delete(TopicPartition("a", 0))
+    assert not directory.failed
+    directory.close()
+
+
+def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
+    directory = open_directory(LogConfig(flush_ms=10))
+    name = TopicPartition("a", 0)
+    log = directory.create(name, now_ms=batches.now_ms)
+    batches.append(log, batches.make(3))
+    directory.flush_due(batches.now_ms + 9)
+    assert log.recovery_point == 0
+    directory.flush_due(batches.now_ms + 10)
+    assert log.recovery_point == 3
+    assert read_recovery_points(DiskFiles(), tmp_path / "logs") == {}
+    directory.flush_due(batches.now_ms + CHECKPOINT_INTERVAL_MS)
+    assert read_recovery_points(DiskFiles(), tmp_path / "logs") == {name: 3}
+    directory.close()
+
+
+def test_names_of_directories():
+    assert parse_directory_name("a-b-0") == TopicPartition("a-b", 0)
+    for name in ("a", "-0", "a-", "a-x", "a-01", "a-0.f-delete", "a-٣", ".lock"):
+        assert parse_directory_name(name) is None

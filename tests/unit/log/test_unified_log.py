@@ -1,0 +1,280 @@
+import os
+
+import pytest
+
+from pipeline.errors import (
+    OffsetOutOfRangeError,
+    OffsetOverlapError,
+    OutOfOrderSequenceError,
+    StaleProducerEpochError,
+    StorageError,
+)
+from pipeline.log.config import LogConfig
+from pipeline.model import Offset
+from pipeline.records.batch import iterate_headers
+
+
+def test_append_assigns_dense_offsets_and_the_epoch(open_log, batches):
+    log = open_log()
+    first = batches.append(log, batches.make(3))
+    second = batches.append(log, batches.make(2) + batches.make(4))
+    assert (first.base_offset, first.last_offset, first.duplicate) == (0, 2, False)
+    assert (second.base_offset, second.last_offset) == (3, 8)
+    assert [header.base_offset for header in second.headers] == [3, 5]
+    assert log.log_end_offset == 9
+    headers = batches.read_all(log)
+    assert [header.base_offset for header in headers] == [0, 3, 5]
+    assert {header.partition_leader_epoch for header in headers} == {batches.epoch}
+    assert headers == [*first.headers, *second.headers] == list(log.headers(Offset(0)))
+
+
+def test_the_file_has_kafkas_name_and_holds_the_batches_end_to_end(open_log, batches, tmp_path):
+    log = open_log()
+    batches.append(log, batches.make(3))
+    batches.append(log, batches.make(2))
+    content = (tmp_path / "events-0" / "00000000000000000000.log").read_bytes()
+    assert [header.base_offset for _, header in iterate_headers(content)] == [0, 3]
+
+
+def test_a_read_gives_one_whole_batch_even_if_longer_than_asked(open_log, batches):
+    log = open_log()
+    batches.append(log, batches.make(1, size=5000))
+    batches.append(log, batches.make(1))
+    found = log.read(Offset(0), 10, log.log_end_offset)
+    assert found.region.size > 5000
+    assert [header.base_offset for header in batches.read(log, 0, 10)] == [0]
+
+
+def test_a_read_within_a_batch_gives_that_batch(open_log, batches):
+    log = open_log()
+    batches.append(log, batches.make(10))
+    batches.append(log, batches.make(10))
+    for offset in range(20):
+        assert batches.read(log, offset)[0].base_offset == offset // 10 * 10
+
+
+def test_a_read_is_bounded_by_max_bytes_and_by_the_offset_up_to(open_log, batches, small_segments):
+    for config in (LogConfig(), small_segments):
+        log = open_log(config)
+        start = log.log_end_offset
+        for _ in range(10):
+            batches.append(log, batches.make(1, size=200))
+        size = log.read(start, 1, log.log_end_offset).region.size
+        assert log.read(start, size * 2 + 5, log.log_end_offset).region.size == size * 2 + 5
+        up_to = Offset(start + 2)
+        assert [header.base_offset for header in batches.read(log, start, 1 << 20, up_to)] == [start, start + 1]
+        assert log.read(up_to, 1 << 20, up_to).region.size == 0
+
+
+def test_a_batch_that_is_not_wholly_before_the_bound_is_not_read(open_log, batches):
+    log = open_log()
+    batches.append(log, batches.make(10))
+    assert log.read(Offset(0), 1000, Offset(5)).region.size == 0
+
+
+def test_a_read_outside_of_the_log_is_refused(open_log, batches):
+    log = open_log()
+    batches.append(log, batches.make(3))
+    assert log.read(Offset(3), 100, Offset(3)).region.size == 0
+    for offset in (-1, 4):
+        with pytest.raises(OffsetOutOfRangeError) as caught:
+            log.read(Offset(offset), 100, Offset(3))
+        assert (caught.value.log_start_offset, caught.value.log_end_offset) == (0, 3)
+
+
+def test_segments_roll_by_size_and_reads_go_on_in_the_next(open_log, batches, small_segments, tmp_path):
+    log = open_log(small_segments)
+    for _ in range(50):
+        batches.append(log, batches.make(3, size=100))
+    assert log.segment_count > 10
+    assert [header.base_offset for header in batches.read_all(log)] == list(range(0, 150, 3))
+    assert [header.base_offset for header in log.headers(Offset(70))] == list(range(69, 150, 3))
+    for offset in range(150):
+        assert batches.read(log, offset)[0].base_offset == offset // 3 * 3
+    assert all(path.stat().st_size <= 1000 for path in (tmp_path / "events-0").glob("*.log"))
+
+
+def test_a_batch_larger_than_a_segment_gets_one_of_its_own(open_log, batches, small_segments):
+    log = open_log(small_segments)
+    for size in (5000, 10, 5000, 5000):
+        batches.append(log, batches.make(1, size=size))
+    assert log.segment_count == 4
+    assert len(batches.read_all(log)) == 4
+
+
+def test_segments_roll_by_the_age_of_records_not_by_the_clock(open_log, batches):
+    log = open_log(LogConfig(segment_ms=1000))
+    old = batches.now_ms - 10**9
+    batches.append(log, batches.make(1, timestamp=old))
+    batches.append(log, batches.make(1, timestamp=old + 1000), now_ms=batches.now_ms + 5000)
+    assert log.segment_count == 1
+    batches.append(log, batches.make(1, timestamp=old + 1001))
+    assert log.segment_count == 2
+
+
+def test_segments_roll_by_the_clock_where_records_have_no_time(open_log, batches):
+    log = open_log(LogConfig(segment_ms=1000))
+    batches.append(log, batches.make(1, timestamp=-1))
+    batches.append(log, batches.make(1, timestamp=-1), now_ms=batches.now_ms + 1000)
+    assert log.segment_count == 1
+    batches.append(log, batches.make(1, timestamp=-1), now_ms=batches.now_ms + 1001)
+    assert log.segment_count == 2
+
+
+def test_kept_offsets_may_leave_gaps_and_a_read_in_a_gap_gives_the_next_batch(open_log, batches, small_segments):
+    for config in (LogConfig(), small_segments):
+        log = open_log(config)
+        start = log.log_end_offset
+        for base_offset in (start + 5, start + 20, start + 40):
+            info = batches.append_keeping(log, batches.make(5, base_offset=base_offset, size=150))
+            assert info.base_offset == base_offset
+        assert log.log_end_offset == start + 45
+        for offset, expected in ((0, 5), (5, 5), (9, 5), (10, 20), (24, 20), (25, 40), (44, 40)):
+            assert batches.read(log, start + offset)[0].base_offset == start + expected
+
+
+def test_kept_offsets_must_not_overlap(open_log, batches):
+    log = open_log()
+    batches.append_keeping(log, batches.make(5, base_offset=10))
+    for base_offset in (0, 10, 14):
+        with pytest.raises(OffsetOverlapError) as caught:
+            batches.append_keeping(log, batches.make(5, base_offset=base_offset))
+        assert caught.value.log_end_offset == 15
+    assert log.log_end_offset == 15
+    assert len(batches.read_all(log)) == 1
+
+
+def test_gaps_wider_than_an_index_reaches(open_log, batches):
+    log = open_log()
+    wide = 5 * 2**31
+    batches.append_keeping(
+        log, batches.make(1) + batches.make(2, base_offset=wide) + batches.make(1, base_offset=2**60)
+    )
+    assert [header.base_offset for header in batches.read_all(log)] == [0, wide, 2**60]
+    assert log.log_end_offset == 2**60 + 1
+    again = open_log()
+    assert [header.base_offset for header in batches.read_all(again)] == [0, wide, 2**60]
+
+
+def test_an_empty_log_may_start_far_away(open_log, batches):
+    log = open_log()
+    batches.append_keeping(log, batches.make(2, base_offset=10**12))
+    assert batches.read(log, 0)[0].base_offset == 10**12
+    assert open_log().log_end_offset == 10**12 + 2
+
+
+def test_an_idempotent_batch_sent_again_is_not_appended_again(open_log, batches):
+    log = open_log()
+    sent = [batches.make(2, producer_id=7, epoch=0, sequence=2 * number) for number in range(7)]
+    for batch in sent:
+        batches.append(log, batch)
+    end = log.log_end_offset
+    for number in range(2, 7):
+        info = batches.append(log, sent[number])
+        assert info.duplicate
+        assert (info.base_offset, info.last_offset) == (2 * number, 2 * number + 1)
+    assert log.log_end_offset == end
+    with pytest.raises(OutOfOrderSequenceError):
+        batches.append(log, sent[1])
+    with pytest.raises(OutOfOrderSequenceError):
+        batches.append(log, batches.make(2, producer_id=7, epoch=0, sequence=16))
+    batches.append(log, batches.make(1, producer_id=7, epoch=1, sequence=0))
+    with pytest.raises(StaleProducerEpochError):
+        batches.append(log, sent[6])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_duplicates_are_known_after_a_restart(open_log, batches, small_segments, clean):
+    log = open_log(small_segments)
+    sent = [batches.make(2, size=200, producer_id=7, epoch=0, sequence=2 * number) for number in range(10)]
+    for batch in sent:
+        batches.append(log, batch)
+    if clean:
+        log.close()
+    again = open_log(small_segments, clean=clean)
+    for number in range(5, 10):
+        assert batches.append(again, sent[number]).base_offset == 2 * number
+    assert again.log_end_offset == 20
+    batches.append(again, batches.make(1, producer_id=7, epoch=0, sequence=20))
+
+
+def test_offsets_by_time_are_exact(open_log, batches, small_segments):
+    for config in (LogConfig(index_interval_bytes=100), small_segments):
+        log = open_log(config)
+        start = log.log_end_offset
+        for number in range(20):
+            batches.append(log, batches.make(10, timestamp=1000 + number * 100, step_ms=10))
+        if start == 0:
+            for timestamp in range(990, 3000, 7):
+                expected = max(0, -(-(timestamp - 1000) // 10))
+                found = log.offset_for_timestamp(timestamp)
+                assert found == ((1000 + expected * 10, expected) if expected < 200 else None)
+        assert log.max_timestamp == 1000 + 19 * 100 + 90
+
+
+def test_offsets_by_time_where_time_goes_back(open_log, batches, small_segments):
+    log = open_log(small_segments)
+    times = [(number * 7919) % 500 for number in range(200)]
+    for time in times:
+        batches.append(log, batches.make(1, timestamp=time))
+    for timestamp in range(0, 510, 3):
+        expected = next(((time, offset) for offset, time in enumerate(times) if time >= timestamp), None)
+        assert log.offset_for_timestamp(timestamp) == expected
+
+
+def test_flush_by_number_of_messages(open_log, batches):
+    log = open_log(LogConfig(flush_messages=10))
+    batches.append(log, batches.make(9))
+    assert log.recovery_point == 0
+    batches.append(log, batches.make(1))
+    assert log.recovery_point == 10
+    batches.append(log, batches.make(9))
+    assert log.recovery_point == 10
+
+
+def test_flush_by_time_and_of_closed_segments(open_log, batches, small_segments):
+    log = open_log(LogConfig(flush_ms=100))
+    assert not log.is_flush_due(batches.now_ms + 1000)
+    batches.append(log, batches.make(1))
+    assert not log.is_flush_due(batches.now_ms + 99)
+    assert log.is_flush_due(batches.now_ms + 100)
+    log.flush()
+    assert log.recovery_point == 1
+    assert not log.is_flush_due(batches.now_ms + 1000)
+    log = open_log(small_segments)
+    for _ in range(10):
+        batches.append(log, batches.make(1, size=400))
+    assert log.is_flush_due(batches.now_ms)
+    log.flush()
+    assert not log.is_flush_due(batches.now_ms)
+
+
+def test_a_region_outlives_the_log(open_log, batches, tmp_path):
+    log = open_log()
+    batch = batches.make(3)
+    batches.append(log, batch)
+    region = log.read(Offset(0), 1000, Offset(3)).region
+    log.close()
+    del log
+    (tmp_path / "events-0" / "00000000000000000000.log").unlink()
+    assert os.pread(region.file.fileno(), region.size, region.position)[16:] == batch[16:]
+
+
+def test_a_closed_log_refuses(open_log, batches):
+    log = open_log()
+    log.close()
+    with pytest.raises(StorageError, match="closed"):
+        batches.append(log, batches.make(1))
+    with pytest.raises(StorageError, match="closed"):
+        log.read(Offset(0), 1, Offset(0))
+
+
+def test_memory_of_an_index_is_bounded(open_log, batches):
+    log = open_log(LogConfig(index_interval_bytes=1))
+    for _ in range(3000):
+        batches.append(log, batches.make(1))
+    index = log._segments[-1].offset_index
+    assert len(index) == 2999
+    assert index.path.stat().st_size > 2000 * 8
+    for offset in range(0, 3000, 17):
+        assert batches.read(log, offset)[0].base_offset == offset

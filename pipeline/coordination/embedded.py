@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -98,14 +99,15 @@ class ZooKeeperProcess:
     async def start(self) -> None:
         """Start it and wait until it answers.
 
-        Raises ConfigurationError without a fit Java, ProcessEndedError with the end of its log if it ends at once,
-        DeadlineExceededError if it does not answer in time.
+        Raises ConfigurationError without a fit Java or with a port that is taken, ProcessEndedError with the end of its
+        log if it ends at once, DeadlineExceededError if it does not answer in time.
         """
         if self.pid is not None:
             return
         java = await trio.to_thread.run_sync(find_java)
         if self._port == 0:
             self._port = free_port()
+        _require_free(self.address)
         self._write_settings()
         command = [
             str(java),
@@ -191,6 +193,16 @@ def _class_path() -> str:
     if not any("zookeeper" in jar for jar in found):
         raise ConfigurationError("pyspark", f"{jars} holds no zookeeper jar: pip install --force-reinstall pyspark")
     return os.pathsep.join(found)
+
+
+def _require_free(address: HostPort) -> None:
+    """Else whoever listens there would be taken for the server that was started."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            raise ConfigurationError("ZooKeeper's port", f"{address} is taken by another process") from error
 
 
 async def _ask(address: HostPort, command: bytes) -> bytes:

@@ -1,0 +1,440 @@
+"""One suite of behaviour, for the real ZooKeeper and for its twin in memory."""
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol, TypeVar
+
+import pytest
+import trio
+import trio.testing
+from kazoo.client import KazooClient
+
+from pipeline.coordination.embedded import ZooKeeperProcess
+from pipeline.coordination.interface import (
+    CheckNode,
+    CoordinationClient,
+    CreateNode,
+    DeleteNode,
+    SessionState,
+    SetNode,
+)
+from pipeline.coordination.registration import delete_tree, keep_registered
+from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NodeOwnedError,
+    NoNodeError,
+    NotEmptyError,
+)
+from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+
+SESSION_TIMEOUT_MS = 4_000
+DEADLINE_S = 20
+Value = TypeVar("Value")
+chroots = itertools.count()
+
+
+class Service(Protocol):
+    """ZooKeeper as these tests need it."""
+
+    def open(self, operation_timeout_ms: int = 60_000) -> AbstractAsyncContextManager[CoordinationClient]: ...
+
+    async def expire(self, client: CoordinationClient) -> None: ...
+
+    async def kill(self) -> None: ...
+
+    async def start(self) -> None: ...
+
+
+class MemoryService:
+    def __init__(self) -> None:
+        self.server = MemoryZooKeeper()
+
+    def open(self, operation_timeout_ms: int = 60_000) -> AbstractAsyncContextManager[CoordinationClient]:
+        return self.server.open(operation_timeout_ms=operation_timeout_ms)
+
+    async def expire(self, client: CoordinationClient) -> None:
+        assert isinstance(client, MemoryClient)
+        self.server.expire(client)
+
+    async def kill(self) -> None:
+        self.server.stop()
+
+    async def start(self) -> None:
+        self.server.start()
+
+
+class RealService:
+    def __init__(self, server: ZooKeeperProcess) -> None:
+        self.server = server
+        self.connect = f"{server.connect}/suite/test-{next(chroots)}"
+
+    @asynccontextmanager
+    async def open(self, operation_timeout_ms: int = 60_000) -> AsyncIterator[CoordinationClient]:
+        async with open_zookeeper(
+            self.connect, session_timeout_ms=SESSION_TIMEOUT_MS, operation_timeout_ms=operation_timeout_ms
+        ) as client:
+            yield client
+
+    async def expire(self, client: CoordinationClient) -> None:
+        """A second connection takes the session over and closes it."""
+        assert isinstance(client, ZooKeeper)
+        second = KazooClient(self.server.connect, client_id=client._kazoo.client_id)
+
+        def end_session() -> None:
+            second.start()
+            second.stop()
+            second.close()
+
+        await trio.to_thread.run_sync(end_session)
+
+    async def kill(self) -> None:
+        self.server.kill()
+        await self.server.wait()
+
+    async def start(self) -> None:
+        await self.server.start()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper-to-kill")) as process:
+        yield process
+
+
+@pytest.fixture(params=["memory", "real"])
+def service(request: pytest.FixtureRequest) -> Service:
+    if request.param == "memory":
+        return MemoryService()
+    return RealService(request.getfixturevalue("server"))
+
+
+async def soon(awaitable: Awaitable[Value]) -> Value:
+    with trio.fail_after(DEADLINE_S):
+        return await awaitable
+
+
+async def until(wanted: Value, values: AsyncIterator[Value]) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async for value in values:
+            if value == wanted:
+                return
+
+
+async def until_gone(client: CoordinationClient, path: str) -> None:
+    await until(None, client.watch_data(path))
+
+
+# One client
+
+
+async def test_a_znode_lives_and_dies(service: Service) -> None:
+    async with service.open() as client:
+        assert await client.create("/a/b/c", b"one") == "/a/b/c"
+        assert await client.get("/a/b/c") == (b"one", 0)
+        assert await client.set("/a/b/c", b"two") == 1
+        assert await client.get_or_none("/a/b/c") == (b"two", 1)
+        assert await client.children("/a") == ("b",)
+        assert await client.children("/") == ("a",)
+        await client.delete("/a/b/c", 1)
+        assert await client.get_or_none("/a/b/c") is None
+        assert await client.exists("/a/b/c") is None
+        stat = await client.exists("/a/b")
+        assert stat is not None
+        assert (stat.version, stat.ephemeral_owner, stat.children_count) == (0, None, 0)
+
+
+async def test_each_refusal_has_its_error_and_path(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/a/b")
+        refused: list[tuple[type[CoordinationError], Callable[[], Awaitable[object]]]] = [
+            (NodeExistsError, lambda: client.create("/a/b")),
+            (NoNodeError, lambda: client.create("/none/b", make_parents=False)),
+            (NoNodeError, lambda: client.get("/none")),
+            (NoNodeError, lambda: client.children("/none")),
+            (NoNodeError, lambda: client.set("/none", b"")),
+            (NoNodeError, lambda: client.delete("/none")),
+            (BadVersionError, lambda: client.set("/a", b"", 7)),
+            (BadVersionError, lambda: client.delete("/a/b", 7)),
+            (NotEmptyError, lambda: client.delete("/a")),
+        ]
+        for expected, attempt in refused:
+            with pytest.raises(expected) as caught:
+                await attempt()
+            assert type(caught.value) is expected
+            assert caught.value.path in ("/a", "/a/b", "/none", "/none/b")
+
+
+async def test_sequential_znodes_are_numbered(service: Service) -> None:
+    async with service.open() as client:
+        made = [await client.create("/queue/item-", sequential=True) for _ in range(3)]
+        assert made == ["/queue/item-0000000000", "/queue/item-0000000001", "/queue/item-0000000002"]
+
+
+async def test_a_transaction_is_all_or_nothing(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/topic", b"v0")
+        await client.transaction([])
+        await client.transaction(
+            [
+                CheckNode(path="/topic", version=0),
+                SetNode(path="/topic", data=b"v1", version=0),
+                CreateNode(path="/topic/0", data=b"state"),
+                CreateNode(path="/topic/live", ephemeral=True),
+            ]
+        )
+        assert await client.get("/topic") == (b"v1", 1)
+        assert await client.children("/topic") == ("0", "live")
+        stat = await client.exists("/topic/live")
+        assert stat is not None
+        assert stat.ephemeral_owner == client.session_id
+
+        with pytest.raises(BadVersionError) as caught:
+            await client.transaction(
+                [CreateNode(path="/topic/1"), CheckNode(path="/topic", version=0), DeleteNode(path="/topic/0")]
+            )
+        assert caught.value.path == "/topic"
+        assert await client.children("/topic") == ("0", "live")
+
+
+async def test_a_tree_goes_at_once(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/topic/partitions/0/state", b"x")
+        await client.create("/topic/partitions/1/state", b"x")
+        await delete_tree(client, "/topic")
+        await delete_tree(client, "/topic")
+        assert await client.children("/") == ()
+
+
+async def test_a_thousand_requests_at_once(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/a", b"x")
+        async with trio.open_nursery() as nursery:
+            for _ in range(1000):
+                nursery.start_soon(client.get, "/a")
+
+
+async def test_a_cancelled_request_leaves_the_client_whole(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/a", b"x")
+        for _ in range(20):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await client.get("/a")
+            assert scope.cancelled_caught
+        assert await client.get("/a") == (b"x", 0)
+
+
+# Watches
+
+
+async def test_data_is_watched_from_before_its_birth(service: Service) -> None:
+    async with service.open() as client, service.open() as other:
+        values = client.watch_data("/a/b")
+        assert await soon(anext(values)) is None
+        await other.create("/a/b", b"one")
+        assert await soon(anext(values)) == (b"one", 0)
+        await other.set("/a/b", b"two")
+        assert await soon(anext(values)) == (b"two", 1)
+        await other.delete("/a/b")
+        assert await soon(anext(values)) is None
+        await other.create("/a/b", b"one")
+        assert await soon(anext(values)) == (b"one", 0)
+
+
+async def test_a_slow_watcher_sees_the_newest(service: Service) -> None:
+    async with service.open() as client, service.open() as other:
+        await client.create("/a", b"0")
+        values = client.watch_data("/a")
+        assert await soon(anext(values)) == (b"0", 0)
+        for number in range(1, 6):
+            await other.set("/a", str(number).encode())
+        await until((b"5", 5), values)
+        with trio.move_on_after(0.1) as waiting:
+            await anext(values)
+        assert waiting.cancelled_caught
+        await other.set("/a", b"6")
+        assert await soon(anext(values)) == (b"6", 6)
+
+
+async def test_children_are_watched(service: Service) -> None:
+    async with service.open() as client, service.open() as other:
+        first, second = client.watch_children("/ids"), client.watch_children("/ids")
+        assert await soon(anext(first)) == await soon(anext(second)) == ()
+        await other.create("/ids/2")
+        await until(("2",), first)
+        await other.create("/ids/1")
+        assert await soon(anext(first)) == ("1", "2")
+        await until(("1", "2"), second)
+        await other.delete("/ids/2")
+        assert await soon(anext(first)) == await soon(anext(second)) == ("1",)
+
+
+async def test_a_child_replaced_is_a_change(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/ids/1")
+        names = client.watch_children("/ids")
+        assert await soon(anext(names)) == ("1",)
+        await client.delete("/ids/1")
+        await client.create("/ids/1")
+        with trio.fail_after(DEADLINE_S):
+            while await anext(names) != ("1",):
+                pass
+
+
+async def test_a_cancelled_watch_goes_on(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/a", b"0")
+        values = client.watch_data("/a")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await anext(values)
+        assert await soon(anext(values)) == (b"0", 0)
+
+
+# Sessions
+
+
+async def test_ephemerals_go_with_their_client(service: Service) -> None:
+    async with service.open() as client:
+        async with service.open() as other:
+            await other.create("/ids/1", b"me", ephemeral=True)
+            stat = await client.exists("/ids/1")
+            assert stat is not None
+            assert stat.ephemeral_owner == other.session_id
+            assert other.owns_session(other.session_id)
+            assert not client.owns_session(other.session_id)
+            with pytest.raises(CoordinationError):
+                await other.create("/ids/1/child")
+        await until_gone(client, "/ids/1")
+
+
+async def test_an_expired_session_is_told_and_replaced(service: Service) -> None:
+    async with service.open() as client, service.open() as other:
+        await client.create("/ids/1", b"me", ephemeral=True)
+        values, ids = client.watch_data("/a"), other.watch_children("/ids")
+        assert await soon(anext(values)) is None
+        assert await soon(anext(ids)) == ("1",)
+        events, former = client.sessions(), client.session_id
+        assert (await soon(anext(events))).state is SessionState.CONNECTED
+
+        await service.expire(client)
+
+        told = []
+        with trio.fail_after(DEADLINE_S):
+            while not told or told[-1].session_id == former:
+                told.append(await anext(events))
+        states = [event.state for event in told if event.state is not SessionState.SUSPENDED]
+        assert states[-2:] == [SessionState.EXPIRED, SessionState.CONNECTED]
+        assert client.session_id == told[-1].session_id != former
+        assert client.owns_session(former)
+        await until((), ids)
+        await other.create("/a", b"after")
+        await until((b"after", 0), values)
+
+
+async def test_registration_outlives_its_sessions(service: Service) -> None:
+    async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
+        await nursery.start(keep_registered, client, "/ids/1", b"me")
+        for _ in range(2):
+            former = client.session_id
+            await service.expire(client)
+            with trio.fail_after(DEADLINE_S):
+                async for _names in other.watch_children("/ids"):
+                    stat = await other.exists("/ids/1")
+                    if stat is not None and stat.ephemeral_owner != former:
+                        break
+            assert await other.get("/ids/1") == (b"me", 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_registered_twice_says_by_whom(service: Service) -> None:
+    async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
+        await nursery.start(keep_registered, client, "/ids/1", b"first at host:9092")
+        with pytest.raises(NodeOwnedError, match="first at host:9092") as caught:
+            await keep_registered(other, "/ids/1", b"second")
+        assert isinstance(caught.value, NodeExistsError)
+        assert caught.value.data == b"first at host:9092"
+        assert caught.value.owner_session == client.session_id
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_former_life_is_waited_for(service: Service) -> None:
+    async with service.open() as former:
+        await former.create("/ids/1", b"me", ephemeral=True)
+        async with service.open() as client, trio.open_nursery() as nursery:
+
+            async def end_former_life() -> None:
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await service.expire(former)
+
+            nursery.start_soon(end_former_life)
+            with trio.fail_after(DEADLINE_S):
+                await nursery.start(
+                    lambda task_status: keep_registered(
+                        client, "/ids/1", b"me", is_former_self=lambda data: data == b"me", task_status=task_status
+                    )
+                )
+            stat = await client.exists("/ids/1")
+            assert stat is not None
+            assert stat.ephemeral_owner == client.session_id
+            nursery.cancel_scope.cancel()
+
+
+# Outages
+
+
+async def test_an_outage_stops_nothing(service: Service) -> None:
+    async with service.open() as client, trio.open_nursery() as nursery:
+        await client.create("/a", b"before")
+        values, names = client.watch_data("/a"), client.watch_children("/ids")
+        assert await soon(anext(values)) == (b"before", 0)
+        assert await soon(anext(names)) == ()
+        await nursery.start(keep_registered, client, "/ids/1", b"me")
+        assert await soon(anext(names)) == ("1",)
+        events, session = client.sessions(), client.session_id
+        assert (await soon(anext(events))).state is SessionState.CONNECTED
+
+        await service.kill()
+        assert (await soon(anext(events))).state is SessionState.SUSPENDED
+        done = trio.Event()
+
+        async def write_through_the_outage() -> None:
+            await client.set("/a", b"after")
+            done.set()
+
+        nursery.start_soon(write_through_the_outage)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not done.is_set()
+
+        await service.start()
+        assert (await soon(anext(events))).state is SessionState.CONNECTED
+        assert client.session_id == session
+        await soon(done.wait())
+        assert await soon(anext(values)) == (b"after", 1)
+        async with service.open() as other:
+            await other.create("/ids/2")
+            assert await soon(anext(names)) == ("1", "2")
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_not_sent_in_time_says_so(service: Service) -> None:
+    async with service.open(operation_timeout_ms=200) as client:
+        await client.create("/a", b"x")
+        events = client.sessions()
+        await service.kill()
+        with trio.fail_after(DEADLINE_S):
+            while (await anext(events)).state is not SessionState.SUSPENDED:
+                pass
+        for attempt in (lambda: client.get("/a"), lambda: client.set("/a", b"y")):
+            with pytest.raises(CoordinationUnavailableError):
+                await soon(attempt())
+        await service.start()
+        with trio.fail_after(DEADLINE_S):
+            while (await anext(events)).state is not SessionState.CONNECTED:
+                pass
+        assert await client.get("/a") == (b"x", 0)

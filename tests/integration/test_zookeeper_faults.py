@@ -201,3 +201,15 @@ async def test_a_connect_string_that_is_none() -> None:
     with pytest.raises(ConfigurationError, match=r"zookeeper\.connect"):
         async with open_zookeeper("host:port"):
             pass
+
+
+async def test_a_chroot_is_made_and_hides_the_rest(zookeeper: str, zookeeper_server: ZooKeeperProcess) -> None:
+    async with open_zookeeper(f"{zookeeper}/deep") as inside, open_zookeeper(zookeeper_server.connect) as outside:
+        chroot = "/" + f"{zookeeper}/deep".partition("/")[2]
+        assert await inside.children("/") == ()
+        names = inside.watch_children("/")
+        assert await anext(names) == ()
+        await outside.create(f"{chroot}/a", b"x")
+        with trio.fail_after(DEADLINE_S):
+            assert await anext(names) == ("a",)
+        assert await inside.get("/a") == (b"x", 0)

@@ -54,6 +54,7 @@ class _Decoder(Source):
         super().__init__(version, flexible)
         self._formats: list[str] = []
         self._targets: list[str] = []
+        self._empty = 1 if flexible else 0
         self._message = f"{cls.__name__} v{version}"
         self.constants.update(
             long_uvarint=primitives.long_uvarint, read_uvarint=primitives.read_uvarint, uuid_of=primitives.uuid_of
@@ -121,24 +122,23 @@ class _Decoder(Source):
         return self._sized(field)
 
     def _length(self, legacy_format: str) -> str:
-        """Reads a length; returns the local that holds it, below zero for null."""
+        """Reads a length, compact ones being one more. Returns its local; below `self._empty` stands for null."""
         length = self.name("length")
         self._fixed("B" if self.flexible else legacy_format, length)
         self._flush()
         if self.flexible:
             with self.block(f"if {length} > 127:"):
                 self.line(f"{length}, position = long_uvarint(data, position, {length})")
-            self.line(f"{length} -= 1")
         return length
 
     def _sized(self, field: FieldDeclaration) -> str:
         """A string, bytes or records."""
         length = self._length("h" if field.kind is Kind.STRING else "i")
         value, end = self.name("value"), self.name("end")
-        with self.block(f"if {length} < 0:"):
+        with self.block(f"if {length} < {self._empty}:"):
             self.line(f"{value} = None" if field.nullable_in(self.version) else self._fail(field, "must not be null"))
         with self.block("else:"):
-            self.line(f"{end} = position + {length}")
+            self.line(f"{end} = position + {length}{' - 1' if self.flexible else ''}")
             with self.block(f"if {end} > limit:"):
                 self.line(self._fail(field, "runs past the end"))
             part = f"data[position:{end}]"
@@ -151,7 +151,9 @@ class _Decoder(Source):
         count = self._length("i")
         items = self.name("items")
         least = self._least_bytes_of_item(field)
-        with self.block(f"if {count} > 0:"):
+        with self.block(f"if {count} > {self._empty}:"):
+            if self.flexible:
+                self.line(f"{count} -= 1")
             with self.block(f"if {count} * {least} > limit - position:"):
                 self.line(self._fail(field, "has more elements than there are bytes"))
             if field.kind.format and field.kind is not Kind.UUID:
@@ -165,7 +167,7 @@ class _Decoder(Source):
                     self._flush()
                     self.line(f"{items}.append({item})")
                 self.line(f"{items} = tuple({items})")
-        with self.block(f"elif {count} == 0:"):
+        with self.block(f"elif {count} == {self._empty}:"):
             self.line(f"{items} = ()")
         with self.block("else:"):
             self.line(f"{items} = None" if field.nullable_in(self.version) else self._fail(field, "must not be null"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.model import FileRegion
 from pipeline.protocol import primitives
-from pipeline.protocol.schema import FieldDeclaration, Kind, holds_records
+from pipeline.protocol.schema import FieldDeclaration, Kind
 from pipeline.protocol.source import Source
 
 
@@ -41,14 +41,12 @@ class _Encoder(Source):
         with self.block("def encode(message):"):
             self.line("out = []")
             self.line("append = out.append")
-            if holds_records(cls):
-                self.line("by_reference = False")
+            self.line("pieces = []")
             self._struct(cls, "message")
             self._flush()
-            if holds_records(cls):
-                with self.block("if by_reference:"):
-                    self.line("return gather(out)")
-            self.line("return [join(out)]")
+            with self.block("if out:"):
+                self.line("pieces.append(join(out))")
+            self.line("return pieces")
 
     def _refuse(self, field: FieldDeclaration, what: str) -> str:
         return f"raise ProtocolError({f'{self._message}: {field.name} {what}'!r})"
@@ -119,7 +117,7 @@ class _Encoder(Source):
         else:
             self._text_or_bytes(field, source)
 
-    def _length(self, length: str, legacy_format: str) -> None:
+    def _length(self, length: str, legacy_format: str, *, often_long: bool = False) -> None:
         """Ends the pending run with a length held by a local: as it is, or plus one as a varint if flexible."""
         if not self.flexible:
             self.line(f"{self._append}({self._packed((legacy_format, length))})")
@@ -130,9 +128,14 @@ class _Encoder(Source):
             return
         with self.block(f"if {length} < 127:"):
             self.line(f"{self._append}({self._packed(('B', f'{length} + 1'))})")
+        if often_long:
+            low, middle = ("B", f"{length} + 1 & 127 | 128"), ("B", f"{length} + 1 >> 7 & 127 | 128")
+            with self.block(f"elif {length} < 16383:"):
+                self.line(f"{self._append}({self._packed(low, ('B', f'{length} + 1 >> 7'))})")
+            with self.block(f"elif {length} < 2097151:"):
+                self.line(f"{self._append}({self._packed(low, middle, ('B', f'{length} + 1 >> 14'))})")
         with self.block("else:"):
-            self.line(f"{self._append}({self._packed()})")
-            self.line(f"{self._append}(uvarint({length} + 1))")
+            self.line(f"{self._append}({self._packed()} + uvarint({length} + 1))")
         self._forget()
 
     def _text_or_bytes(self, field: FieldDeclaration, source: str) -> None:
@@ -154,20 +157,22 @@ class _Encoder(Source):
         self.line(f"{self._append}({raw})")
 
     def _records(self, field: FieldDeclaration, source: str) -> None:
-        raw, length = self.name("raw"), self.name("length")
+        raw, kind, length = self.name("raw"), self.name("kind"), self.name("length")
         self.line(f"{raw} = {source}")
-        with self.block(f"if {raw}.__class__ is bytes:"):
+        self.line(f"{kind} = {raw}.__class__")
+        with self.block(f"if {kind} is bytes or {kind} is bytearray:"):
             self.line(f"{length} = len({raw})")
         with self.block(f"elif {raw} is None:"):
             self.line(f"{length} = -1" if field.nullable_in(self.version) else self._refuse(field, "must not be null"))
         with self.block("else:"):
             self.line(f"{length} = payload_size({raw})")
-            with self.block(f"if {raw}.__class__ is not memoryview and {raw}.__class__ is not bytearray:"):
-                self.line("by_reference = True")
-        with self.block(f"if {length} >= {primitives.BY_REFERENCE_BYTES}:"):
-            self.line("by_reference = True")
-        self._length(length, "i")
-        with self.block(f"if {length} > 0:"):
+        self._length(length, "i", often_long=True)
+        large = f"{length} >= {primitives.BY_REFERENCE_BYTES}"
+        with self.block(f"if {large} or {kind} is FileRegion or {kind} is list or {kind} is tuple:"):
+            self.line("pieces.append(join(out))")
+            self.line("out.clear()")
+            self.line(f"pieces += gather({raw}) if {kind} is list or {kind} is tuple else ({raw},)")
+        with self.block(f"elif {length} > 0:"):
             self.line(f"{self._append}({raw})")
 
     def _array(self, field: FieldDeclaration, source: str) -> None:

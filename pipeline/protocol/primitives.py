@@ -3,6 +3,7 @@
 Invariant: reading goes forward only, and nothing is allocated by a length that was not checked against what is there.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -17,11 +18,11 @@ BY_REFERENCE_BYTES = 4096
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 """The unsigned varints of one byte."""
 
-_VARINT_MAX_BITS = 35
-
 
 def uvarint(value: int) -> bytes:
     """An unsigned varint, seven bits a byte, the lowest first."""
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7)) if value > 127 else ONE_BYTE[value]
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)
@@ -32,17 +33,17 @@ def uvarint(value: int) -> bytes:
 
 def long_uvarint(data: memoryview, position: int, first: int) -> tuple[int, int]:
     """The value and the end of an unsigned varint whose first byte (already read) says that more follow."""
-    value = first & 127
-    shift = 7
-    while True:
-        byte = data[position]
+    byte = data[position]
+    if byte < 128:
+        return byte << 7 | first & 127, position + 1
+    value = (byte & 127) << 7 | first & 127
+    for shift in (14, 21, 28):
         position += 1
+        byte = data[position]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, position
-        shift += 7
-        if shift >= _VARINT_MAX_BITS:
-            raise ProtocolError("a varint is longer than five bytes")
+            return value, position + 1
+    raise ProtocolError("a varint is longer than five bytes")
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
@@ -60,8 +61,8 @@ def uuid_of(raw: bytes) -> UUID:
 def payload_size(payload: Any) -> int:
     """Bytes in a piece or in a sequence of pieces; ProtocolError if it is neither."""
     if isinstance(payload, memoryview):
-        if not payload.c_contiguous:
-            raise ProtocolError("records must lie contiguously in memory")
+        if not payload.c_contiguous or payload.itemsize != 1:
+            raise ProtocolError("records must be contiguous bytes")
         return payload.nbytes
     if isinstance(payload, (bytes, bytearray, FileRegion)):
         return len(payload)
@@ -70,29 +71,27 @@ def payload_size(payload: Any) -> int:
     raise ProtocolError(f"records cannot be a {type(payload).__name__}")
 
 
-def gather(parts: list[Any]) -> list[Piece]:
-    """Joins what is small, keeps by reference what is large or lies in a file, flattens sequences of pieces."""
+def gather(payload: Any) -> list[Piece]:
+    """A payload as pieces: sequences flattened, small neighbours joined, what is large or lies in a file as it is."""
     pieces: list[Piece] = []
     small: list[bytes | bytearray | memoryview] = []
-    for part in _flat(parts):
-        if isinstance(part, FileRegion) or len(part) >= BY_REFERENCE_BYTES:
-            if small:
-                pieces.append(b"".join(small))
-                small.clear()
-            if len(part):
-                pieces.append(part)
-        else:
-            small.append(part)
+    for piece in _flat(payload):
+        if not isinstance(piece, FileRegion) and len(piece) < BY_REFERENCE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small.clear()
+        if len(piece):
+            pieces.append(piece)
     if small:
         pieces.append(b"".join(small))
     return pieces
 
 
-def _flat(parts: list[Any]) -> list[Piece]:
-    flat: list[Piece] = []
-    for part in parts:
-        if isinstance(part, (list, tuple)):
-            flat.extend(_flat(list(part)))
-        else:
-            flat.append(part)
-    return flat
+def _flat(payload: Any) -> Iterator[Piece]:
+    if isinstance(payload, (list, tuple)):
+        for part in payload:
+            yield from _flat(part)
+    else:
+        yield payload

@@ -166,10 +166,14 @@ def _split_wire(hint: Any) -> tuple[Wire, Any]:
     return Wire(), hint
 
 
-@cache
 def holds_records(cls: type) -> bool:
     """Whether a decoded message keeps views of the buffer it was decoded from."""
+    return _holds_records(cls)
+
+
+@cache
+def _holds_records(cls: type) -> bool:
     return any(
-        field.kind is Kind.RECORDS or (field.struct is not None and holds_records(field.struct))
+        field.kind is Kind.RECORDS or (field.struct is not None and _holds_records(field.struct))
         for field in declarations(cls)
     )

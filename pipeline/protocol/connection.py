@@ -1,0 +1,223 @@
+"""The two ends of a Kafka connection as byte machines: bytes in, messages out; messages in, bytes out. No I/O.
+
+A request is a header (v1: api key, version, correlation id, client id; v2, for flexible versions: and tagged fields)
+and a body; a response is a header (v0: correlation id; v1, for flexible versions: and tagged fields) and a body. Two
+exceptions: the client id is always an int16-sized string, and the response header of ApiVersions is always v0, so that
+a client can read it before anything was agreed on (KIP-511).
+
+Invariants
+  A. The server machine hands out requests in the order of arrival; whoever uses it answers in that order, which is what
+     the client machine expects of every server.
+  B. Bodies with records keep views of a buffer that is not used again.
+  C. Whatever is not a request that this server serves raises ProtocolError; the connection is then of no use.
+     Only ApiVersions of an unknown version is answered: error UNSUPPORTED_VERSION in version 0, with our range.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pipeline.errors import ProtocolError
+from pipeline.protocol.api import API, ApiKey
+from pipeline.protocol.codec import decode, encode, is_flexible
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.framing import FrameBuffer
+from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from pipeline.protocol.primitives import read_uvarint
+from pipeline.protocol.schema import Message, Piece, holds_records
+
+M_co = TypeVar("M_co", bound=Message, covariant=True)
+
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_FRAME_AND_CORRELATION = struct.Struct(">ii")
+_MAX_CLIENT_ID_BYTES = 32767
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Generic[M_co]):
+    """A request as it arrived. `size_bytes` counts header and body."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: M_co
+    size_bytes: int
+
+
+def size_of(pieces: list[Piece]) -> int:
+    """Bytes in all pieces together."""
+    return sum(map(len, pieces))
+
+
+class ServerConnection:
+    """The server's end. `apis` are the keys served."""
+
+    def __init__(self, max_request_bytes: int, apis: Mapping[int, ApiKey] = API) -> None:
+        self._frames = FrameBuffer(max_request_bytes)
+        self._apis = apis
+
+    def get_buffer(self) -> memoryview:
+        """Where to receive into next; take all requests first."""
+        return self._frames.get_buffer()
+
+    def bytes_received(self, count: int) -> None:
+        """So many bytes were received into that buffer."""
+        self._frames.bytes_received(count)
+
+    def next_request(self) -> Request[Message] | None:
+        """The next request that has arrived whole. ProtocolError (close the connection) if it is none we serve."""
+        taken = self._frames.next_frame()
+        if taken is None:
+            return None
+        frame, shared = taken
+        try:
+            number, version, correlation_id, client_id_size = _REQUEST_HEADER.unpack_from(frame)
+        except struct.error as error:
+            raise ProtocolError(f"a request of {len(frame)} bytes has no header") from error
+        api_key = self._apis.get(number)
+        if api_key is None:
+            raise ProtocolError(f"api key {number} is not served")
+        served = api_key.serves(version)
+        if not served and api_key is not ApiKey.API_VERSIONS:
+            raise ProtocolError(f"{api_key.name} version {version} is not served")
+        client_id, position = _client_id(frame, client_id_size)
+        if is_flexible(api_key.request, version):
+            position = _skip_tagged_fields(frame, position)
+        body: Message
+        if served:
+            body_view = frame[position:]
+            if shared and holds_records(api_key.request):
+                body_view = memoryview(bytearray(body_view))
+            body = decode(api_key.request, version, body_view)
+        else:
+            body = ApiVersionsRequest()
+        return Request(
+            api_key=api_key,
+            api_version=version,
+            correlation_id=correlation_id,
+            client_id=client_id,
+            body=body,
+            size_bytes=len(frame),
+        )
+
+    def encode_response(self, request: Request[Message], response: Message) -> list[Piece]:
+        """The response as it goes out, frame and header included. Large records stay references."""
+        api_key, version = request.api_key, request.api_version
+        if not api_key.serves(version):
+            response, version = _unsupported_version(api_key), 0
+        pieces = encode(response, version)
+        tagged_fields = b"\0" if is_flexible(type(response), version) and api_key is not ApiKey.API_VERSIONS else b""
+        size = 4 + len(tagged_fields) + size_of(pieces)
+        head = _FRAME_AND_CORRELATION.pack(size, request.correlation_id) + tagged_fields
+        return _with_head(head, pieces)
+
+
+class ClientConnection:
+    """The client's end."""
+
+    def __init__(self, client_id: str, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        raw = client_id.encode()
+        if len(raw) > _MAX_CLIENT_ID_BYTES:
+            raise ProtocolError("the client id is too long")
+        self._client_id = struct.pack(">h", len(raw)) + raw
+        self._frames = FrameBuffer(max_response_bytes)
+        self._expected: deque[tuple[int, type[Message], int]] = deque()
+        self._correlation_id = 0
+
+    @property
+    def expected(self) -> int:
+        """How many responses are outstanding."""
+        return len(self._expected)
+
+    def encode_request(
+        self, message: Message, version: int, *, expect_response: bool = True
+    ) -> tuple[int, list[Piece]]:
+        """The correlation id, and the request as it goes out. Produce with acks 0 expects no response."""
+        pieces = encode(message, version)
+        correlation_id = self._correlation_id
+        tagged_fields = b"\0" if is_flexible(type(message), version) else b""
+        head = struct.pack(">hhi", message.API_KEY, version, correlation_id) + self._client_id + tagged_fields
+        head = struct.pack(">i", len(head) + size_of(pieces)) + head
+        if expect_response:
+            self._expected.append((correlation_id, API[message.API_KEY].response, version))
+        self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        return correlation_id, _with_head(head, pieces)
+
+    def get_buffer(self) -> memoryview:
+        """Where to receive into next; take all responses first."""
+        return self._frames.get_buffer()
+
+    def bytes_received(self, count: int) -> None:
+        """So many bytes were received into that buffer."""
+        self._frames.bytes_received(count)
+
+    def next_response(self) -> tuple[int, Message] | None:
+        """The next response that has arrived whole, with its correlation id. ProtocolError if it is not the one due.
+
+        An ApiVersions response with error UNSUPPORTED_VERSION is in version 0, whatever was asked for (KIP-511).
+        """
+        taken = self._frames.next_frame()
+        if taken is None:
+            return None
+        frame, shared = taken
+        if not self._expected or len(frame) < 4:
+            raise ProtocolError("a response that nobody asked for")
+        correlation_id, response, version = self._expected.popleft()
+        (received_id,) = struct.unpack_from(">i", frame)
+        if received_id != correlation_id:
+            raise ProtocolError(f"a response to request {received_id}, where {correlation_id} is due")
+        position = 4
+        if response is ApiVersionsResponse:
+            if frame[4:6] == struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION):
+                version = 0
+        elif is_flexible(response, version):
+            position = _skip_tagged_fields(frame, position)
+        body = frame[position:]
+        if shared and holds_records(response):
+            body = memoryview(bytearray(body))
+        return correlation_id, decode(response, version, body)
+
+
+def _client_id(frame: memoryview, size: int) -> tuple[str | None, int]:
+    position = _REQUEST_HEADER.size
+    if size < 0:
+        return None, position
+    end = position + size
+    if end > len(frame):
+        raise ProtocolError("a client id runs past the end of its request")
+    try:
+        return str(frame[position:end], "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a client id is not UTF-8") from error
+
+
+def _skip_tagged_fields(frame: memoryview, position: int) -> int:
+    """No tagged field of a header is known to us."""
+    try:
+        count, position = read_uvarint(frame, position)
+        for _ in range(count):
+            _, position = read_uvarint(frame, position)
+            size, position = read_uvarint(frame, position)
+            position += size
+    except IndexError as error:
+        raise ProtocolError("a header is cut short") from error
+    if position > len(frame):
+        raise ProtocolError("a tagged field runs past the end of its header")
+    return position
+
+
+def _unsupported_version(api_key: ApiKey) -> ApiVersionsResponse:
+    served = ApiVersion(api_key=api_key, min_version=api_key.min_version, max_version=api_key.max_version)
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=(served,))
+
+
+def _with_head(head: bytes, pieces: list[Piece]) -> list[Piece]:
+    """Joins the head with the first piece if that is small anyway."""
+    if pieces and isinstance(pieces[0], bytes):
+        return [head + pieces[0], *pieces[1:]]
+    return [head, *pieces]

@@ -110,34 +110,31 @@ class BrokerCounter:
 
     def loaded(
         self,
-        partition: TopicPartition,
+        topic_partition: TopicPartition,
         log_start_offset: Offset,
         log_end_offset: Offset,
         headers_from: Callable[[Offset], Iterator[BatchHeader]],
     ) -> None:
         """A log was opened: count what the checkpoint does not hold yet."""
-        if not is_audited(partition.topic):
+        if not is_audited(topic_partition.topic):
             return
-        saved = self._checkpoints.read(partition)
+        saved = self._checkpoints.read(topic_partition)
         log = _LogCounts(log_start_offset, WindowCounts(self._window_ms))
         # A checkpoint past the end means that the log lost its end (power failure): what is left is counted anew.
         if saved is not None and saved.window_ms == self._window_ms and saved.revision <= log_end_offset:
             log = _LogCounts(saved.revision, WindowCounts(self._window_ms, dict(saved.windows)))
-        self._logs[partition] = log
+        self._logs[topic_partition] = log
         if log.up_to < log_end_offset:
             self._count(log, headers_from(Offset(max(log.up_to, log_start_offset))))
 
-    def appended(self, partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+    def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
         """Batches were appended."""
-        log = self._logs.get(partition)
-        if log is not None:
-            self._count(log, headers)
-        elif is_audited(partition.topic):
-            raise AssertionError(f"{partition} was appended to before it was loaded")
+        if is_audited(topic_partition.topic):
+            self._count(self._logs[topic_partition], headers)
 
-    def removed(self, partition: TopicPartition) -> None:
+    def removed(self, topic_partition: TopicPartition) -> None:
         """The partition was deleted; its counts go with it."""
-        self._logs.pop(partition, None)
+        self._logs.pop(topic_partition, None)
 
     def take_events(self) -> list[AuditEvent]:
         """An event for each partition with changed windows."""

@@ -1,0 +1,124 @@
+"""Publishing what was counted, at regular intervals, to the audit topic of the cluster where it was counted."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+import trio
+
+from pipeline.audit.counters import ProducerCounter
+from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, encode_event, encode_key
+from pipeline.audit.window import DEFAULT_WINDOW_MS
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.batches import DeliveredBatch
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import ProducerConfig
+from pipeline.client.producer import Producer, open_producer
+from pipeline.errors import PipelineError
+from pipeline.model import Clock
+
+HOST_HEADER = "audit.host"
+"""Names the host that made a record (paper section 4); its creation time is the record's timestamp."""
+
+DEFAULT_INTERVAL_S = 10.0
+RETENTION = {"retention.ms": "-1"}
+"""Events are kept: the ledger is read anew from the topic whenever an audit service starts."""
+
+log = structlog.get_logger()
+
+
+class Counter(Protocol):
+    """Counts that can be taken as events, and put back when these could not be published."""
+
+    def take_events(self) -> list[AuditEvent]:
+        """What changed since it was last taken."""
+        ...
+
+    def published(self, events: Sequence[AuditEvent]) -> None:
+        """These are in the audit topic."""
+        ...
+
+    def put_back(self, events: Sequence[AuditEvent]) -> None:
+        """These are not."""
+        ...
+
+
+async def ensure_audit_topic(cluster: Cluster) -> None:
+    """Create the audit topic unless it is there. Raises KafkaError, NetworkError."""
+    await create_topics(cluster, [NewTopic(name=AUDIT_TOPIC, partitions=1, configs=RETENTION)], exist_ok=True)
+
+
+async def publish(counter: Counter, producer: Producer) -> bool:
+    """Publish what changed; whether that worked (if not, it is put back and logged)."""
+    events = counter.take_events()
+    if not events:
+        return True
+    try:
+        deliveries = [
+            await producer.send(AUDIT_TOPIC, encode_event(event), key=encode_key(event.source)) for event in events
+        ]
+        await producer.flush()
+        for delivery in deliveries:
+            await delivery.wait()
+    except PipelineError as error:
+        counter.put_back(events)
+        log.warning("audit_publish_failed", events=len(events), error=str(error))
+        return False
+    except BaseException:
+        counter.put_back(events)
+        raise
+    await trio.to_thread.run_sync(counter.published, events)
+    return True
+
+
+async def publish_regularly(counter: Counter, cluster: Cluster, producer: Producer, interval_s: float) -> None:
+    """Publish every `interval_s`, for ever. A cluster that is away for a while only makes events late."""
+    is_topic_ready = False
+    while True:
+        if not is_topic_ready:
+            try:
+                await ensure_audit_topic(cluster)
+                is_topic_ready = True
+            except PipelineError as error:
+                log.warning("audit_topic_not_ready", error=str(error))
+        if is_topic_ready:
+            await publish(counter, producer)
+        await trio.sleep(interval_s)
+
+
+@asynccontextmanager
+async def open_audited_producer(
+    cluster: Cluster,
+    config: ProducerConfig,
+    *,
+    datacenter: str,
+    host: str,
+    clock: Clock,
+    random: Random,
+    window_ms: int = DEFAULT_WINDOW_MS,
+    interval_s: float = DEFAULT_INTERVAL_S,
+) -> AsyncIterator[Producer]:
+    """A producer whose records bear their host, and that tells the audit what was acknowledged (paper section 4).
+
+    Before the block ends normally everything is flushed and told. A producer that is killed may leave up to
+    `interval_s` untold: the audit then shows more records at the broker than were announced.
+    """
+    instance = str(UUID(int=random.getrandbits(128), version=4))
+    counter = ProducerCounter(datacenter, instance, window_ms, clock)
+    config = replace(config, window_ms=window_ms, record_headers=(*config.record_headers, (HOST_HEADER, host.encode())))
+
+    def delivered(batch: DeliveredBatch) -> None:
+        counter.delivered(batch.topic_partition, batch.header)
+
+    await ensure_audit_topic(cluster)
+    async with open_producer(cluster, config, clock=clock, random=random, on_delivered=delivered) as producer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_regularly, counter, cluster, producer, interval_s)
+            yield producer
+            nursery.cancel_scope.cancel()
+        await producer.flush()
+        await publish(counter, producer)

@@ -1,0 +1,71 @@
+"""The shell of the partition table: reads its journal in the destination, and appends to it.
+
+Invariant: the table in memory is changed by what was read from the journal alone, never by what was written to it.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import ConsumerConfig, ProducerConfig
+from pipeline.client.consumer import open_consumer
+from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.producer import open_producer
+from pipeline.errors import DeadlineExceededError
+from pipeline.mirror.table import TABLE_TOPIC, PartitionTable, Proposal, decode_proposal
+from pipeline.model import Clock, TopicPartition
+from pipeline.records.record import iterate_records
+
+JOURNAL = TopicPartition(TABLE_TOPIC, 0)
+TIMEOUT_S = 30.0
+KEPT_FOR_EVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
+
+
+class Journal:
+    """The table, and how far its journal was read."""
+
+    def __init__(self, destination: Cluster) -> None:
+        self.table = PartitionTable()
+        self._destination = destination
+        self._position: int | None = None
+
+    async def open(self) -> None:
+        """Create the journal unless it is there, and read it. Raises KafkaError, NetworkError."""
+        topic = NewTopic(name=TABLE_TOPIC, partitions=1, configs=KEPT_FOR_EVER)
+        await create_topics(self._destination, [topic], exist_ok=True)
+        await self.read_on()
+
+    async def read_on(self) -> None:
+        """Apply all records up to the present end. Raises PartitionTableError, KafkaError, DeadlineExceededError."""
+        if self._position is None:
+            first = await list_offsets(self._destination, {JOURNAL: EARLIEST}, timeout_s=TIMEOUT_S)
+            self._position = first[JOURNAL].offset
+        last = await list_offsets(self._destination, {JOURNAL: LATEST}, timeout_s=TIMEOUT_S)
+        end = last[JOURNAL].offset
+        if self._position >= end:
+            return
+        async with open_consumer(self._destination, ConsumerConfig()) as consumer:
+            consumer.assign({JOURNAL: self._position})
+            while self._position < end:
+                polled = await consumer.poll_batches(TIMEOUT_S)
+                if not polled:
+                    raise DeadlineExceededError(f"{TABLE_TOPIC} could not be read to its end within {TIMEOUT_S:.0f} s")
+                for batches in polled:
+                    for record in iterate_records(batches.data):
+                        if record.offset >= self._position and record.value is not None:
+                            self.table.apply(decode_proposal(record.value))
+                    self._position = batches.next_offset
+
+    async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, random: Random) -> None:
+        """Append what the table does not hold yet, and read on. Raises DeliveryError and as `read_on`."""
+        missing = self.table.missing(proposals)
+        if not missing:
+            return
+        config = ProducerConfig(linger_ms=0, delivery_timeout_ms=int(TIMEOUT_S * 1000))
+        async with open_producer(self._destination, config, clock=clock, random=random) as producer:
+            for proposal in missing:
+                key, value = proposal.encode()
+                await producer.send(TABLE_TOPIC, value, key=key, partition=0)
+            await producer.flush()
+        await self.read_on()

@@ -1,0 +1,42 @@
+"""What a mirror counts for Prometheus."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from pipeline.mirror.table import SourcePartition
+
+LABELS = ("source", "topic", "partition")
+
+
+class MirrorMetrics:
+    """Counters and gauges by source partition."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._bytes = Counter(
+            "mirror_copied_bytes", "Bytes of batches appended to replicas.", LABELS, registry=registry
+        )
+        self._offsets = Counter(
+            "mirror_copied_offsets", "Offsets by which replicas moved on.", LABELS, registry=registry
+        )
+        self._failures = Counter("mirror_failures", "Times copying a partition failed.", LABELS, registry=registry)
+        self._lag = Gauge(
+            "mirror_lag_offsets", "Offsets by which the replica is behind its source.", LABELS, registry=registry
+        )
+
+    def count_copied(self, source: SourcePartition, size: int, offsets: int) -> None:
+        """`size` bytes were appended, which moved the replica on by `offsets`."""
+        labels = _labels(source)
+        self._bytes.labels(*labels).inc(size)
+        self._offsets.labels(*labels).inc(max(0, offsets))
+
+    def count_failure(self, source: SourcePartition) -> None:
+        """Copying failed and will be tried again."""
+        self._failures.labels(*_labels(source)).inc()
+
+    def set_lag(self, source: SourcePartition, lag: int | None) -> None:
+        """How far the replica is behind; None (not known) leaves the last value."""
+        if lag is not None:
+            self._lag.labels(*_labels(source)).set(lag)
+
+
+def _labels(source: SourcePartition) -> tuple[str, str, str]:
+    return source.cluster, source.partition.topic, str(source.partition.partition)

@@ -1,0 +1,188 @@
+"""The mirror service: finds the topics of the live clusters, keeps table and replicas up to date, runs copiers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import structlog
+import trio
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+
+from pipeline.client.admin import NewTopic, create_partitions, create_topics
+from pipeline.client.cluster import Cluster
+from pipeline.client.metadata import NO_TOPIC_ID, TopicView
+from pipeline.errors import PipelineError
+from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.copier import SourceCopier
+from pipeline.mirror.journal import Journal
+from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.selection import TopicSelection, compile_patterns
+from pipeline.mirror.table import Assignment, Proposal, SourcePartition
+from pipeline.model import Clock, HostPort, TopicPartition
+from pipeline.net.http import http_application, operations_routes, serve_http
+
+MIRROR_SOURCE_CONFIG = "mirror.source"
+"""Set on replica topics: their broker then refuses batches from anybody but a mirror."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorHandle:
+    """A running mirror."""
+
+    http: HostPort
+
+
+class MirrorService:
+    """One mirror: all its sources, one destination."""
+
+    def __init__(
+        self,
+        config: MirrorConfig,
+        sources: Mapping[str, Cluster],
+        destination: Cluster,
+        *,
+        clock: Clock,
+        random: Random,
+        metrics: MirrorMetrics,
+    ) -> None:
+        self._config = config
+        self._destination = destination
+        self._clock = clock
+        self._random = random
+        self._selection = TopicSelection(
+            compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
+        )
+        self._journal = Journal(destination)
+        self._sources = sources
+        self._source_errors: dict[str, str | None] = dict.fromkeys(sources)
+        self._copiers = {
+            name: SourceCopier(name, source, destination, config, metrics) for name, source in sources.items()
+        }
+
+    async def run(self) -> None:
+        """Mirror until cancelled."""
+        while True:
+            try:
+                await self._journal.open()
+                break
+            except PipelineError as error:
+                log.warning("destination_not_ready", error=str(error))
+                await trio.sleep(self._config.retry_backoff_ms / 1000)
+        async with trio.open_nursery() as nursery:
+            for copier in self._copiers.values():
+                nursery.start_soon(copier.run)
+            while True:
+                await self.refresh()
+                await trio.sleep(self._config.refresh_interval_ms / 1000)
+
+    async def refresh(self) -> None:
+        """Look for new topics and partitions in every source; a source that is away does not hold up the others."""
+        for name, source in self._sources.items():
+            try:
+                view = await source.fetch_all_topics(timeout_s=self._config.produce_timeout_ms / 1000)
+                topics = [topic for topic in view.topics.values() if self._selection.selects(topic.name)]
+                await self._take_in(name, topics)
+                self._source_errors[name] = None
+            except PipelineError as error:
+                self._source_errors[name] = str(error)
+                log.warning("refresh_failed", source=name, error=str(error))
+
+    async def _take_in(self, name: str, topics: list[TopicView]) -> None:
+        proposals = [
+            Proposal(
+                source=SourcePartition(cluster=name, partition=TopicPartition(topic.name, number), topic_id=topic.id),
+                replica_topic=topic.name,
+            )
+            for topic in sorted(topics, key=lambda topic: topic.name)
+            for number in sorted(topic.partitions)
+        ]
+        await self._journal.propose(proposals, clock=self._clock, random=self._random)
+        lines = [self._journal.table.assignment(name, proposal.source.partition) for proposal in proposals]
+        assignments = [line for line in lines if line is not None]
+        for topic in sorted({assignment.replica.topic for assignment in assignments}):
+            await self._ensure_replica(topic)
+        copier = self._copiers[name]
+        copier.assign(assignments)
+        for proposal, assignment in zip(proposals, assignments, strict=True):
+            if _is_recreated(proposal.source, assignment):
+                copier.reject(
+                    assignment.source.partition,
+                    f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
+                    "old one: give the new one another name",
+                )
+
+    async def _ensure_replica(self, topic: str) -> None:
+        """Create the replica topic, or grow it, to the number of partitions that the table says."""
+        count = self._journal.table.partition_count(topic)
+        known = self._destination.view.topics.get(topic)
+        if known is not None and len(known.partitions) >= count:
+            return
+        replica = NewTopic(name=topic, partitions=count, configs={MIRROR_SOURCE_CONFIG: "pipeline"})
+        await create_topics(self._destination, [replica], exist_ok=True)
+        found = await self._destination.topic(topic)
+        if len(found.partitions) < count:
+            await create_partitions(self._destination, {topic: count})
+
+    def status(self) -> dict[str, Any]:
+        """What `/v1/status` answers."""
+        return {
+            "sources": [
+                {
+                    "name": name,
+                    "error": self._source_errors[name],
+                    "partitions": [
+                        {
+                            "topic": partition.topic,
+                            "partition": partition.partition,
+                            "replica_topic": copy.assignment.replica.topic,
+                            "replica_partition": copy.assignment.replica.partition,
+                            "position": copy.position,
+                            "high_watermark": copy.high_watermark,
+                            "lag": copy.lag,
+                            "error": copy.error,
+                        }
+                        for partition, copy in sorted(copier.copies.items())
+                    ],
+                }
+                for name, copier in self._copiers.items()
+            ]
+        }
+
+
+def _is_recreated(now: SourcePartition, assignment: Assignment) -> bool:
+    recorded = assignment.source.topic_id
+    return NO_TOPIC_ID not in (recorded, now.topic_id) and recorded != now.topic_id
+
+
+def _routes(service: MirrorService, metrics: CollectorRegistry) -> list[BaseRoute]:
+    async def serve_status(_request: Request) -> JSONResponse:
+        return JSONResponse(service.status())
+
+    return [Route("/v1/status", serve_status), *operations_routes(metrics, lambda: None)]
+
+
+async def run_mirror(
+    config: MirrorConfig,
+    sources: Mapping[str, Cluster],
+    destination: Cluster,
+    *,
+    clock: Clock,
+    random: Random,
+    metrics: CollectorRegistry,
+    task_status: trio.TaskStatus[MirrorHandle] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Mirror the sources into the destination until cancelled. Started once its HTTP side listens.
+
+    `sources` holds a cluster for each source of `config`, by name. Raises ConfigurationError for a bad pattern.
+    """
+    service = MirrorService(config, sources, destination, clock=clock, random=random, metrics=MirrorMetrics(metrics))
+    async with trio.open_nursery() as nursery:
+        http = await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
+        task_status.started(MirrorHandle(http=http))
+        await service.run()

@@ -9,7 +9,7 @@ Invariants:
 Heavy imports (numba, numpy, pyarrow): never imported by a broker or by the package at start.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -192,30 +192,23 @@ def open_batches(buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BY
 
 
 def _uncompress(
-    buffer: ReadableBuffer, opened: Iterable[tuple[int, BatchHeader]], max_bytes: int
+    buffer: ReadableBuffer, opened: Sequence[tuple[int, BatchHeader]], max_bytes: int
 ) -> tuple[ReadableBuffer, list[tuple[int, int]]]:
     """The one buffer that holds all payloads, and where each lies in it."""
-    in_place: list[tuple[int, int]] = []
-    payloads: list[ReadableBuffer] = []
-    is_compressed = False
+    if all(header.codec is Codec.NONE for _, header in opened):
+        return buffer, [(position + HEADER_SIZE, position + header.size_bytes) for position, header in opened]
+    plain = bytearray()
+    spans = []
     view = memoryview(buffer)
     for position, header in opened:
-        start, end = position + HEADER_SIZE, position + header.size_bytes
-        in_place.append((start, end))
-        payload: ReadableBuffer = view[start:end]
+        payload: ReadableBuffer = view[position + HEADER_SIZE : position + header.size_bytes]
         if header.codec is not Codec.NONE:
-            is_compressed = True
             payload = decompress(header.codec, payload, max_bytes)
             max_bytes -= len(payload)
-        payloads.append(payload)
-    if not is_compressed:
-        return buffer, in_place
-    spans = []
-    end = 0
-    for payload in payloads:
-        start, end = end, end + len(payload)
-        spans.append((start, end))
-    return payloads[0] if len(payloads) == 1 else b"".join(payloads), spans
+        start = len(plain)
+        plain += payload
+        spans.append((start, len(plain)))
+    return plain, spans
 
 
 def _parse(

@@ -9,6 +9,7 @@ Framings: gzip (RFC 1952, any number of members), snappy in the blocks of xerial
 read too), an LZ4 frame with independent blocks (KIP-57), a zstd frame (KIP-110).
 """
 
+import threading
 import zlib
 from enum import IntEnum
 
@@ -22,6 +23,11 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS = b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_HEADER_SIZE = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
 _XERIAL_BLOCK_BYTES = 32 * 1024
+_LZ4_LIKELY_RATIO = 4
+_LZ4_FIRST_BYTES = 64 * 1024
+
+# A zstd context is dear to make and must not be used by two threads at once.
+_of_thread = threading.local()
 
 
 class Codec(IntEnum):
@@ -140,17 +146,24 @@ def _append_snappy_block(plain: bytearray, block: memoryview, max_bytes: int) ->
         raise CorruptBatchError(f"not snappy data: {error}") from error
 
 
-def _decompress_lz4(data: ReadableBuffer, max_bytes: int) -> bytes:
+def _decompress_lz4(data: ReadableBuffer, max_bytes: int) -> bytearray:
     import lz4.frame
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
-    try:
-        plain = decompressor.decompress(data, max_length=max_bytes + 1)
-    except RuntimeError as error:
-        raise CorruptBatchError(f"not an LZ4 frame: {error}") from error
-    _check_size(len(plain), max_bytes)
-    if not decompressor.eof:
-        raise CorruptBatchError("LZ4 data ends within its frame")
+    plain = bytearray()
+    # The library allocates what it may yield at most: a likely size first, more only where there is more.
+    allowance = max(_LZ4_LIKELY_RATIO * len(data), _LZ4_FIRST_BYTES)
+    while not decompressor.eof:
+        try:
+            piece = decompressor.decompress(data, max_length=min(allowance, max_bytes + 1 - len(plain)))
+        except RuntimeError as error:
+            raise CorruptBatchError(f"not an LZ4 frame: {error}") from error
+        plain += piece
+        _check_size(len(plain), max_bytes)
+        if not decompressor.eof and (decompressor.needs_input or not piece):
+            raise CorruptBatchError("LZ4 data ends within its frame")
+        allowance *= 4
+        data = b""
     if decompressor.unused_data:
         raise CorruptBatchError("bytes follow the LZ4 frame")
     return plain
@@ -159,10 +172,12 @@ def _decompress_lz4(data: ReadableBuffer, max_bytes: int) -> bytes:
 def _decompress_zstd(data: ReadableBuffer, max_bytes: int) -> bytes:
     import zstandard
 
+    if not hasattr(_of_thread, "zstd"):
+        _of_thread.zstd = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _of_thread.zstd
     try:
         # The limit given to the library holds only for frames that do not tell their size.
         _check_size(zstandard.frame_content_size(data), max_bytes)
-        decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(data, max_output_size=max(max_bytes, 1), allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptBatchError(f"not a zstd frame of at most {max_bytes} bytes: {error}") from error

@@ -1,0 +1,221 @@
+"""Client connections to brokers, opened when first asked for and shared: many requests are under way on each.
+
+Owns the connections and their reading tasks for as long as the pool's block runs. A server answers the requests of one
+connection in order, so whoever sends requests that wait (long polls) gives them a `lane` of their own: each lane of an
+address is a connection of its own.
+
+Invariants:
+- Every request ends by its deadline: with the response, NetworkError, ProtocolError or DeadlineExceededError.
+- Versions are negotiated once per connection: the highest that both ends know (KIP-35, KIP-511).
+- A request that failed may have been carried out. A connection on which a deadline passed, a request was cut off or the
+  answer was garbage is closed, and all that waits on it is told so. The next request opens a new one.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError, ProtocolError
+from pipeline.model import HostPort
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.transport import SocketTransport, connect
+from pipeline.protocol.api import API
+from pipeline.protocol.connection import ClientConnection
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from pipeline.protocol.messages.produce import ProduceRequest
+from pipeline.protocol.schema import Message
+
+SOFTWARE_NAME = "pipeline"
+SOFTWARE_VERSION = "0.1.0"
+
+VersionRange = tuple[int, int]
+"""First and last version, both included."""
+
+
+@dataclass(slots=True)
+class _Reply:
+    """What a request waits for."""
+
+    arrived: trio.Event = field(default_factory=trio.Event)
+    response: Message | None = None
+    error: PipelineError | None = None
+
+
+class _Connection:
+    """One open connection: a machine, a socket, and who waits for answers, in order."""
+
+    def __init__(self, address: HostPort, transport: SocketTransport, client_id: str) -> None:
+        self._address = address
+        self._transport = transport
+        self._machine = ClientConnection(client_id)
+        self._waiting: deque[_Reply] = deque()
+        self._sending = trio.StrictFIFOLock()
+        self._failure: PipelineError | None = None
+        self._versions: Mapping[int, VersionRange] = {}
+        self.features: Mapping[str, VersionRange] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._failure is None
+
+    async def negotiate(self) -> None:
+        """Ask for the server's versions and features."""
+        newest = API[ApiVersionsRequest.API_KEY].max_version
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        response = await self.exchange(request, newest)
+        if isinstance(response, ApiVersionsResponse) and response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            known = [key.max_version for key in response.api_keys if key.api_key == ApiVersionsRequest.API_KEY]
+            response = await self.exchange(request, min(newest, *known) if known else 0)
+        if not isinstance(response, ApiVersionsResponse):
+            raise ProtocolError(f"{self._address} answered ApiVersions with something else")
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(response.error_code)
+        self._versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        self.features = {key.name: (key.min_version, key.max_version) for key in response.supported_features}
+
+    def version_for(self, message: Message) -> int:
+        """The highest version that both ends know. Raises KafkaError where there is none."""
+        first, last = message.VERSIONS
+        served_first, served_last = self._versions.get(message.API_KEY, (0, -1))
+        version = min(last, served_last)
+        if version < max(first, served_first):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self._address} serves versions {served_first} to {served_last} of {type(message).__name__}, "
+                f"this client knows {first} to {last}",
+            )
+        return version
+
+    async def exchange(self, message: Message, version: int) -> Message | None:
+        """Send, and wait for the answer; None for what gets none."""
+        expects_response = not (isinstance(message, ProduceRequest) and message.acks == 0)
+        reply = _Reply()
+        async with self._sending:
+            if self._failure is not None:
+                raise _again(self._failure)
+            _, pieces = self._machine.encode_request(message, version, expect_response=expects_response)
+            if expects_response:
+                self._waiting.append(reply)
+            try:
+                await self._transport.send(pieces)
+            except NetworkError as error:
+                self.fail(error)
+                raise
+            except BaseException:
+                self.fail(NetworkError(f"a request to {self._address} was cut off"))
+                raise
+        if not expects_response:
+            return None
+        await reply.arrived.wait()
+        if reply.error is not None:
+            raise _again(reply.error)
+        return reply.response
+
+    async def read(self) -> None:
+        """Hand out answers until the connection ends."""
+        try:
+            while True:
+                received = await self._transport.receive_into(self._machine.get_buffer())
+                if received == 0:
+                    raise NetworkError(f"{self._address} closed the connection")
+                self._machine.bytes_received(received)
+                while (answer := self._machine.next_response()) is not None:
+                    reply = self._waiting.popleft()
+                    reply.response = answer[1]
+                    reply.arrived.set()
+        except (NetworkError, ProtocolError) as error:
+            self.fail(error)
+        except BaseException:
+            self.fail(NetworkError("the connection pool is closed"))
+            raise
+
+    def fail(self, error: PipelineError) -> None:
+        """Close, and tell all who wait."""
+        if self._failure is None:
+            self._failure = error
+            self._transport.close()
+            while self._waiting:
+                reply = self._waiting.popleft()
+                reply.error = error
+                reply.arrived.set()
+
+
+def _again(error: PipelineError) -> PipelineError:
+    """A fresh exception for each who is told: one object raised in several tasks would mix up their tracebacks."""
+    fresh = type(error)(*error.args)
+    fresh.__cause__ = error
+    return fresh
+
+
+class ConnectionPool:
+    """Made by `open_connection_pool`."""
+
+    def __init__(self, client_id: str, nursery: trio.Nursery) -> None:
+        self._client_id = client_id
+        self._nursery = nursery
+        self._connections: dict[tuple[HostPort, str], _Connection] = {}
+        self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
+
+    async def request(self, address: HostPort, message: Message, *, timeout_s: float, lane: str = "") -> Any:
+        """Send a request and return its response (None for Produce with acks=0), connecting first if need be.
+
+        Raises NetworkError, DeadlineExceededError, ProtocolError; KafkaError if no version is known to both ends.
+        """
+        connection: _Connection | None = None
+        with trio.move_on_after(timeout_s):
+            connection = await self._connection(address, lane)
+            return await connection.exchange(message, connection.version_for(message))
+        late = DeadlineExceededError(f"{type(message).__name__} to {address} got no answer within {timeout_s:g} s")
+        if connection is not None:
+            connection.fail(NetworkError(str(late)))
+        raise late
+
+    async def features(self, address: HostPort, *, timeout_s: float) -> Mapping[str, VersionRange]:
+        """What the server says it can do beyond the api versions (KIP-584). Raises as `request`."""
+        with trio.move_on_after(timeout_s):
+            return (await self._connection(address, "")).features
+        raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:g} s")
+
+    async def _connection(self, address: HostPort, lane: str) -> _Connection:
+        key = (address, lane)
+        known = self._connections.get(key)
+        if known is not None and known.is_open:
+            return known
+        async with self._opening.setdefault(key, trio.Lock()):
+            known = self._connections.get(key)
+            if known is not None and known.is_open:
+                return known
+            opened = _Connection(address, await connect(address), self._client_id)
+            self._nursery.start_soon(opened.read)
+            try:
+                await opened.negotiate()
+            except BaseException as error:
+                opened.fail(error if isinstance(error, PipelineError) else NetworkError(f"{address}: not negotiated"))
+                raise
+            self._connections[key] = opened
+            return opened
+
+    async def aclose(self) -> None:
+        """Close all connections; what waits on them gets NetworkError."""
+        for connection in self._connections.values():
+            connection.fail(NetworkError("the connection pool is closed"))
+        self._connections.clear()
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def open_connection_pool(client_id: str) -> AsyncGenerator[ConnectionPool, None]:
+    """A pool whose connections live as long as the block."""
+    with unwrapped_errors():
+        async with trio.open_nursery() as nursery:
+            pool = ConnectionPool(client_id, nursery)
+            try:
+                yield pool
+            finally:
+                nursery.cancel_scope.cancel()

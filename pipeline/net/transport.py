@@ -1,0 +1,120 @@
+"""A connected socket as the rest of the package uses it: receive into a buffer, send pieces, of which some are files.
+
+Owns the socket. The operations try first and wait only when the kernel says so, so a busy connection costs no trip
+through the scheduler; to stay fair, a receiver gives way after `FAIR_SHARE_BYTES`.
+"""
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+
+import trio
+
+from pipeline.errors import NetworkError
+from pipeline.model import FileRegion, HostPort
+
+Piece = bytes | bytearray | memoryview | FileRegion
+
+FAIR_SHARE_BYTES = 256 * 1024
+MAX_BUFFERS_PER_CALL = 512
+
+
+class SocketTransport:
+    """A connected TCP socket. Closing it wakes whoever waits on it with NetworkError."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._unshared_bytes = 0
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Fill the front of `buffer`; 0 when the peer has ended its side. Raises NetworkError."""
+        try:
+            while True:
+                try:
+                    received = self._socket.recv_into(buffer)
+                except BlockingIOError:
+                    self._unshared_bytes = 0
+                    await trio.lowlevel.wait_readable(self._socket)
+                    continue
+                break
+        except (OSError, trio.ClosedResourceError) as error:
+            raise NetworkError(f"connection lost: {error}") from error
+        self._unshared_bytes += received
+        if self._unshared_bytes > FAIR_SHARE_BYTES:
+            self._unshared_bytes = 0
+            await trio.lowlevel.checkpoint()
+        return received
+
+    async def send(self, pieces: Sequence[Piece]) -> None:
+        """Send all pieces in order. Cancelled half way, the connection is of no use any more: close it."""
+        buffers: list[bytes | bytearray | memoryview] = []
+        try:
+            for piece in pieces:
+                if isinstance(piece, FileRegion):
+                    if buffers:
+                        await self._send_buffers(buffers, socket.MSG_MORE)
+                        buffers = []
+                    await self._send_file(piece)
+                else:
+                    buffers.append(piece)
+            if buffers:
+                await self._send_buffers(buffers, 0)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise NetworkError(f"connection lost: {error}") from error
+
+    async def _send_buffers(self, buffers: list[bytes | bytearray | memoryview], flags: int) -> None:
+        first = 0
+        while first < len(buffers):
+            batch = buffers[first : first + MAX_BUFFERS_PER_CALL]
+            try:
+                sent = self._socket.sendmsg(batch, (), flags)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            while first < len(buffers) and sent >= len(buffers[first]):
+                sent -= len(buffers[first])
+                first += 1
+            if sent:
+                buffers[first] = memoryview(buffers[first])[sent:]
+
+    async def _send_file(self, region: FileRegion) -> None:
+        source = region.file.fileno()
+        position, remaining = region.position, region.size
+        while remaining:
+            try:
+                sent = os.sendfile(self._socket.fileno(), source, position, remaining)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            if sent == 0:
+                raise OSError(errno.EIO, "the file ends before the region does")
+            position += sent
+            remaining -= sent
+
+    def close(self) -> None:
+        """Close at once. Closing twice does nothing."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+async def connect(address: HostPort) -> SocketTransport:
+    """Connect to the first address of the host that answers. Raises NetworkError."""
+    try:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+    except OSError as error:
+        raise NetworkError(f"cannot connect to {address}: {_reason(error)}") from error
+    return SocketTransport(socket.socket(fileno=stream.socket.detach()))
+
+
+def _reason(error: OSError) -> str:
+    """The innermost cause: trio wraps the failures of all the addresses it tried."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return str(cause)

@@ -1,0 +1,30 @@
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+
+from pipeline.model import HostPort
+from pipeline.net.server import Handler, Server, ServerConfig, bound_port, open_listeners
+from pipeline.protocol.api import API
+
+Serve = Callable[..., AbstractAsyncContextManager[tuple[HostPort, Server]]]
+
+
+@pytest.fixture
+def serve() -> Serve:
+    @asynccontextmanager
+    async def serve(
+        handle: Handler, *, max_request_bytes: int = 4_000_000, max_connections: int = 10, max_idle_s: float = 60
+    ) -> AsyncIterator[tuple[HostPort, Server]]:
+        config = ServerConfig(
+            max_request_bytes=max_request_bytes, max_connections=max_connections, max_idle_s=max_idle_s
+        )
+        server = Server(handle, API, config)
+        listeners = await open_listeners(HostPort("127.0.0.1", 0))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, listeners)
+            yield HostPort("127.0.0.1", bound_port(listeners)), server
+            nursery.cancel_scope.cancel()
+
+    return serve

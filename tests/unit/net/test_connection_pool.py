@@ -1,0 +1,160 @@
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.errors import DeadlineExceededError, NetworkError
+from pipeline.model import HostPort
+from pipeline.net.connection_pool import open_connection_pool
+from pipeline.net.server import Peer, bound_port, open_listeners
+from pipeline.protocol.connection import Request
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pipeline.protocol.messages.produce import ProduceRequest
+from pipeline.protocol.schema import Message
+
+VERSIONS = ApiVersionsResponse(
+    api_keys=(
+        ApiVersion(api_key=18, min_version=0, max_version=3),
+        ApiVersion(api_key=3, min_version=0, max_version=5),
+        ApiVersion(api_key=0, min_version=3, max_version=7),
+        ApiVersion(api_key=20, min_version=90, max_version=99),
+    ),
+    supported_features=(SupportedFeatureKey(name="feature", min_version=1, max_version=2),),
+)
+
+
+def metadata_of(name: str) -> MetadataRequest:
+    return MetadataRequest(topics=(MetadataRequestTopic(name=name),))
+
+
+def handle(request: Request[Message], peer: Peer) -> Any:
+    match request.body:
+        case ApiVersionsRequest():
+            return VERSIONS
+        case MetadataRequest(topics=topics):
+            assert request.api_version == 5
+            assert topics
+            name = topics[0].name
+            return wait_for_ever() if name == "never" else MetadataResponse(cluster_id=name)
+    return None
+
+
+async def wait_for_ever() -> MetadataResponse:
+    await trio.sleep_forever()
+    return MetadataResponse()
+
+
+async def test_requests_share_a_connection_and_get_their_own_answers(serve: Any) -> None:
+    async with serve(handle) as (address, server), open_connection_pool("test") as pool:
+        answers: dict[str, str] = {}
+
+        async def ask(name: str) -> None:
+            answers[name] = (await pool.request(address, metadata_of(name), timeout_s=10)).cluster_id
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(ask, f"t{number}")
+        assert answers == {f"t{number}": f"t{number}" for number in range(50)}
+        assert server.statistics.accepted == 1
+        await pool.request(address, metadata_of("t"), timeout_s=10, lane="fetch")
+        assert server.statistics.accepted == 2
+        assert await pool.features(address, timeout_s=10) == {"feature": (1, 2)}
+
+
+async def test_acks_0_returns_at_once(serve: Any) -> None:
+    async with serve(handle) as (address, _), open_connection_pool("test") as pool:
+        assert await pool.request(address, ProduceRequest(acks=0), timeout_s=10) is None
+        response = await pool.request(address, metadata_of("after"), timeout_s=10)
+        assert response.cluster_id == "after"
+
+
+async def test_a_missed_deadline_closes_the_connection_and_the_next_request_opens_another(serve: Any) -> None:
+    async with serve(handle) as (address, server), open_connection_pool("test") as pool:
+        failures: list[Exception] = []
+
+        async def ask_patiently() -> None:
+            try:
+                await pool.request(address, metadata_of("behind"), timeout_s=10)
+            except NetworkError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+
+            async def ask_hastily() -> None:
+                with pytest.raises(DeadlineExceededError):
+                    await pool.request(address, metadata_of("never"), timeout_s=0.1)
+
+            nursery.start_soon(ask_hastily)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ask_patiently)
+        assert len(failures) == 1
+        assert (await pool.request(address, metadata_of("t"), timeout_s=10)).cluster_id == "t"
+        assert server.statistics.accepted == 2
+
+
+async def test_a_cancelled_request_leaves_the_connection_usable(serve: Any) -> None:
+    release = trio.Event()
+
+    async def answer_when_released() -> MetadataResponse:
+        await release.wait()
+        return MetadataResponse(cluster_id="released")
+
+    def hold(request: Request[Message], peer: Peer) -> Any:
+        if isinstance(request.body, MetadataRequest) and request.body.topics[0].name == "held":  # type: ignore[index]
+            return answer_when_released()
+        return handle(request, peer)
+
+    async with serve(hold) as (address, server), open_connection_pool("test") as pool:
+        await pool.request(address, metadata_of("t"), timeout_s=10)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def ask() -> None:
+                    await pool.request(address, metadata_of("held"), timeout_s=10)
+
+                nursery.start_soon(ask)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        release.set()
+        assert (await pool.request(address, metadata_of("t"), timeout_s=10)).cluster_id == "t"
+        assert server.statistics.accepted == 1
+
+
+async def test_a_version_that_no_one_shares_is_refused_here(serve: Any) -> None:
+    from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest
+
+    async with serve(handle) as (address, _), open_connection_pool("test") as pool:
+        with pytest.raises(KafkaError) as raised:
+            await pool.request(address, DeleteTopicsRequest(), timeout_s=10)
+        assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_nobody_listens() -> None:
+    listeners = await open_listeners(HostPort("127.0.0.1", 0))
+    port = bound_port(listeners)
+    for listener in listeners:
+        await listener.aclose()
+    async with open_connection_pool("test") as pool:
+        with pytest.raises(NetworkError, match="cannot connect"):
+            await pool.request(HostPort("127.0.0.1", port), metadata_of("t"), timeout_s=10)
+
+
+async def test_errors_of_the_block_leave_it_as_they_are() -> None:
+    with pytest.raises(KeyError):
+        async with open_connection_pool("test"):
+            raise KeyError
+
+
+async def test_a_server_that_hangs_up_is_noticed(serve: Any) -> None:
+    async with open_connection_pool("test") as pool:
+        async with serve(handle) as (address, _):
+            await pool.request(address, metadata_of("t"), timeout_s=10)
+        with pytest.raises(NetworkError):
+            await pool.request(address, metadata_of("t"), timeout_s=10)

@@ -1,0 +1,202 @@
+"""A batch on its way from the accumulator to the broker. Pure.
+
+Invariants:
+- The bytes are built, compressed and given a sequence once, when the batch is first sent; a retry sends the same
+  bytes. Only a producer id that the broker will not take any more makes them stamped anew.
+- A batch has one outcome, set once; the deliveries of all its records are read from it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pipeline.errors import PipelineError
+from pipeline.model import TopicPartition
+from pipeline.records.batch import BatchHeader, read_header, set_base_offset, write_header
+from pipeline.records.builder import BatchBuilder
+
+UNKNOWN_OFFSET = -1
+NO_TIMESTAMP = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMetadata:
+    """Where a record is. `offset` is -1 with acks 0, and where the broker had the batch already but not its offset."""
+
+    topic_partition: TopicPartition
+    offset: int
+    timestamp_ms: int
+
+
+DeliveryCallback = Callable[[RecordMetadata | None, Exception | None], None]
+"""Called once per record with where it is, or with why it was not delivered."""
+
+
+class DeliveryError(PipelineError):
+    """A batch was not acknowledged. Says which, how old it was, how often it was tried, and the last error.
+
+    `outcome_unknown`: an answer was lost, so the broker may have it all the same.
+    """
+
+    def __init__(self, batch: "ProducerBatch", now_ms: int) -> None:
+        self.topic_partition = batch.topic_partition
+        self.record_count = batch.record_count
+        self.age_ms = now_ms - batch.created_ms
+        self.attempts = batch.attempts
+        self.outcome_unknown = batch.outcome_unknown
+        self.last_error = batch.last_error
+        maybe = "; it may have been written all the same" if batch.outcome_unknown else ""
+        super().__init__(
+            f"{self.topic_partition}: batch of {self.record_count} records not delivered, {self.age_ms} ms old, "
+            f"{self.attempts} attempts, last error: {self.last_error or 'none'}{maybe}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredBatch:
+    """A batch as the broker has it: `header.base_offset` is the acknowledged one (-1: not known)."""
+
+    topic_partition: TopicPartition
+    header: BatchHeader
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """What InitProducerId gave (KIP-98)."""
+
+    id: int
+    epoch: int
+
+
+class ProducerBatch:
+    """Records of one partition that travel together. `window` is the audit window of all of them, if there are any."""
+
+    __slots__ = (
+        "_builder",
+        "_callbacks",
+        "_listeners",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "charged_bytes",
+        "closed",
+        "created_ms",
+        "data",
+        "error",
+        "identity",
+        "is_done",
+        "last_error",
+        "log_append_time_ms",
+        "not_before_ms",
+        "outcome_unknown",
+        "record_count",
+        "topic_partition",
+        "window",
+    )
+
+    def __init__(
+        self, topic_partition: TopicPartition, builder: BatchBuilder, *, created_ms: int, window: int | None
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.created_ms = created_ms
+        self.window = window
+        self.charged_bytes = 0
+        self.record_count = 0
+        self.closed = False
+        self.data: bytearray | None = None
+        self.identity: ProducerIdentity | None = None
+        self.base_sequence = -1
+        self.attempts = 0
+        self.not_before_ms = 0
+        self.last_error: Exception | None = None
+        self.outcome_unknown = False
+        self.is_done = False
+        self.error: DeliveryError | None = None
+        self.base_offset = UNKNOWN_OFFSET
+        self.log_append_time_ms = NO_TIMESTAMP
+        self._builder: BatchBuilder | None = builder
+        self._callbacks: list[tuple[int, int, DeliveryCallback]] = []
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def builder(self) -> BatchBuilder:
+        """Where records are added, until the batch is stamped."""
+        if self._builder is None:
+            raise ValueError(f"{self.topic_partition}: the batch is built already")
+        return self._builder
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on the wire; before the batch is built, an upper bound for plain records."""
+        return len(self.data) if self.data is not None else self.charged_bytes
+
+    def add_callback(self, index: int, timestamp_ms: int, callback: DeliveryCallback) -> None:
+        """Have the record's callback called when the outcome is known."""
+        self._callbacks.append((index, timestamp_ms, callback))
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called once when the outcome is known, at once if it is."""
+        if self.is_done:
+            listener()
+        else:
+            self._listeners.append(listener)
+
+    def stamp(self, identity: ProducerIdentity | None, base_sequence: int) -> bytearray:
+        """The bytes to send, with this producer identity; built when called first."""
+        producer = identity or ProducerIdentity(-1, -1)
+        self.closed = True
+        if self.data is None:
+            self.data = self.builder.build(producer.id, producer.epoch, base_sequence)
+            self._builder = None
+        elif identity != self.identity or base_sequence != self.base_sequence:
+            header = read_header(self.data)
+            write_header(
+                self.data,
+                replace(header, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=base_sequence),
+            )
+        self.identity = identity
+        self.base_sequence = base_sequence
+        return self.data
+
+    def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
+        """Where the record at `index` is, once the batch was delivered."""
+        return RecordMetadata(
+            topic_partition=self.topic_partition,
+            offset=self.base_offset + index if self.base_offset >= 0 else UNKNOWN_OFFSET,
+            timestamp_ms=timestamp_ms if self.log_append_time_ms < 0 else self.log_append_time_ms,
+        )
+
+    def delivered(self, base_offset: int, log_append_time_ms: int) -> BatchHeader:
+        """Set the outcome: the broker has it. Returns the header with the acknowledged offset; tell() comes next."""
+        if self.data is None:
+            raise ValueError(f"{self.topic_partition}: a batch that was never built cannot be delivered")
+        header = read_header(self.data)
+        if base_offset >= 0:
+            set_base_offset(self.data, 0, base_offset)
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.is_done = True
+        return replace(header, base_offset=base_offset)
+
+    def failed(self, now_ms: int) -> DeliveryError:
+        """Set the outcome: not delivered. tell() comes next."""
+        self.error = DeliveryError(self, now_ms)
+        self.is_done = True
+        return self.error
+
+    def tell(self) -> list[Exception]:
+        """Call everybody who waits for the outcome, in the order of the records. Returns what callbacks raised."""
+        raised: list[Exception] = []
+        for index, timestamp_ms, callback in self._callbacks:
+            try:
+                if self.error is not None:
+                    callback(None, self.error)
+                else:
+                    callback(self.metadata(index, timestamp_ms), None)
+            except Exception as error:  # a callback's fault must not stop the producer
+                raised.append(error)
+        self._callbacks.clear()
+        for listener in self._listeners:
+            listener()
+        self._listeners.clear()
+        return raised

@@ -1,0 +1,209 @@
+"""The shell around the metadata: finds brokers, keeps the view fresh, sends requests to the right one.
+
+Owns the connections, for as long as `open_cluster` runs. Any number of producers and consumers share one cluster.
+Each wait is bounded by the deadline it was given or by a setting.
+"""
+
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+import trio
+
+from pipeline.client.background import background_tasks
+from pipeline.client.backoff import backoff_ms
+from pipeline.client.config import ClientConfig
+from pipeline.client.discovery import Discovery, from_bootstrap
+from pipeline.client.metadata import ClusterView, TopicView, merge
+from pipeline.errors import (
+    ConfigurationError,
+    CoordinationError,
+    DeadlineExceededError,
+    NetworkError,
+    PipelineError,
+    ProtocolError,
+)
+from pipeline.model import BrokerId, HostPort
+from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pipeline.protocol.schema import Message
+
+log = structlog.get_logger()
+
+UNREACHABLE = (NetworkError, DeadlineExceededError, ProtocolError)
+"""What a request to a broker raises when there is no answer that can be read; its outcome is unknown."""
+
+
+class Cluster:
+    """A cluster as its clients share it. Made by `open_cluster`."""
+
+    def __init__(self, config: ClientConfig, pool: ConnectionPool, discover: Discovery) -> None:
+        self.config = config
+        self.view = ClusterView()
+        self._pool = pool
+        self._discover = discover
+        self._topics: set[str] = set()
+        self._refreshing = trio.Lock()
+        self._refreshes_begun = 0
+        self._last_refreshed = 0
+        self._refresh_wanted = trio.Event()
+        self._view_replaced = trio.Event()
+
+    def track(self, topics: Iterable[str]) -> None:
+        """Have these topics in every further metadata refresh."""
+        new = set(topics) - self._topics
+        if new:
+            self._topics |= new
+            self.refresh_soon()
+
+    def refresh_soon(self) -> None:
+        """Have the metadata fetched again in the background; many calls make one refresh."""
+        self._refresh_wanted.set()
+
+    async def refresh(self, *, timeout_s: float | None = None) -> ClusterView:
+        """Fetch the metadata now, or share in a fetch that began after this call.
+
+        Raises NetworkError or DeadlineExceededError when no broker answered.
+        """
+        asked_at = self._refreshes_begun
+        deadline = trio.current_time() + self._api_timeout_s(timeout_s)
+        async with self._refreshing:
+            if self._last_refreshed <= asked_at:
+                self._refreshes_begun += 1
+                topics = tuple(MetadataRequestTopic(name=name) for name in sorted(self._topics))
+                request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+                response = await self.request_any(request, timeout_s=deadline - trio.current_time())
+                self.view = merge(self.view, response)
+                self._last_refreshed = self._refreshes_begun
+                self._view_replaced.set()
+                self._view_replaced = trio.Event()
+        return self.view
+
+    async def wait_for_new_view(self) -> None:
+        """Wait until the metadata was fetched again, for whatever reason: at the latest when it is old."""
+        await self._view_replaced.wait()
+
+    async def fetch_all_topics(self, *, timeout_s: float | None = None) -> ClusterView:
+        """A view of all topics of the cluster, apart from the shared one."""
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        response: MetadataResponse = await self.request_any(request, timeout_s=timeout_s)
+        return merge(ClusterView(), response)
+
+    async def topic(self, name: str, *, timeout_s: float | None = None) -> TopicView:
+        """The topic, once it exists and one of its partitions has a leader.
+
+        Raises KafkaError with what the cluster says of it when that does not come true in time.
+        """
+        topic = self.view.topics.get(name)
+        if topic is not None and topic.led_partitions:
+            return topic
+        self.track((name,))
+        deadline = trio.current_time() + self._api_timeout_s(timeout_s)
+        failures = 0
+        while True:
+            view = await self.refresh(timeout_s=deadline - trio.current_time())
+            topic = view.topics.get(name)
+            if topic is not None and topic.led_partitions:
+                return topic
+            code = view.errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
+            failures += 1
+            if not KafkaError(code).retriable or not await self.back_off(failures, deadline):
+                raise KafkaError(code, f"topic {name}")
+
+    async def request(self, broker: BrokerId, message: Message, *, timeout_s: float, lane: str = "") -> Any:
+        """Send to a broker and return its response; None for Produce with acks 0.
+
+        Requests that may wait at the broker have a `lane` of their own, lest others wait behind them. Raises what is
+        in UNREACHABLE, and KafkaError where broker and client have no version in common.
+        """
+        return await self._pool.request(self._address_of(broker), message, timeout_s=timeout_s, lane=lane)
+
+    async def request_any(self, message: Message, *, timeout_s: float | None = None) -> Any:
+        """Send to the first broker that answers: a known one, else one that discovery gives. Raises NetworkError."""
+        deadline = trio.current_time() + self._api_timeout_s(timeout_s)
+        failures = 0
+        while True:
+            last_error: Exception | None = None
+            for address in await self._candidates():
+                attempt_s = min(self.config.request_timeout_ms / 1000, deadline - trio.current_time())
+                if attempt_s <= 0:
+                    break
+                try:
+                    return await self._pool.request(address, message, timeout_s=attempt_s)
+                except UNREACHABLE as error:
+                    last_error = error
+            failures += 1
+            if not await self.back_off(failures, deadline):
+                raise NetworkError(f"no broker of the cluster answers, last error: {last_error}") from last_error
+
+    async def request_controller(self, message: Message, *, timeout_s: float) -> Any:
+        """Send to the controller, or to any broker where none is named. Raises NetworkError, DeadlineExceededError."""
+        controller = self.view.controller
+        if controller is None:
+            return await self.request_any(message, timeout_s=timeout_s)
+        return await self.request(controller, message, timeout_s=timeout_s)
+
+    async def features(self, broker: BrokerId) -> Mapping[str, tuple[int, int]]:
+        """What the broker says it can beyond the protocol's versions (KIP-584), as name to (lowest, highest)."""
+        return await self._pool.features(self._address_of(broker), timeout_s=self.config.request_timeout_ms / 1000)
+
+    async def back_off(self, failures: int, deadline: float) -> bool:
+        """Wait after the n-th failure in a row; False at once if the deadline (trio's clock) would pass meanwhile."""
+        delay_s = backoff_ms(failures, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms) / 1000
+        if trio.current_time() + delay_s >= deadline:
+            return False
+        await trio.sleep(delay_s)
+        return True
+
+    async def keep_fresh(self) -> None:
+        """Refresh when asked to and when the metadata is old, for ever; failures are logged and repeated."""
+        failures = 0
+        while True:
+            with trio.move_on_after(self.config.metadata_max_age_ms / 1000):
+                await self._refresh_wanted.wait()
+            self._refresh_wanted = trio.Event()
+            try:
+                await self.refresh()
+                failures = 0
+            except (PipelineError, KafkaError) as error:
+                failures += 1
+                self._refresh_wanted.set()
+                log.warning("metadata_refresh_failed", error=str(error))
+            await self.back_off(max(failures, 1), math.inf)
+
+    def _address_of(self, broker: BrokerId) -> HostPort:
+        endpoint = self.view.brokers.get(broker)
+        if endpoint is None:
+            raise NetworkError(f"broker {broker} is not registered")
+        return endpoint.address
+
+    async def _candidates(self) -> list[HostPort]:
+        """Known brokers first, those of discovery after them (KIP-899)."""
+        candidates = dict.fromkeys(broker.address for broker in self.view.brokers.values())
+        try:
+            candidates.update(dict.fromkeys(await self._discover()))
+        except CoordinationError as error:
+            log.warning("discovery_failed", error=str(error))
+        return list(candidates)
+
+    def _api_timeout_s(self, timeout_s: float | None) -> float:
+        return self.config.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
+
+
+@asynccontextmanager
+async def open_cluster(config: ClientConfig, *, discover: Discovery | None = None) -> AsyncIterator[Cluster]:
+    """The cluster behind `config.bootstrap`, or behind `discover` (see `discovery.py`), until the block ends.
+
+    Connects when first used. Raises ConfigurationError when there is nowhere to begin.
+    """
+    if discover is None:
+        if not config.bootstrap:
+            raise ConfigurationError("bootstrap.servers", "is empty: name at least one broker as host:port")
+        discover = from_bootstrap(config.bootstrap)
+    async with open_connection_pool(config.client_id) as pool, background_tasks() as nursery:
+        cluster = Cluster(config, pool, discover)
+        nursery.start_soon(cluster.keep_fresh)
+        yield cluster

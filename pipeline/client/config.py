@@ -1,0 +1,135 @@
+"""Settings of cluster, producer and consumer: frozen values, checked once when they are built.
+
+Fields bear the names of Kafka's client settings with `_` for `.`; an error names the key in Kafka's spelling. Every
+setting has a lower and an upper bound, so that no wait is endless and no buffer unbounded.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+from pipeline.records.builder import Header
+from pipeline.records.compression import Codec
+
+MAX_TIMEOUT_MS = 24 * 3600 * 1000
+MAX_BUFFER_BYTES = 8 * 1024**3
+MAX_FIELD_BYTES = 2**31 - 1
+
+
+class Acks(IntEnum):
+    """Who must have a batch before it counts as delivered."""
+
+    NONE = 0
+    LEADER = 1
+    ALL = -1
+
+
+class OffsetReset(Enum):
+    """Where a consumer goes on when the offset it asks for is not in the log any more."""
+
+    NONE = "none"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+def _require_between(settings: object, bounds: dict[str, tuple[int, int]]) -> None:
+    for name, (lowest, highest) in bounds.items():
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be from {lowest} to {highest}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """How to reach a cluster. `bootstrap` may be empty where another discovery is given to `open_cluster`."""
+
+    bootstrap: tuple[HostPort, ...] = ()
+    client_id: str = "pipeline"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        _require_between(
+            self,
+            {
+                "request_timeout_ms": (1, MAX_TIMEOUT_MS),
+                "default_api_timeout_ms": (1, MAX_TIMEOUT_MS),
+                "retry_backoff_ms": (1, 60_000),
+                "retry_backoff_max_ms": (self.retry_backoff_ms, 600_000),
+                "metadata_max_age_ms": (1, MAX_TIMEOUT_MS),
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How records become batches and how hard delivery is tried.
+
+    `batch_size` counts bytes before compression. `max_in_flight` counts requests under way to one broker. With
+    `window_ms` no batch holds records of two windows. `record_headers` are added to every record.
+    """
+
+    linger_ms: int = 5
+    batch_size: int = 64 * 1024
+    buffer_memory: int = 32 * 1024 * 1024
+    max_request_size: int = 1024 * 1024
+    max_block_ms: int = 60_000
+    max_in_flight: int = 5
+    acks: Acks = Acks.ALL
+    compression: Codec = Codec.NONE
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+    idempotence: bool = True
+    record_headers: tuple[Header, ...] = ()
+    window_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        _require_between(
+            self,
+            {
+                "linger_ms": (0, 600_000),
+                "batch_size": (1, 256 * 1024 * 1024),
+                "buffer_memory": (self.batch_size, MAX_BUFFER_BYTES),
+                "max_request_size": (1024, MAX_FIELD_BYTES),
+                "max_block_ms": (0, MAX_TIMEOUT_MS),
+                "max_in_flight": (1, 100),
+                "request_timeout_ms": (1, MAX_TIMEOUT_MS),
+                "delivery_timeout_ms": (self.linger_ms, MAX_TIMEOUT_MS),
+            },
+        )
+        if self.window_ms is not None:
+            _require_between(self, {"window_ms": (1, MAX_TIMEOUT_MS * 366)})
+        if self.idempotence and self.acks is not Acks.ALL:
+            raise ConfigurationError("enable.idempotence", "needs acks=all; turn it off to use acks 0 or 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """How much is fetched ahead.
+
+    For each broker at most one response of about `max_bytes` waits to be polled while the next one is on its way.
+    """
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 16 * 1024 * 1024
+    max_partition_bytes: int = 4 * 1024 * 1024
+    auto_offset_reset: OffsetReset = OffsetReset.NONE
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        _require_between(
+            self,
+            {
+                "max_wait_ms": (0, 600_000),
+                "min_bytes": (0, MAX_FIELD_BYTES),
+                "max_bytes": (1, MAX_FIELD_BYTES),
+                "max_partition_bytes": (1, MAX_FIELD_BYTES),
+            },
+        )

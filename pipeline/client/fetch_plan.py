@@ -1,0 +1,188 @@
+"""What to fetch next from a broker, and what its answer means for each partition. Pure; `consumer.py` acts.
+
+Invariants:
+- A partition's fetch position moves only past whole batches that were handed on, so after any failure the same
+  position is asked for again: nothing is skipped, and batches wholly before it are cut off: nothing is repeated.
+- An answer counts only for the position it was asked for; a seek in between makes it void.
+- Each request begins with another partition, so that a full response starves none (KIP-74).
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from pipeline.client.config import ConsumerConfig
+from pipeline.errors import CorruptBatchError
+from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from pipeline.records.batch import iterate_headers, verify_crc
+
+_LEADER_MOVED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBatches:
+    """Whole record batches as the broker sent them, payload closed. `data` is a view that stays valid.
+
+    The first batch may begin before `position`, which was asked for: its records before it are to be skipped.
+    `next_offset` is where to go on.
+    """
+
+    topic_partition: TopicPartition
+    data: memoryview
+    position: int
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+@dataclass(slots=True)
+class FetchState:
+    """A partition that is being fetched. A seek replaces the whole state."""
+
+    topic_partition: TopicPartition
+    offset: int
+    """The next one to fetch."""
+    position: int
+    """The next one to hand out."""
+    topic_id: uuid.UUID | None = None
+    """The topic the offsets belong to, once known."""
+    not_before_ms: int = 0
+    failures: int = 0
+    unknown_since_ms: int | None = None
+    parked: bool = False
+    """Rests until it is sought or assigned anew."""
+    high_watermark: int | None = None
+
+
+class FetchVerdict(Enum):
+    """What an answer means for one partition."""
+
+    DATA = auto()
+    NOTHING_NEW = auto()
+    RETRY = auto()
+    LEADER_MOVED = auto()
+    OUT_OF_RANGE = auto()
+    FATAL = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOutcome:
+    """The verdict, with the batches or the error it is about."""
+
+    verdict: FetchVerdict
+    batches: FetchedBatches | None = None
+    error: Exception | None = None
+
+
+def fetch_request(
+    states: Sequence[FetchState], topic_ids: Mapping[str, uuid.UUID], config: ConsumerConfig
+) -> FetchRequest:
+    """One request for these partitions, in this order. No fetch session (KIP-227): each request is complete."""
+    topics: dict[str, list[FetchPartition]] = {}
+    for state in states:
+        topics.setdefault(state.topic_partition.topic, []).append(
+            FetchPartition(
+                partition=state.topic_partition.partition,
+                fetch_offset=state.offset,
+                partition_max_bytes=min(config.max_partition_bytes, config.max_bytes),
+            )
+        )
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=config.max_wait_ms,
+        min_bytes=config.min_bytes,
+        max_bytes=config.max_bytes,
+        session_id=0,
+        session_epoch=-1,
+        topics=tuple(
+            FetchTopic(topic=topic, topic_id=topic_ids[topic], partitions=tuple(partitions))
+            for topic, partitions in topics.items()
+        ),
+    )
+
+
+def rotate(states: Sequence[FetchState], turn: int) -> list[FetchState]:
+    """The states in the order of this turn; topics stay together, as the request groups by topic."""
+    first = turn % len(states) if states else 0
+    return [*states[first:], *states[:first]]
+
+
+def fetch_answers(
+    response: FetchResponse, topic_ids: Mapping[str, uuid.UUID]
+) -> Iterable[tuple[TopicPartition, PartitionData]]:
+    """Each partition of a response, named also where the response names topics by id."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    for topic in response.responses:
+        name = topic.topic or names.get(topic.topic_id)
+        if name is not None:
+            for partition in topic.partitions:
+                yield TopicPartition(name, partition.partition_index), partition
+
+
+def judge(topic_partition: TopicPartition, asked_offset: int, data: PartitionData) -> FetchOutcome:
+    """What the broker's answer to a fetch at `asked_offset` means. Changes nothing."""
+    code = ErrorCode.of(data.error_code)
+    if code is ErrorCode.NONE:
+        return _judge_data(topic_partition, asked_offset, data)
+    error = KafkaError(code, str(topic_partition))
+    if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        return FetchOutcome(verdict=FetchVerdict.OUT_OF_RANGE, error=error)
+    if code in _LEADER_MOVED:
+        return FetchOutcome(verdict=FetchVerdict.LEADER_MOVED, error=error)
+    return FetchOutcome(verdict=FetchVerdict.RETRY if error.retriable else FetchVerdict.FATAL, error=error)
+
+
+def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionData) -> FetchOutcome:
+    records = data.records
+    if not isinstance(records, memoryview):  # a decoded response has a view or nothing
+        return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW)
+    try:
+        start, end, next_offset = _cut(records, offset)
+    except CorruptBatchError as error:
+        return FetchOutcome(verdict=FetchVerdict.FATAL, error=error)
+    if start == end:
+        return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW)
+    batches = FetchedBatches(
+        topic_partition=topic_partition,
+        data=records[start:end],
+        position=offset,
+        next_offset=next_offset,
+        high_watermark=data.high_watermark,
+        log_start_offset=data.log_start_offset,
+    )
+    return FetchOutcome(verdict=FetchVerdict.DATA, batches=batches)
+
+
+def _cut(view: memoryview, offset: int) -> tuple[int, int, int]:
+    """Start and end of the whole batches that reach `offset` or beyond, checksums verified, and the offset after."""
+    start = end = 0
+    next_offset = offset
+    for position, header in iterate_headers(view):
+        end = position + header.size_bytes
+        if header.next_offset <= offset:
+            start = end
+            continue
+        verify_crc(view, position, header)
+        next_offset = header.next_offset
+    return start, end, next_offset

@@ -1,0 +1,121 @@
+"""What a client knows of a cluster, as values: brokers, topics, leaders. Pure; `cluster.py` fetches and replaces them.
+
+Invariants:
+- A view is never changed, a newer one replaces it.
+- The leader epoch of a partition never falls while the topic's id stays, so that a broker that lags behind cannot
+  send the client back to a leader that was deposed (KAFKA-7440).
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pipeline.model import NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """A partition; `leader` is None while there is none."""
+
+    leader: BrokerId | None
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    replicas: tuple[BrokerId, ...] = ()
+    isr: tuple[BrokerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic that exists. `id` is the zero UUID where the cluster knows no topic ids."""
+
+    name: str
+    id: uuid.UUID = NO_TOPIC_ID
+    is_internal: bool = False
+    partitions: Mapping[int, PartitionView] = field(default_factory=dict)
+
+    @property
+    def led_partitions(self) -> list[int]:
+        """Numbers of the partitions that have a leader, in order."""
+        return [number for number, partition in sorted(self.partitions.items()) if partition.leader is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """One state of a cluster as some broker told it. `errors`: why a topic asked for is not among `topics`."""
+
+    cluster_id: str | None = None
+    controller: BrokerId | None = None
+    brokers: Mapping[BrokerId, BrokerEndpoint] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    errors: Mapping[str, ErrorCode] = field(default_factory=dict)
+
+    def leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
+        """The broker that leads the partition, None while unknown, without leader or not registered."""
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None:
+            return None
+        partition = topic.partitions.get(topic_partition.partition)
+        if partition is None or partition.leader not in self.brokers:
+            return None
+        return partition.leader
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, uuid.UUID]:
+        """The ids of these topics, the zero UUID for those that are not known or have none."""
+        return {name: self.topics[name].id if name in self.topics else NO_TOPIC_ID for name in topics}
+
+
+def merge(view: ClusterView, response: MetadataResponse) -> ClusterView:
+    """The view after a Metadata response: its brokers replace all, its topics those it names."""
+    topics = dict(view.topics)
+    errors = dict(view.errors)
+    for topic in response.topics:
+        if topic.name is None:
+            continue
+        if topic.error_code == ErrorCode.NONE:
+            topics[topic.name] = _merge_topic(topics.get(topic.name), topic)
+            errors.pop(topic.name, None)
+        else:
+            errors[topic.name] = ErrorCode.of(topic.error_code)
+            if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+                topics.pop(topic.name, None)
+    brokers = {BrokerId(broker.node_id): _endpoint(broker) for broker in response.brokers}
+    return replace(
+        view,
+        cluster_id=response.cluster_id or view.cluster_id,
+        controller=BrokerId(response.controller_id) if response.controller_id in brokers else None,
+        brokers=brokers or view.brokers,
+        topics=topics,
+        errors=errors,
+    )
+
+
+def _endpoint(broker: MetadataResponseBroker) -> BrokerEndpoint:
+    return BrokerEndpoint(id=BrokerId(broker.node_id), address=HostPort(broker.host, broker.port), rack=broker.rack)
+
+
+def _merge_topic(known: TopicView | None, told: MetadataResponseTopic) -> TopicView:
+    same_topic = known is not None and known.id == told.topic_id
+    partitions = {}
+    for partition in told.partitions:
+        before = known.partitions.get(partition.partition_index) if known is not None and same_topic else None
+        after = _partition_view(partition)
+        stale = before is not None and 0 <= after.leader_epoch < before.leader_epoch
+        partitions[partition.partition_index] = before if before is not None and stale else after
+    return TopicView(name=told.name or "", id=told.topic_id, is_internal=told.is_internal, partitions=partitions)
+
+
+def _partition_view(partition: MetadataResponsePartition) -> PartitionView:
+    return PartitionView(
+        leader=BrokerId(partition.leader_id) if partition.leader_id >= 0 else None,
+        leader_epoch=LeaderEpoch(partition.leader_epoch),
+        replicas=tuple(BrokerId(replica) for replica in partition.replica_nodes),
+        isr=tuple(BrokerId(replica) for replica in partition.isr_nodes),
+    )

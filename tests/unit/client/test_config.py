@@ -1,0 +1,34 @@
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+
+from pipeline.client.config import Acks, ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.errors import ConfigurationError
+
+Build = Callable[..., object]
+
+
+@pytest.mark.parametrize("build", [ClientConfig, ProducerConfig, ConsumerConfig])
+def test_every_number_has_bounds(build: Build) -> None:
+    defaults = build()
+    for field in fields(defaults):  # type: ignore[arg-type]
+        value = getattr(defaults, field.name)
+        if isinstance(value, bool) or type(value) is not int:
+            continue
+        for bad in (-1, 2**63, "1"):
+            with pytest.raises(ConfigurationError, match=r"must be from") as caught:
+                build(**{field.name: bad})
+            assert caught.value.key.replace(".", "_") == field.name
+
+
+def test_window_has_bounds_when_given() -> None:
+    assert ProducerConfig(window_ms=1).window_ms == 1
+    with pytest.raises(ConfigurationError, match=r"window\.ms"):
+        ProducerConfig(window_ms=0)
+
+
+def test_idempotence_needs_all_acks() -> None:
+    with pytest.raises(ConfigurationError, match=r"enable\.idempotence.*acks=all"):
+        ProducerConfig(acks=Acks.LEADER)
+    assert ProducerConfig(acks=Acks.LEADER, idempotence=False).acks is Acks.LEADER

@@ -1,0 +1,115 @@
+"""`pipeline audit`: what was counted at every step, and whether it agrees."""
+
+import time
+import urllib.parse
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Json, wall_clock
+from pipeline.cli.service import Config, read_json, run_service
+from pipeline.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from pipeline.audit.server import ReadRoutes
+    from pipeline.client.cluster import Cluster
+
+app = typer.Typer(no_args_is_help=True, help="What was counted at every step, and whether it agrees.")
+
+POLL_INTERVAL_S = 0.5
+STAGES = ("produced", "live", "replica", "loaded")
+
+
+@app.command()
+def start(config: Config) -> None:
+    """Run the audit service in the foreground; see docs/audit.md for its settings."""
+    run_service(_run, config)
+
+
+@app.command()
+def report(
+    url: Annotated[str, typer.Option("--audit", metavar="URL", help="HTTP address of the audit service.")],
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0, max=3600, help="Seconds to wait until every hour is exact.")
+    ] = 0.0,
+    json: Json = False,
+) -> None:
+    """Compare all tiers by topic and hour. Ends with exit code 4 unless everything is exact."""
+    query = f"?{urllib.parse.urlencode({'topic': topic})}" if topic else ""
+    deadline = time.monotonic() + wait
+    while True:
+        document = read_json(f"{url}/v1/report{query}")
+        if document["exact"] or time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_INTERVAL_S)
+    if json:
+        output.print_json(document)
+    else:
+        output.say(render(document))
+    if not document["exact"]:
+        raise typer.Exit(output.EXIT_NOT_EXACT)
+
+
+def render(document: dict[str, Any]) -> str:
+    """The report for people: a line for each topic and hour, what differs, and which clusters could not be read."""
+    hours = document["hours"]
+    shown = [stage for stage in STAGES if any(stage in hour["stages"] for hour in hours)]
+    rows = [
+        [
+            hour["topic"],
+            hour["hour"],
+            *(hour["stages"][stage]["records"] if stage in hour["stages"] else "-" for stage in shown),
+            hour["status"],
+        ]
+        for hour in hours
+    ]
+    lines = [output.table(["TOPIC", "HOUR", *(stage.upper() for stage in shown), "STATUS"], rows)]
+    lines += [finding["text"] for hour in hours for finding in hour["findings"]]
+    lines += [f"{name}: {state['error']}" for name, state in document["clusters"].items() if state["error"]]
+    exact = sum(hour["status"] == "exact" for hour in hours)
+    lines.append(f"{exact} of {len(hours)} hours exact." if hours else "Nothing was counted yet.")
+    return "\n".join(lines)
+
+
+async def _run(settings: Settings) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from pipeline.audit.config import AuditConfig
+    from pipeline.audit.server import run_audit
+    from pipeline.client.cluster import open_cluster
+    from pipeline.client.config import ClientConfig
+
+    config = AuditConfig.from_settings(settings)
+    async with AsyncExitStack() as stack:
+        clusters = {
+            cluster.name: await stack.enter_async_context(
+                open_cluster(ClientConfig(bootstrap=cluster.bootstrap, client_id="pipeline-audit"))
+            )
+            for cluster in config.clusters
+        }
+        read_routes = _mirror_routes(clusters[config.replica[0].name] if config.replica else None)
+        await run_audit(config, clusters, read_routes=read_routes, clock=wall_clock, metrics=CollectorRegistry())
+
+
+def _mirror_routes(replica: "Cluster | None") -> "ReadRoutes":
+    """Reads the mirror's partition table as the audit wants it; empty as long as nothing was mirrored."""
+    from pipeline.audit.reconcile import Route
+    from pipeline.client.admin import list_topics
+    from pipeline.mirror.journal import Journal
+    from pipeline.mirror.table import TABLE_TOPIC
+
+    journal = Journal(replica) if replica is not None else None
+
+    async def read_routes() -> list[Route]:
+        if replica is None or journal is None or TABLE_TOPIC not in await list_topics(replica):
+            return []
+        await journal.read_on()
+        return [
+            Route(cluster=line.source.cluster, source=line.source.partition, replica=line.replica)
+            for line in journal.table.assignments()
+        ]
+
+    return read_routes

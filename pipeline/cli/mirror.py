@@ -1,0 +1,71 @@
+"""`pipeline mirror`: copy the logs of live clusters into the offline one."""
+
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Json, randomness, wall_clock
+from pipeline.cli.service import Config, read_json, run_service
+from pipeline.cli.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Copy the logs of live clusters into the offline one.")
+
+
+@app.command()
+def start(config: Config) -> None:
+    """Run the mirror service in the foreground; see docs/mirror.md for its settings."""
+    run_service(_run, config)
+
+
+@app.command()
+def status(
+    url: Annotated[str, typer.Option("--mirror", metavar="URL", help="HTTP address of the mirror.")],
+    json: Json = False,
+) -> None:
+    """Show what is copied, how far it is behind, and what does not work."""
+    document = read_json(f"{url}/v1/status")
+    if json:
+        output.print_json(document)
+        return
+    rows = [
+        [
+            source["name"],
+            f"{partition['topic']}-{partition['partition']}",
+            f"{partition['replica_topic']}-{partition['replica_partition']}",
+            "?" if partition["position"] is None else partition["position"],
+            "?" if partition["lag"] is None else partition["lag"],
+            partition["error"] or "",
+        ]
+        for source in document["sources"]
+        for partition in source["partitions"]
+    ]
+    output.say(output.table(["SOURCE", "PARTITION", "REPLICA", "POSITION", "LAG", "ERROR"], rows))
+    for source in document["sources"]:
+        if source["error"]:
+            output.say(f"{source['name']}: {source['error']}")
+
+
+async def _run(settings: Settings) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from pipeline.client.cluster import open_cluster
+    from pipeline.client.config import ClientConfig
+    from pipeline.mirror.config import MirrorConfig
+    from pipeline.mirror.service import run_mirror
+
+    config = MirrorConfig.from_settings(settings)
+    async with AsyncExitStack() as stack:
+        destination = await stack.enter_async_context(
+            open_cluster(ClientConfig(bootstrap=config.destination, client_id="pipeline-mirror"))
+        )
+        sources = {
+            source.name: await stack.enter_async_context(
+                open_cluster(ClientConfig(bootstrap=source.bootstrap, client_id="pipeline-mirror"))
+            )
+            for source in config.sources
+        }
+        await run_mirror(
+            config, sources, destination, clock=wall_clock, random=randomness(), metrics=CollectorRegistry()
+        )

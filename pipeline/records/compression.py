@@ -9,6 +9,7 @@ Framings: gzip (RFC 1952, any number of members), snappy in the blocks of xerial
 read too), an LZ4 frame with independent blocks (KIP-57), a zstd frame (KIP-110).
 """
 
+import contextlib
 import threading
 import zlib
 from enum import IntEnum
@@ -25,6 +26,7 @@ _XERIAL_HEADER_SIZE = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_LIKELY_RATIO = 4
 _LZ4_FIRST_BYTES = 64 * 1024
+_ZSTD_LIKELY_RATIO = 16
 
 # A zstd context is dear to make and must not be used by two threads at once.
 _of_thread = threading.local()
@@ -176,8 +178,13 @@ def _decompress_zstd(data: ReadableBuffer, max_bytes: int) -> bytes:
         _of_thread.zstd = zstandard.ZstdDecompressor()
     decompressor: zstandard.ZstdDecompressor = _of_thread.zstd
     try:
-        # The limit given to the library holds only for frames that do not tell their size.
-        _check_size(zstandard.frame_content_size(data), max_bytes)
+        # The limit given to the library holds, and is allocated, only for frames that do not tell their size.
+        size = zstandard.frame_content_size(data)
+        _check_size(size, max_bytes)
+        likely_bytes = _ZSTD_LIKELY_RATIO * len(data)
+        if size < 0 and likely_bytes < max_bytes:
+            with contextlib.suppress(zstandard.ZstdError):
+                return decompressor.decompress(data, max_output_size=likely_bytes, allow_extra_data=False)
         return decompressor.decompress(data, max_output_size=max(max_bytes, 1), allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptBatchError(f"not a zstd frame of at most {max_bytes} bytes: {error}") from error

@@ -156,8 +156,8 @@ class _Plan:
             self.units.append(ServiceUnit(f"broker-{number}", "broker", root / f"broker-{number}", settings))
         bootstrap = self.addresses["bootstrap"]
         if options.registry:
-            unit = ServiceUnit("registry", "registry", root / "registry", {"bootstrap.servers": bootstrap})
-            self._add("registry", unit)
+            settings = {"bootstrap.servers": bootstrap, "kafkastore.topic.replication.factor": 1}
+            self._add("registry", ServiceUnit("registry", "registry", root / "registry", settings))
         if options.audit:
             name = options.settings.get("datacenter", "local")
             clusters = [{"name": name, "bootstrap.servers": bootstrap}]

@@ -37,6 +37,8 @@ def _explain(error: BaseException) -> int | None:
     """Print a foreseen error as one line; None for what was not foreseen (which deserves its traceback)."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
+    if isinstance(error, typer.Exit):
+        return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return output.EXIT_INTERRUPTED
     if isinstance(error, BrokenPipeError):

@@ -1,0 +1,161 @@
+"""`pipeline consume`: read records from a topic."""
+
+import base64
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import trio
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected
+from pipeline.client import admin
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import ConsumerConfig
+from pipeline.client.consumer import ConsumerRecord, open_consumer
+from pipeline.model import TopicPartition
+
+if TYPE_CHECKING:
+    from pipeline.client.avro import AvroDeserializer
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """What `consume` was asked for."""
+
+    topic: str
+    partition: int | None
+    offset: str
+    max_records: int | None
+    follow: bool
+    registry: str | None
+    json: bool
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
+    offset: Annotated[str, typer.Option(help="Where to begin: earliest, latest, or an offset.")] = "earliest",
+    max_records: Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="Stop after so many.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on at the end and wait for more.")] = False,
+    registry: Annotated[
+        str | None, typer.Option("--registry", metavar="URL", help="Values are Avro; their schemas are here.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Print the records of a topic, up to its present end: the value of each on a line, or all of it as JSON.
+
+    In JSON, keys and values that are not UTF-8 text appear as {"base64": "..."}.
+    """
+    options = ConsumeOptions(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        max_records=max_records,
+        follow=follow,
+        registry=registry,
+        json=json,
+    )
+    trio.run(_consume, options, bootstrap, zookeeper)
+
+
+async def _consume(options: ConsumeOptions, bootstrap: str | None, zookeeper: str | None) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-consume"))
+        deserializer = await _deserializer(options.registry, stack)
+        starts, ends = await _range(cluster, options)
+        consumer = await stack.enter_async_context(open_consumer(cluster, ConsumerConfig()))
+        open_ends = {p: end for p, end in ends.items() if options.follow or starts[p] < end}
+        consumer.assign({p: starts[p] for p in open_ends})
+        printed = 0
+        while open_ends and printed != options.max_records:
+            async for record in consumer.records():
+                partition = record.topic_partition
+                if options.follow or record.offset < ends[partition]:
+                    await _print(record, deserializer, as_json=options.json)
+                    printed += 1
+                if not options.follow and consumer.position(partition) >= ends[partition]:
+                    open_ends.pop(partition, None)
+                if not open_ends or printed == options.max_records:
+                    break
+    sys.stdout.flush()
+
+
+async def _range(
+    cluster: Cluster, options: ConsumeOptions
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """First offset to read and present end, of each partition asked for."""
+    topic = await cluster.topic(options.topic, timeout_s=TIMEOUT_S)
+    numbers = sorted(topic.partitions)
+    if options.partition is not None:
+        if options.partition not in topic.partitions:
+            output.fail(f"topic {options.topic} has partitions {numbers[0]} to {numbers[-1]}", output.EXIT_USAGE)
+        numbers = [options.partition]
+    partitions = [TopicPartition(options.topic, number) for number in numbers]
+
+    async def ask(position: int) -> dict[TopicPartition, int]:
+        found = await admin.list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=TIMEOUT_S)
+        return {partition: listed.offset for partition, listed in found.items()}
+
+    ends = await ask(admin.LATEST)
+    if options.offset == "earliest":
+        return await ask(admin.EARLIEST), ends
+    if options.offset == "latest":
+        return ends, ends
+    if not options.offset.isdigit():
+        output.fail(f"--offset {options.offset}: give earliest, latest, or a number", output.EXIT_USAGE)
+    return dict.fromkeys(partitions, int(options.offset)), ends
+
+
+async def _deserializer(registry: str | None, stack: AsyncExitStack) -> "AvroDeserializer | None":
+    if registry is None:
+        return None
+    from pipeline.client.avro import AvroDeserializer
+    from pipeline.client.registry import SchemaRegistryClient
+
+    return AvroDeserializer(await stack.enter_async_context(SchemaRegistryClient([registry])))
+
+
+async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None", *, as_json: bool) -> None:
+    value: Any = record.value
+    if deserializer is not None and record.value is not None:
+        value = await deserializer.deserialize(record.value)
+    if as_json:
+        document = {
+            "topic": record.topic_partition.topic,
+            "partition": record.topic_partition.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            "key": _readable(record.key),
+            "value": _readable(value),
+            "headers": {name: _readable(content) for name, content in record.headers},
+        }
+        output.print_json(document)
+    elif isinstance(value, bytes):
+        sys.stdout.buffer.write(value + b"\n")
+    elif value is None:
+        output.say("")
+    else:
+        output.print_json(_readable(value))
+
+
+def _readable(value: Any) -> Any:
+    """As JSON can hold it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {str(key): _readable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

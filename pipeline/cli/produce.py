@@ -1,0 +1,160 @@
+"""`pipeline produce`: publish lines as records."""
+
+import io
+import json as json_module
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import trio
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import Acks, ProducerConfig
+from pipeline.client.producer import open_producer
+from pipeline.records.compression import Codec
+
+if TYPE_CHECKING:
+    from pipeline.client.avro import AvroSerializer
+
+CHUNK_BYTES = 256 * 1024
+ACKS = {"0": Acks.NONE, "1": Acks.LEADER, "all": Acks.ALL}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOptions:
+    """What `produce` was asked for."""
+
+    topic: str
+    file: Path | None
+    partition: int | None
+    key_separator: str | None
+    config: ProducerConfig
+    datacenter: str | None
+    schema: Path | None
+    registry: str | None
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    file: Annotated[Path | None, typer.Argument(help="Default: standard input.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Default: by key, or spread.")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", help="What stands before it on a line is the key.")
+    ] = None,
+    codec: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
+    datacenter: Annotated[
+        str | None, typer.Option(help="Tell the audit what was published, as counted in this datacenter.")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="Lines are JSON; encode them as Avro with the schema in this file.")
+    ] = None,
+    registry: Annotated[
+        str | None, typer.Option("--registry", metavar="URL", help="Where the schema is registered; needs --schema.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Publish each line of a file or of standard input as a record, and wait until all are acknowledged."""
+    if codec.upper() not in Codec.__members__:
+        output.fail(f"--codec {codec}: give none, gzip, snappy, lz4 or zstd", output.EXIT_USAGE)
+    if acks not in ACKS:
+        output.fail(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
+    if (schema is None) != (registry is None):
+        output.fail("--schema and --registry go together", output.EXIT_USAGE)
+    config = ProducerConfig(compression=Codec[codec.upper()], acks=ACKS[acks], idempotence=acks == "all")
+    options = ProduceOptions(
+        topic=topic,
+        file=file,
+        partition=partition,
+        key_separator=key_separator,
+        config=config,
+        datacenter=datacenter,
+        schema=schema,
+        registry=registry,
+    )
+    count = trio.run(_produce, options, bootstrap, zookeeper)
+    if json:
+        output.print_json({"topic": topic, "records": count})
+    else:
+        output.say(f"Published {count} records to {topic}.")
+
+
+async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: str | None) -> int:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-produce"))
+        serializer = await _serializer(options, stack)
+        producer = await stack.enter_async_context(_producer(cluster, options))
+        bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", total=None))
+        count = 0
+        async for line in _lines(options.file):
+            key, value = _split(line, options.key_separator)
+            if serializer is not None:
+                value = await serializer.serialize(options.topic, _parse(value, count + 1))
+            await producer.send(options.topic, value, key=key, partition=options.partition)
+            count += 1
+            bar.advance()
+        await producer.flush()
+        return count
+
+
+def _producer(cluster: Cluster, options: ProduceOptions) -> Any:
+    if options.datacenter is None:
+        return open_producer(cluster, options.config, clock=wall_clock, random=randomness())
+    from pipeline.audit.publisher import open_audited_producer
+
+    return open_audited_producer(
+        cluster,
+        options.config,
+        datacenter=options.datacenter,
+        host=socket.gethostname(),
+        clock=wall_clock,
+        random=randomness(),
+    )
+
+
+async def _serializer(options: ProduceOptions, stack: AsyncExitStack) -> "AvroSerializer | None":
+    if options.schema is None or options.registry is None:
+        return None
+    from pipeline.client.avro import AvroSerializer
+    from pipeline.client.registry import SchemaRegistryClient
+
+    client = await stack.enter_async_context(SchemaRegistryClient([options.registry]))
+    return AvroSerializer(client, options.schema.read_text(encoding="utf-8"))
+
+
+async def _lines(file: Path | None) -> AsyncIterator[bytes]:
+    """Lines without their ends, read in a thread, so that what was read is sent while the next one is waited for."""
+    try:
+        with io.FileIO(sys.stdin.fileno(), closefd=False) if file is None else io.FileIO(file) as stream:
+            rest = b""
+            while chunk := await trio.to_thread.run_sync(stream.read, CHUNK_BYTES, abandon_on_cancel=True):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line.removesuffix(b"\r")
+            if rest:
+                yield rest
+    except OSError as error:
+        output.fail(f"{file or 'standard input'}: {error.strerror}")
+
+
+def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
+    if separator is None:
+        return None, line
+    key, found, value = line.partition(separator.encode())
+    return (key, value) if found else (None, line)
+
+
+def _parse(value: bytes, number: int) -> Any:
+    try:
+        return json_module.loads(value)
+    except ValueError as error:
+        output.fail(f"line {number} is not JSON: {error}")

@@ -1,0 +1,193 @@
+"""Counting along: every batch once, through restarts, lost reports and logs that lost their end."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.audit.checkpoints import PartitionCheckpoints
+from pipeline.audit.counters import BrokerCounter, ProducerCounter
+from pipeline.audit.ledger import Ledger
+from pipeline.audit.message import Tier
+from pipeline.audit.window import NOTHING, Counts, window_start
+from pipeline.log.files import DiskFiles
+from pipeline.model import TopicPartition
+from pipeline.records.batch import BatchHeader
+
+CLICKS = TopicPartition("clicks", 0)
+INTERNAL = TopicPartition("_audit", 0)
+WINDOW_MS = 600_000
+
+
+def header(base_offset, records=1, *, timestamp=0, crc=1):
+    return BatchHeader(
+        base_offset=base_offset,
+        batch_length=88,
+        partition_leader_epoch=0,
+        magic=2,
+        crc=crc,
+        attributes=0,
+        last_offset_delta=records - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=records,
+    )
+
+
+class Log:
+    """A log as the broker shows it to its observer."""
+
+    def __init__(self):
+        self.headers = []
+
+    @property
+    def end(self):
+        return self.headers[-1].next_offset if self.headers else 0
+
+    def append(self, *shapes):
+        new = []
+        for records, timestamp, crc in shapes:
+            made = header(self.end, records, timestamp=timestamp, crc=crc)
+            self.headers.append(made)
+            new.append(made)
+        return new
+
+    def headers_from(self, offset):
+        return iter([h for h in self.headers if h.next_offset > offset])
+
+    def expected(self):
+        windows = {}
+        for h in self.headers:
+            start = window_start(h.base_timestamp, WINDOW_MS)
+            windows[start] = windows.get(start, NOTHING) + Counts.of(h)
+        return windows
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    (tmp_path / str(CLICKS)).mkdir()
+    return PartitionCheckpoints(tmp_path, DiskFiles())
+
+
+def counter(checkpoints):
+    return BrokerCounter("east", WINDOW_MS, checkpoints, clock=lambda: 5)
+
+
+def load(broker, log):
+    broker.loaded(CLICKS, 0, log.end, log.headers_from)
+
+
+def ledger_counts(ledger):
+    found = ledger.counts("east", Tier.BROKER, CLICKS, WINDOW_MS)
+    return {} if found is None else {start: report.counts for start, report in found.windows.items()}
+
+
+def test_appended_batches_are_told_by_window(checkpoints):
+    log, broker, ledger = Log(), counter(checkpoints), Ledger()
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 10, 7), (2, WINDOW_MS, 8)))
+    (event,) = broker.take_events()
+    ledger.apply(event)
+    assert event.revision == 5
+    assert ledger_counts(ledger) == log.expected() == {0: Counts(3, 100, 1, 7), WINDOW_MS: Counts(2, 100, 1, 8)}
+    broker.published([event])
+    assert broker.take_events() == []
+
+
+def test_internal_topics_are_not_counted(checkpoints):
+    broker = counter(checkpoints)
+    broker.loaded(INTERNAL, 0, 3, lambda _offset: pytest.fail("was read"))
+    broker.appended(INTERNAL, [header(3)])
+    broker.removed(INTERNAL)
+    assert broker.take_events() == []
+
+
+def test_what_could_not_be_published_is_told_again(checkpoints):
+    log, broker = Log(), counter(checkpoints)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 10, 7)))
+    events = broker.take_events()
+    assert broker.take_events() == []
+    broker.put_back(events)
+    assert broker.take_events() == events
+
+
+def test_a_log_that_lost_its_end_is_counted_anew(checkpoints):
+    log, broker, ledger = Log(), counter(checkpoints), Ledger()
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
+    broker.published(broker.take_events())
+    log.headers.pop()
+    restarted = counter(checkpoints)
+    load(restarted, log)
+    (event,) = restarted.take_events()
+    assert event.windows == log.expected()
+    ledger.apply(event)
+
+
+def test_a_damaged_checkpoint_only_costs_time(checkpoints, tmp_path):
+    log, broker = Log(), counter(checkpoints)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 0, 7)))
+    broker.published(broker.take_events())
+    (tmp_path / str(CLICKS) / "audit-checkpoint").write_bytes(b"\x00" * 40)
+    restarted = counter(checkpoints)
+    load(restarted, log)
+    assert restarted.take_events()[0].windows == log.expected()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 5), st.integers(0, 3 * WINDOW_MS), st.integers(0, 2**32 - 1)),
+        st.tuples(st.sampled_from(["publish", "lose", "kill after sending", "kill"])),
+    ),
+    max_size=20,
+)
+
+
+@given(steps)
+def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
+    directory = tmp_path_factory.mktemp("log")
+    (directory / str(CLICKS)).mkdir()
+    checkpoints = PartitionCheckpoints(directory, DiskFiles())
+    log, ledger, broker = Log(), Ledger(), counter(checkpoints)
+    load(broker, log)
+    for kind, *shape in history:
+        if kind == "append":
+            broker.appended(CLICKS, log.append(tuple(shape)))
+            continue
+        events = broker.take_events() if kind != "kill" else []
+        if kind in {"publish", "kill after sending"}:
+            for event in events:
+                ledger.apply(event)
+        if kind == "publish":
+            broker.published(events)
+        elif kind == "lose":
+            broker.put_back(events)
+        else:
+            broker = counter(checkpoints)
+            load(broker, log)
+    for event in broker.take_events():
+        ledger.apply(event)
+    assert ledger_counts(ledger) == log.expected()
+
+
+def test_producers_tell_what_was_acknowledged_and_nothing_twice():
+    producer, ledger = ProducerCounter("east", "one", WINDOW_MS, clock=lambda: 5), Ledger()
+    other = ProducerCounter("east", "two", WINDOW_MS, clock=lambda: 5)
+    producer.delivered(CLICKS, header(0, 3, crc=7))
+    producer.delivered(INTERNAL, header(0, 3))
+    first = producer.take_events()
+    producer.delivered(CLICKS, header(3, 2, crc=8))
+    second = producer.take_events()
+    other.delivered(CLICKS, header(5, 1, crc=9))
+    for event in [*second, *first, *other.take_events(), *second]:
+        ledger.apply(event)
+    found = ledger.counts("east", Tier.PRODUCER, CLICKS, WINDOW_MS)
+    assert {start: report.counts for start, report in found.windows.items()} == {0: Counts(6, 300, 3, 24)}
+    producer.put_back([replace(second[0])])
+    assert producer.take_events()[0].windows == second[0].windows

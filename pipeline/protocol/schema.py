@@ -129,9 +129,13 @@ class FieldDeclaration:
         return replace(self, is_array=False, is_nullable=False)
 
 
-@cache
 def declarations(cls: type) -> tuple[FieldDeclaration, ...]:
     """The fields of a message or struct in wire order."""
+    return _declarations(cls)
+
+
+@cache
+def _declarations(cls: type) -> tuple[FieldDeclaration, ...]:
     hints = get_type_hints(cls, include_extras=True)
     return tuple(_declaration(field.name, hints[field.name], field.default) for field in fields(cls))
 

@@ -1,10 +1,27 @@
 """The settings of an audit service. Pure."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from pipeline.audit.window import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
+
+
+class CountingConfig(SettingsModel):
+    """How a broker counts what it appends."""
+
+    service: ClassVar[str] = "broker"
+
+    window_ms: int = Field(default=DEFAULT_WINDOW_MS, alias="audit.window.ms", ge=60_000, le=HOUR_MS)
+    interval_ms: int = Field(default=10_000, alias="audit.interval.ms", ge=100, le=600_000)
+    """How often it tells what it counted."""
+
+    @model_validator(mode="after")
+    def _window_divides_an_hour(self) -> Self:
+        if HOUR_MS % self.window_ms:
+            raise ValueError("audit.window.ms must divide an hour, which is what reports are made of")
+        return self
 
 
 class ClusterConfig(SettingsModel):

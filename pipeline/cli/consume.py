@@ -117,9 +117,9 @@ async def _deserializer(registry: str | None, stack: AsyncExitStack) -> "AvroDes
     if registry is None:
         return None
     from pipeline.client.avro import AvroDeserializer
-    from pipeline.client.registry import SchemaRegistryClient
+    from pipeline.client.registry import open_schema_registry
 
-    return AvroDeserializer(await stack.enter_async_context(SchemaRegistryClient([registry])))
+    return AvroDeserializer(await stack.enter_async_context(open_schema_registry([registry])))
 
 
 async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None", *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from pipeline.cli import output
+from pipeline.cli import audit, broker, consume, local, mirror, output, produce, registry, topic
 from pipeline.errors import ConfigurationError, PipelineError
 
 app = typer.Typer(
@@ -20,6 +20,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(local.app, name="local")
+app.add_typer(broker.app, name="broker")
+app.add_typer(topic.app, name="topic")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(mirror.app, name="mirror")
+app.add_typer(registry.app, name="registry")
+app.add_typer(registry.schema_app, name="schema")
+app.add_typer(audit.app, name="audit")
 
 
 def main() -> None:

@@ -125,9 +125,9 @@ async def _serializer(options: ProduceOptions, stack: AsyncExitStack) -> "AvroSe
     if options.schema is None or options.registry is None:
         return None
     from pipeline.client.avro import AvroSerializer
-    from pipeline.client.registry import SchemaRegistryClient
+    from pipeline.client.registry import open_schema_registry
 
-    client = await stack.enter_async_context(SchemaRegistryClient([options.registry]))
+    client = await stack.enter_async_context(open_schema_registry([options.registry]))
     return AvroSerializer(client, options.schema.read_text(encoding="utf-8"))
 
 

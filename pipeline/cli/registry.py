@@ -1,21 +1,27 @@
 """`pipeline registry` and `pipeline schema`: the service that keeps Avro contracts, and its entries."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import trio
 import typer
 
 from pipeline.cli import output
 from pipeline.cli.connect import Json, randomness, wall_clock
-from pipeline.cli.service import Config, read_json, run_service
+from pipeline.cli.service import Config, run_service
 from pipeline.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from pipeline.client.registry import SchemaRegistryClient
 
 app = typer.Typer(no_args_is_help=True, help="The service that keeps Avro contracts.")
 schema_app = typer.Typer(no_args_is_help=True, help="Avro schemas in a registry.")
 
 Url = Annotated[str, typer.Option("--registry", metavar="URL", help="HTTP address of the registry.")]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as clicks-value for the values of topic clicks.")]
+SchemaFile = Annotated[Path, typer.Argument(metavar="FILE.avsc")]
+Answer = TypeVar("Answer")
 
 
 @app.command()
@@ -41,7 +47,11 @@ async def _run(settings: Settings) -> None:
 @schema_app.command("list")
 def list_(url: Url, json: Json = False) -> None:
     """Name all subjects with their versions."""
-    subjects = {name: read_json(f"{url}/subjects/{name}/versions") for name in read_json(f"{url}/subjects")}
+
+    async def ask(client: "SchemaRegistryClient") -> dict[str, list[int]]:
+        return {subject: await client.versions(subject) for subject in await client.subjects()}
+
+    subjects = _with_registry(url, ask)
     if json:
         output.print_json({"subjects": subjects})
     else:
@@ -53,38 +63,55 @@ def list_(url: Url, json: Json = False) -> None:
 def show(
     subject: Subject,
     url: Url,
-    version: Annotated[str, typer.Option(help="A number, or latest.")] = "latest",
+    version: Annotated[int | None, typer.Option(min=1, help="Default: the latest.")] = None,
     json: Json = False,
 ) -> None:
     """Print a version of a subject, as it was registered."""
-    document = read_json(f"{url}/subjects/{subject}/versions/{version}")
+    found = _with_registry(url, lambda client: client.version(subject, version))
     if json:
-        output.print_json(document)
+        output.print_json({"subject": subject, "version": found.version, "id": found.id, "schema": found.text})
     else:
-        output.say(document["schema"])
+        output.say(found.text)
 
 
 @schema_app.command()
-def register(
-    subject: Subject,
-    file: Annotated[Path, typer.Argument(metavar="FILE.avsc")],
-    url: Url,
-    json: Json = False,
-) -> None:
+def register(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> None:
     """Register a schema under a subject; the same schema again gets the same id."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        output.fail(f"{file}: {error.strerror}")
-    schema_id = trio.run(_register, url, subject, text)
+    text = _read(file)
+    schema_id = _with_registry(url, lambda client: client.register(subject, text))
     if json:
         output.print_json({"subject": subject, "id": schema_id})
     else:
         output.say(f"{subject} has schema id {schema_id}.")
 
 
-async def _register(url: str, subject: str, text: str) -> int:
-    from pipeline.client.registry import SchemaRegistryClient
+@schema_app.command()
+def check(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> None:
+    """Say whether a schema could be the subject's next version, and if not, why; exit code 1 if not."""
+    text = _read(file)
+    reasons = _with_registry(url, lambda client: client.why_incompatible(subject, text))
+    if json:
+        output.print_json({"subject": subject, "compatible": not reasons, "reasons": reasons})
+    elif reasons:
+        output.say("\n".join(["Not compatible:", *reasons]))
+    else:
+        output.say("Compatible.")
+    if reasons:
+        raise typer.Exit(output.EXIT_FAILED)
 
-    async with SchemaRegistryClient([url]) as client:
-        return await client.register(subject, text)
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        output.fail(f"{file}: {error.strerror}")
+
+
+def _with_registry(url: str, ask: "Callable[[SchemaRegistryClient], Awaitable[Answer]]") -> "Answer":
+    from pipeline.client.registry import open_schema_registry
+
+    async def run() -> Answer:
+        async with open_schema_registry([url]) as client:
+            return await ask(client)
+
+    return trio.run(run)

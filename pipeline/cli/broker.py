@@ -1,0 +1,97 @@
+"""`pipeline broker`: run a broker, and show those of a cluster."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
+from pipeline.cli.service import Config, run_service
+from pipeline.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from pipeline.audit.config import CountingConfig
+    from pipeline.audit.counters import BrokerCounter
+    from pipeline.model import HostPort
+
+app = typer.Typer(no_args_is_help=True, help="Brokers.")
+
+
+@app.command()
+def start(config: Config) -> None:
+    """Run a broker in the foreground; its settings bear Kafka's names, see docs/broker.md."""
+    run_service(_run, config)
+
+
+@app.command("list")
+def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
+    """Show the live brokers of a cluster."""
+
+    async def read() -> list[dict[str, object]]:
+        async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
+            brokers = (await cluster.refresh()).brokers.values()
+            return [{"id": b.id, "host": b.address.host, "port": b.address.port, "rack": b.rack} for b in brokers]
+
+    rows = sorted(trio.run(read), key=lambda row: str(row["id"]))
+    if json:
+        output.print_json({"brokers": rows})
+    else:
+        output.say(output.table(["ID", "HOST", "PORT", "RACK"], [list(row.values()) for row in rows]))
+
+
+async def _run(settings: Settings) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from pipeline.audit.config import CountingConfig
+    from pipeline.broker.config import BrokerConfig
+    from pipeline.broker.observer import NoObserver
+    from pipeline.broker.server import run_broker
+    from pipeline.coordination.zookeeper import open_zookeeper
+
+    counting_names = {str(field.alias) for field in CountingConfig.model_fields.values()}
+    counting = CountingConfig.from_settings({k: v for k, v in settings.items() if k in counting_names})
+    config = BrokerConfig.from_settings({k: v for k, v in settings.items() if k not in counting_names})
+    counter = None if config.datacenter is None else _counter(config.datacenter, counting, config.log_dir)
+    session_timeout_ms = config.zookeeper_session_timeout_ms
+    async with (
+        open_zookeeper(config.zookeeper_connect, session_timeout_ms=session_timeout_ms) as zookeeper,
+        trio.open_nursery() as nursery,
+    ):
+        broker = partial(
+            run_broker,
+            config,
+            zookeeper,
+            clock=wall_clock,
+            random=randomness(),
+            observer=counter or NoObserver(),
+            metrics=CollectorRegistry(),
+        )
+        handle = await nursery.start(broker)
+        if counter is not None:
+            await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
+
+
+def _counter(datacenter: str, counting: "CountingConfig", log_directory: Path) -> "BrokerCounter":
+    """Counts what the broker appends, for the audit."""
+    from pipeline.audit.checkpoints import PartitionCheckpoints
+    from pipeline.audit.counters import BrokerCounter
+    from pipeline.log.files import DiskFiles
+
+    return BrokerCounter(datacenter, counting.window_ms, PartitionCheckpoints(log_directory, DiskFiles()), wall_clock)
+
+
+async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float) -> None:
+    """Tell the audit topic of the broker's own cluster what it counted, as any client would."""
+    from pipeline.audit.publisher import publish_regularly
+    from pipeline.client.cluster import open_cluster
+    from pipeline.client.config import ClientConfig, ProducerConfig
+    from pipeline.client.producer import open_producer
+
+    async with (
+        open_cluster(ClientConfig(bootstrap=(address,), client_id="pipeline-broker-audit")) as cluster,
+        open_producer(cluster, ProducerConfig(), clock=wall_clock, random=randomness()) as producer,
+    ):
+        await publish_regularly(counter, cluster, producer, interval_s)

@@ -1,0 +1,58 @@
+"""What the registry refuses, with Confluent's codes. Pure.
+
+A code's first three digits are the HTTP status, except 409, which is both.
+"""
+
+from enum import IntEnum
+
+from pipeline.errors import PipelineError
+
+
+class Code(IntEnum):
+    """Error codes of Confluent's API that we use."""
+
+    NOT_FOUND = 404
+    METHOD_NOT_ALLOWED = 405
+    INCOMPATIBLE_SCHEMA = 409
+    PAYLOAD_TOO_LARGE = 413
+    UNPROCESSABLE = 422
+    INTERNAL = 500
+    SUBJECT_NOT_FOUND = 40401
+    VERSION_NOT_FOUND = 40402
+    SCHEMA_NOT_FOUND = 40403
+    SUBJECT_SOFT_DELETED = 40404
+    SUBJECT_NOT_SOFT_DELETED = 40405
+    VERSION_SOFT_DELETED = 40406
+    VERSION_NOT_SOFT_DELETED = 40407
+    NO_SUBJECT_CONFIG = 40408
+    INVALID_SCHEMA = 42201
+    INVALID_VERSION = 42202
+    INVALID_LEVEL = 42203
+    NOT_PERMITTED = 42205
+    INVALID_SUBJECT = 42208
+    STORE_FAILED = 50001
+    STORE_TIMED_OUT = 50002
+
+
+class RegistryError(PipelineError):
+    """A request that is not carried out: Confluent's code, and a message that says what the client can do."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.code // 100 if self.code >= 1000 else int(self.code)
+
+
+def subject_not_found(subject: str) -> RegistryError:
+    """404 for a subject that was never there, or is deleted."""
+    return RegistryError(Code.SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
+
+
+def version_not_found(version: int | str) -> RegistryError:
+    """404 for a version of a subject that is there."""
+    return RegistryError(Code.VERSION_NOT_FOUND, f"Version {version} not found.")

@@ -1,0 +1,154 @@
+"""What the topic `_schemas` holds: Confluent's JSON keys and values, as events. Pure.
+
+Invariants:
+
+A. The key bytes of one entry never vary, for compaction goes by them: Confluent's order of attributes, no white space.
+B. Decoding raises nothing: what we cannot read is an `Ignored` event with the reason, so that one strange record
+   does not keep the registry from starting.
+C. `IdsReserved` is ours: the value of the NOOP record, which other registries skip. It keeps the highest id ever
+   given out, so that ids of permanently deleted schemas are not given out again after compaction.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.schema_registry.compatibility import CompatibilityLevel
+
+AVRO = "AVRO"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaWritten:
+    """A version of a subject as it is from now on. `deleted` marks a soft delete."""
+
+    subject: str
+    version: int
+    id: int
+    text: str
+    schema_type: str = AVRO
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRemoved:
+    """A version was permanently deleted."""
+
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectDeleted:
+    """All versions of a subject up to this one were soft-deleted."""
+
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelSet:
+    """The compatibility level of a subject, or of all (None). Level None: back to the default."""
+
+    subject: str | None
+    level: CompatibilityLevel | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdsReserved:
+    """Ids up to this one are used, whether or not their schemas are still there."""
+
+    highest_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A record that says nothing to us."""
+
+    reason: str
+
+
+Event = SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved | Ignored
+
+
+def encode_event(
+    event: SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved,
+) -> tuple[bytes, bytes | None]:
+    """Key and value of the record; value None is a tombstone."""
+    match event:
+        case SchemaWritten():
+            value: dict[str, Any] = {"subject": event.subject, "version": event.version, "id": event.id}
+            if event.schema_type != AVRO:
+                value["schemaType"] = event.schema_type
+            return _schema_key(event.subject, event.version), _json(
+                {**value, "schema": event.text, "deleted": event.deleted}
+            )
+        case SchemaRemoved():
+            return _schema_key(event.subject, event.version), None
+        case SubjectDeleted():
+            key = _json({"keytype": "DELETE_SUBJECT", "subject": event.subject, "magic": 0})
+            return key, _json({"subject": event.subject, "version": event.version})
+        case LevelSet():
+            key = _json({"keytype": "CONFIG", "subject": event.subject, "magic": 0})
+            return key, None if event.level is None else _json({"compatibilityLevel": event.level.value})
+        case IdsReserved():
+            return _json({"keytype": "NOOP", "magic": 0}), _json({"highestId": event.highest_id})
+
+
+def decode_event(key: bytes | None, value: bytes | None) -> Event:
+    """The event of a record of the topic, whoever wrote it."""
+    try:
+        key_json = json.loads(key or b"null")
+        value_json = None if value is None else json.loads(value)
+        return _decode(key_json, value_json)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return Ignored(f"unreadable: {type(error).__name__} {error}")
+
+
+def _decode(key: dict[str, Any], value: dict[str, Any] | None) -> Event:
+    kind = key["keytype"]
+    if kind == "CONFIG":
+        level = None if value is None else value.get("compatibilityLevel")
+        subject = None if key.get("subject") is None else _text(key["subject"])
+        return LevelSet(subject=subject, level=None if level is None else CompatibilityLevel(level))
+    if kind == "SCHEMA" and value is None:
+        return SchemaRemoved(subject=_text(key["subject"]), version=_positive(key["version"]))
+    if value is None:
+        return Ignored(f"a tombstone of kind {kind}")
+    match kind:
+        case "SCHEMA":
+            if value.get("references"):
+                return Ignored(f"references are not served: {key['subject']} version {key['version']}")
+            return SchemaWritten(
+                subject=_text(key["subject"]),
+                version=_positive(key["version"]),
+                id=_positive(value["id"]),
+                text=_text(value["schema"]),
+                schema_type=_text(value.get("schemaType") or AVRO),
+                deleted=bool(value.get("deleted", False)),
+            )
+        case "DELETE_SUBJECT":
+            return SubjectDeleted(subject=_text(key["subject"]), version=_positive(value["version"]))
+        case "NOOP":
+            return IdsReserved(highest_id=_positive(value["highestId"]))
+    return Ignored(f"a record of kind {kind}")
+
+
+def _schema_key(subject: str, version: int) -> bytes:
+    return _json({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
+
+
+def _positive(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
+        raise TypeError(f"{value!r} is not a positive int32")
+    return value

@@ -1,0 +1,117 @@
+"""The registry's log as a topic: one partition, compacted, read from its start, written with an idempotent producer.
+
+Broker loss is the client's to ride out: reads give empty pages meanwhile, writes fail within their bound.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+from pipeline.client.admin import EARLIEST, LATEST, NewTopic, create_topics, list_offsets
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import ConsumerConfig, ProducerConfig
+from pipeline.client.consumer import Consumer, PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.producer import Producer, open_producer
+from pipeline.errors import ConfigurationError, NetworkError
+from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.record import iterate_records
+from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
+
+READ_WAIT_S = 1.0
+TOPIC_SETTINGS = {"cleanup.policy": "compact"}
+_TOPIC_GONE = frozenset(
+    {ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+
+
+async def ensure_topic(cluster: Cluster, topic: str, *, replication_factor: int, timeout_s: float) -> None:
+    """Create the topic if it is missing, with as many replicas as there are brokers for, at most the factor.
+
+    Raises ConfigurationError for a topic that is there with more than one partition, for it has no order.
+    """
+    view = await cluster.refresh(timeout_s=timeout_s)
+    replicas = max(1, min(replication_factor, len(view.brokers)))
+    wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=TOPIC_SETTINGS)
+    await create_topics(cluster, [wanted], exist_ok=True, timeout_s=timeout_s)
+    partitions = len(cluster.view.topics[topic].partitions)
+    if partitions != 1:
+        raise ConfigurationError("kafkastore.topic", f"topic {topic} has {partitions} partitions, it must have one")
+
+
+class KafkaJournal:
+    """A journal in partition 0 of a topic. Made by `open_kafka_journal`."""
+
+    def __init__(
+        self, cluster: Cluster, producer: Producer, consumer: Consumer, topic: str, *, timeout_s: float
+    ) -> None:
+        self._cluster = cluster
+        self._producer = producer
+        self._consumer = consumer
+        self._partition = TopicPartition(topic, 0)
+        self._timeout_s = timeout_s
+        self._next_offset: int | None = None
+
+    async def append(self, records: Sequence[Record]) -> Sequence[int]:
+        """See `Journal`. The producer keeps the order and drops what it sent twice."""
+        topic, partition = self._partition.topic, self._partition.partition
+        deliveries = [await self._producer.send(topic, value, key, partition) for key, value in records]
+        offsets = [(await delivery.wait()).offset for delivery in deliveries]
+        if min(offsets) < 0:
+            raise NetworkError(f"{self._partition}: the records are there, but the broker does not say where")
+        return offsets
+
+    async def end_offset(self) -> int:
+        """See `Journal`."""
+        return await self._listed(LATEST)
+
+    async def read(self, offset: int) -> JournalPage:
+        """See `Journal`. Reading from 0 begins at the first record that is still there."""
+        if offset != self._next_offset:
+            start_offset = await self._listed(EARLIEST)
+            if 0 < offset < start_offset:
+                raise JournalLostError(
+                    f"{self._partition}: begins at {start_offset} now, records from {offset} are gone"
+                )
+            self._next_offset = max(offset, start_offset)
+            self._consumer.assign({self._partition: self._next_offset})
+            return JournalPage((), self._next_offset)
+        records: list[JournalRecord] = []
+        try:
+            for batches in await self._consumer.poll_batches(READ_WAIT_S):
+                records += [
+                    JournalRecord(record.offset, record.key, record.value)
+                    for record in iterate_records(batches.data)
+                    if record.offset >= batches.position
+                ]
+                self._next_offset = batches.next_offset
+        except PartitionOffsetOutOfRangeError as error:
+            raise JournalLostError(str(error)) from error
+        except PartitionFetchError as error:
+            if isinstance(error.cause, KafkaError) and error.cause.code in _TOPIC_GONE:
+                raise JournalLostError(str(error)) from error
+            self._next_offset = None
+            raise
+        return JournalPage(records, self._next_offset)
+
+    async def _listed(self, position: int) -> int:
+        found = await list_offsets(self._cluster, {self._partition: position}, timeout_s=self._timeout_s)
+        return found[self._partition].offset
+
+
+@asynccontextmanager
+async def open_kafka_journal(
+    cluster: Cluster, topic: str, *, timeout_ms: int, clock: Clock, random: Random
+) -> AsyncIterator[KafkaJournal]:
+    """A journal over an existing topic, until the block ends. `timeout_ms` bounds each append."""
+    settings = ProducerConfig(
+        linger_ms=0,
+        max_block_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
+        delivery_timeout_ms=timeout_ms,
+    )
+    async with (
+        open_producer(cluster, settings, clock=clock, random=random) as producer,
+        open_consumer(cluster, ConsumerConfig()) as consumer,
+    ):
+        yield KafkaJournal(cluster, producer, consumer, topic, timeout_s=timeout_ms / 1000)

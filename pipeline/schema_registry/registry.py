@@ -1,0 +1,248 @@
+"""The registry's rules: a command against the state gives an answer and the events that make it true. Pure.
+
+Nothing here changes the state. The shell writes the events to the log, the state takes them in as they come back, and
+only then the answer is given. Events of one plan are written in order; each prefix of them leaves a state that makes
+sense, and the command can be given again.
+
+Source: Confluent's Schema Registry API reference.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pipeline.schema_registry.avro import AvroSchema, InvalidSchemaError, parse_schema
+from pipeline.schema_registry.compatibility import CompatibilityLevel, why_incompatible
+from pipeline.schema_registry.errors import Code, RegistryError, subject_not_found, version_not_found
+from pipeline.schema_registry.events import (
+    AVRO,
+    IdsReserved,
+    LevelSet,
+    SchemaRemoved,
+    SchemaWritten,
+    SubjectDeleted,
+)
+from pipeline.schema_registry.state import RegistryState, Version, written
+
+MAX_SUBJECT_LENGTH = 249 + len("-value")
+LATEST = "latest"
+
+PlannedEvent = SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[Answer]):
+    """What to answer once these events are in the log. No events: the answer holds already."""
+
+    answer: Answer
+    events: tuple[PlannedEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRequest:
+    """A schema as a client gives it."""
+
+    text: str
+    schema_type: str = AVRO
+    has_references: bool = False
+
+    def parse(self) -> AvroSchema:
+        """Raises RegistryError for what is not a schema we serve."""
+        if self.schema_type != AVRO:
+            raise RegistryError(Code.INVALID_SCHEMA, f"Schemas of type {self.schema_type} are not served, only {AVRO}")
+        if self.has_references:
+            reason = "Schema references are not served: put the referenced types into the schema"
+            raise RegistryError(Code.INVALID_SCHEMA, reason)
+        try:
+            return parse_schema(self.text)
+        except InvalidSchemaError as error:
+            raise RegistryError(Code.INVALID_SCHEMA, f"Invalid schema: {error}") from error
+
+
+def register(state: RegistryState, subject: str, request: SchemaRequest) -> Plan[int]:
+    """The id of the schema, as a version of the subject. The same schema again gives the same id and no version.
+
+    A schema that another subject has, or had and soft-deleted, keeps its id. Raises RegistryError: 409 with the reasons
+    if the level does not let it follow the versions before it.
+    """
+    check_subject(subject)
+    schema = request.parse()
+    versions = state.versions(subject)
+    present = _find(versions, schema)
+    if present is not None:
+        return Plan(present.schema.id)
+    reasons = _reasons_against(state.level(subject), schema, versions)
+    if reasons:
+        message = f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
+        raise RegistryError(Code.INCOMPATIBLE_SCHEMA, message + "; ".join(reasons))
+    numbers = [version.number for version in state.versions(subject, deleted=True)]
+    known_id = state.id_of(schema)
+    schema_id = state.next_id if known_id is None else known_id
+    stored = None if known_id is None else state.schema(known_id)
+    event = SchemaWritten(
+        subject=subject,
+        version=max(numbers, default=0) + 1,
+        id=schema_id,
+        text=schema.text if stored is None else stored.text,
+    )
+    return Plan(schema_id, (event,))
+
+
+def look_up(state: RegistryState, subject: str, request: SchemaRequest, *, deleted: bool = False) -> Version:
+    """The version of the subject that is this schema. Raises RegistryError: 40401, 40403."""
+    schema = request.parse()
+    versions = state.versions(subject, deleted=deleted)
+    if not versions:
+        raise subject_not_found(subject)
+    present = _find(versions, schema)
+    if present is None:
+        raise RegistryError(Code.SCHEMA_NOT_FOUND, "Schema not found")
+    return present
+
+
+def parse_version(text: str) -> int | None:
+    """A version as a path names it; None for the latest (`latest`, `-1`). Raises RegistryError 42202."""
+    if text in {LATEST, "-1"}:
+        return None
+    if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
+        return int(text)
+    reason = f"The specified version '{text}' is not a valid version id. Allowed values are between [1, 2^31-1]"
+    raise RegistryError(Code.INVALID_VERSION, f'{reason} and the string "{LATEST}"')
+
+
+def get_version(state: RegistryState, subject: str, number: int | None, *, deleted: bool = False) -> Version:
+    """A version of a subject, None the latest. Raises RegistryError: 40401, 40402."""
+    versions = state.versions(subject, deleted=deleted)
+    if not versions:
+        raise subject_not_found(subject)
+    if number is None:
+        return versions[-1]
+    found = next((version for version in versions if version.number == number), None)
+    if found is None:
+        raise version_not_found(number)
+    return found
+
+
+def check_compatibility(
+    state: RegistryState, subject: str, request: SchemaRequest, *, against: str | None
+) -> list[str]:
+    """Why the schema may not follow, under the level of the subject: one sentence per reason, empty if it may.
+
+    `against` is a version (or `latest`), None those that the level asks for. A subject without versions takes any
+    schema. Raises RegistryError: 40401, 40402, 42201.
+    """
+    schema = request.parse()
+    versions = state.versions(subject)
+    if against is not None:
+        number = parse_version(against)
+        versions = [get_version(state, subject, number)] if versions or number is not None else []
+    return _reasons_against(state.level(subject), schema, versions)
+
+
+def delete_version(state: RegistryState, subject: str, number: int | None, *, permanent: bool) -> Plan[int]:
+    """The number of the version deleted, softly or, once that is done, permanently. Raises RegistryError."""
+    versions = {version.number: version for version in state.versions(subject, deleted=True)}
+    if not versions:
+        raise subject_not_found(subject)
+    if number is None:
+        number = get_version(state, subject, None, deleted=permanent).number
+    version = versions.get(number)
+    if version is None:
+        raise version_not_found(number)
+    if not permanent:
+        if version.deleted:
+            reason = f"Subject '{subject}' Version {number} was soft deleted. Set permanent=true to delete permanently"
+            raise RegistryError(Code.VERSION_SOFT_DELETED, reason)
+        return Plan(number, (written(version, deleted=True),))
+    if not version.deleted:
+        reason = f"Subject '{subject}' Version {number} was not deleted first before being permanently deleted"
+        raise RegistryError(Code.VERSION_NOT_SOFT_DELETED, reason)
+    return Plan(number, (_keep_ids(state), SchemaRemoved(subject=subject, version=number)))
+
+
+def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> Plan[list[int]]:
+    """The numbers of the versions deleted, softly or, once that is done, permanently. Raises RegistryError."""
+    versions = state.versions(subject, deleted=True)
+    if not versions:
+        raise subject_not_found(subject)
+    live = [version.number for version in versions if not version.deleted]
+    if permanent:
+        if live:
+            reason = f"Subject '{subject}' was not deleted first before being permanently deleted"
+            raise RegistryError(Code.SUBJECT_NOT_SOFT_DELETED, reason)
+        numbers = [version.number for version in versions]
+        removed = [SchemaRemoved(subject=subject, version=number) for number in numbers]
+        return Plan(numbers, (_keep_ids(state), *removed))
+    if not live:
+        reason = f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently"
+        raise RegistryError(Code.SUBJECT_SOFT_DELETED, reason)
+    deleted = SubjectDeleted(subject=subject, version=live[-1])
+    if state.level_set(subject) is None:
+        return Plan(live, (deleted,))
+    return Plan(live, (deleted, LevelSet(subject=subject, level=None)))
+
+
+def parse_level(text: object) -> CompatibilityLevel:
+    """A level by its name, in any case. Raises RegistryError 42203."""
+    try:
+        return CompatibilityLevel(text.upper() if isinstance(text, str) else "")
+    except ValueError:
+        names = ", ".join(level.value.lower() for level in CompatibilityLevel)
+        raise RegistryError(Code.INVALID_LEVEL, f"Invalid compatibility level. Valid values are {names}") from None
+
+
+def set_level(state: RegistryState, subject: str | None, level: CompatibilityLevel) -> Plan[CompatibilityLevel]:
+    """The level as it is from now on, for a subject (which need not exist yet) or for all (None)."""
+    if subject is not None:
+        check_subject(subject)
+    if state.level_set(subject) is level:
+        return Plan(level)
+    return Plan(level, (LevelSet(subject=subject, level=level),))
+
+
+def reset_level(state: RegistryState, subject: str | None) -> Plan[CompatibilityLevel]:
+    """The level that was set and is not any more. Raises RegistryError 40408 if none was set for the subject."""
+    level = state.level_set(subject)
+    if level is not None:
+        return Plan(level, (LevelSet(subject=subject, level=None),))
+    if subject is not None:
+        raise no_subject_level(subject)
+    return Plan(state.level())
+
+
+def no_subject_level(subject: str) -> RegistryError:
+    """404 for the level of a subject that has none of its own."""
+    reason = f"Subject '{subject}' does not have subject-level compatibility configured"
+    return RegistryError(Code.NO_SUBJECT_CONFIG, reason)
+
+
+def check_subject(subject: str) -> None:
+    """Raises RegistryError 42208 for a name that no subject may have."""
+    if not subject.strip() or len(subject) > MAX_SUBJECT_LENGTH or any(ord(letter) < 32 for letter in subject):
+        reason = f"The subject must have 1 to {MAX_SUBJECT_LENGTH} characters, none of them a control character"
+        raise RegistryError(Code.INVALID_SUBJECT, reason)
+    if subject.startswith(":"):
+        raise RegistryError(Code.INVALID_SUBJECT, f"Contexts are not served: '{subject}' starts with ':'")
+
+
+def _find(versions: Sequence[Version], schema: AvroSchema) -> Version | None:
+    newest_first = reversed(versions)
+    return next((version for version in newest_first if version.schema.identity == schema.canonical), None)
+
+
+def _reasons_against(level: CompatibilityLevel, schema: AvroSchema, versions: Sequence[Version]) -> list[str]:
+    if level is CompatibilityLevel.NONE:
+        return []
+    relevant = versions if level.transitive else versions[-1:]
+    unknown = [
+        f"version {version.number} is not an Avro schema that can be compared"
+        for version in relevant
+        if version.schema.parsed is None
+    ]
+    earlier = [(version.number, version.schema.parsed) for version in relevant if version.schema.parsed is not None]
+    return [*unknown, *why_incompatible(level, schema, earlier)]
+
+
+def _keep_ids(state: RegistryState) -> IdsReserved:
+    return IdsReserved(highest_id=state.highest_id)

@@ -1,0 +1,70 @@
+"""A schema registry as a service: topic, replay, HTTP. Owns them until it is cancelled."""
+
+from random import Random
+
+import structlog
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.client.background import background_tasks
+from pipeline.client.cluster import Cluster
+from pipeline.errors import DeadlineExceededError
+from pipeline.model import Clock, HostPort
+from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.schema_registry.config import RegistryConfig
+from pipeline.schema_registry.journal import Journal
+from pipeline.schema_registry.kafka_journal import ensure_topic, open_kafka_journal
+from pipeline.schema_registry.routes import prepare_application, registry_routes
+from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.state import RegistryState
+
+_log = structlog.get_logger()
+
+
+async def run_registry(
+    config: RegistryConfig,
+    cluster: Cluster,
+    *,
+    clock: Clock,
+    random: Random,
+    metrics: CollectorRegistry,
+    task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve a registry whose log is a topic of `cluster`, until cancelled. Reports the address of its HTTP API.
+
+    Raises ConfigurationError for a topic that cannot be the log, DeadlineExceededError when the log was not read to its
+    end within `kafkastore.init.timeout.ms`, OSError when the address is taken, JournalLostError (see there).
+    """
+    init_timeout_s = config.init_timeout_ms / 1000
+    deadline = trio.current_time() + init_timeout_s
+    await ensure_topic(cluster, config.topic, replication_factor=config.replication_factor, timeout_s=init_timeout_s)
+    async with open_kafka_journal(
+        cluster, config.topic, timeout_ms=config.timeout_ms, clock=clock, random=random
+    ) as journal:
+        await serve_registry(config, journal, replay_deadline=deadline, metrics=metrics, task_status=task_status)
+
+
+async def serve_registry(
+    config: RegistryConfig,
+    journal: Journal,
+    *,
+    replay_deadline: float,
+    metrics: CollectorRegistry,
+    task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """The same over any journal, which must be replayed by `replay_deadline` (trio's clock)."""
+    service = RegistryService(
+        journal, RegistryState(config.level), write_timeout_s=config.timeout_ms / 1000, metrics=metrics
+    )
+    async with background_tasks() as nursery:
+        with trio.move_on_at(replay_deadline) as replay:
+            await nursery.start(service.run)
+        if replay.cancelled_caught:
+            reason = f"the log of the registry was not read to its end within {config.init_timeout_ms} ms"
+            raise DeadlineExceededError(f"{reason}; see kafkastore.init.timeout.ms")
+        application = http_application([*operations_routes(metrics, lambda: None), *registry_routes(service)])
+        prepare_application(application)
+        address: HostPort = await nursery.start(serve_http, application, config.http_listen)
+        _log.info("registry_serving", address=str(address), topic=config.topic)
+        task_status.started(address)
+        await trio.sleep_forever()

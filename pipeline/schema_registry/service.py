@@ -1,0 +1,152 @@
+"""The shell around the registry's rules: writes go to the journal and come back through replay. Trio.
+
+Invariants:
+
+A. The state changes only in `run`, in the order of the log. A write is answered after its events were acknowledged and
+   taken in; so what a client was told is what any replay of the log will say.
+B. One write at a time. A plan whose events were refused on their way back (another registry wrote first) is made again
+   on the state as it then is.
+C. After a write of unknown outcome the next one first reads to the end of the log.
+D. Without the journal reads go on from memory, writes fail within their deadline, and both recover by themselves.
+"""
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+import trio
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from pipeline.errors import PipelineError
+from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.events import Ignored, decode_event, encode_event
+from pipeline.schema_registry.journal import Journal, JournalLostError, JournalRecord
+from pipeline.schema_registry.registry import Plan
+from pipeline.schema_registry.state import RegistryState
+
+MAX_ATTEMPTS = 5
+RETRY_DELAY_S = 0.2
+MAX_RETRY_DELAY_S = 5.0
+
+Answer = TypeVar("Answer")
+_log = structlog.get_logger()
+
+
+class RegistryService:
+    """A registry over a journal. `state` is for reading; `write` changes it."""
+
+    def __init__(
+        self, journal: Journal, state: RegistryState, *, write_timeout_s: float, metrics: CollectorRegistry
+    ) -> None:
+        self.state = state
+        self._journal = journal
+        self._write_timeout_s = write_timeout_s
+        self._next_offset = 0
+        self._progress = trio.Event()
+        self._writing = trio.Lock()
+        self._refused_offsets: set[int] = set()
+        self._uncertain = False
+        self._records = Counter("registry_records_replayed_total", "Records taken in from the log.", registry=metrics)
+        self._refused = Counter("registry_records_refused_total", "Records without effect.", registry=metrics)
+        self._failures = Counter("registry_journal_failures_total", "Failed calls to the log.", registry=metrics)
+        schemas = Gauge("registry_schemas", "Schemas that have an id.", registry=metrics)
+        schemas.set_function(lambda: self.state.schema_count)
+        offset = Gauge("registry_journal_offset", "Offset up to which the log was taken in.", registry=metrics)
+        offset.set_function(lambda: self._next_offset)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the log until cancelled. Reports started once all that lay in it at the start was taken in.
+
+        Errors of the journal are logged, counted and tried again, with pauses that grow to MAX_RETRY_DELAY_S. Raises
+        JournalLostError when the log is not the one that was read so far.
+        """
+        end_offset: float = math.inf
+        started = False
+        delay_s = RETRY_DELAY_S
+        while True:
+            try:
+                if not started and end_offset == math.inf:
+                    end_offset = await self._journal.end_offset()
+                if not started and self._next_offset >= end_offset:
+                    started = True
+                    _log.info("registry_replayed", offset=self._next_offset, schemas=self.state.schema_count)
+                    task_status.started()
+                page = await self._journal.read(self._next_offset)
+            except JournalLostError:
+                raise
+            except PipelineError as error:
+                self._failures.inc()
+                _log.warning("registry_journal_unreachable", offset=self._next_offset, error=str(error))
+                await trio.sleep(delay_s)
+                delay_s = min(delay_s * 2, MAX_RETRY_DELAY_S)
+                continue
+            delay_s = RETRY_DELAY_S
+            for record in page.records:
+                self._take_in(record)
+            self._advance(page.next_offset)
+
+    def _take_in(self, record: JournalRecord) -> None:
+        event = decode_event(record.key, record.value)
+        refusal = self.state.apply(event)
+        self._records.inc()
+        if refusal is None:
+            return
+        self._refused.inc()
+        if isinstance(event, Ignored):
+            _log.info("registry_record_ignored", offset=record.offset, reason=refusal)
+        else:
+            _log.warning("registry_record_refused", offset=record.offset, reason=refusal)
+            if self._writing.locked():
+                self._refused_offsets.add(record.offset)
+
+    def _advance(self, next_offset: int) -> None:
+        if next_offset > self._next_offset:
+            self._next_offset = next_offset
+            self._progress.set()
+            self._progress = trio.Event()
+
+    async def write(self, decide: Callable[[RegistryState], Plan[Answer]]) -> Answer:
+        """Carry out what `decide` plans, and give its answer.
+
+        Raises RegistryError: what `decide` raises; 50001 if the log refused, 50002 if it did not answer in time (the
+        write may still take effect; give the command again). What needs no event is answered from memory at once.
+        """
+        plan = decide(self.state)
+        if not plan.events:
+            return plan.answer
+        try:
+            with trio.fail_after(self._write_timeout_s):
+                async with self._writing:
+                    return await self._write(decide)
+        except trio.TooSlowError:
+            reason = f"The write was not confirmed within {self._write_timeout_s:g} s. Try again."
+            raise RegistryError(Code.STORE_TIMED_OUT, reason) from None
+
+    async def _write(self, decide: Callable[[RegistryState], Plan[Answer]]) -> Answer:
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                if self._uncertain:
+                    await self._taken_in(await self._journal.end_offset())
+                    self._uncertain = False
+                plan = decide(self.state)
+                if not plan.events:
+                    return plan.answer
+                events = (*self.state.repairs(), *plan.events)
+                self._refused_offsets.clear()
+                self._uncertain = True
+                offsets = await self._journal.append([encode_event(event) for event in events])
+                await self._taken_in(offsets[-1] + 1)
+                self._uncertain = False
+            except RegistryError:
+                raise
+            except PipelineError as error:
+                self._failures.inc()
+                raise RegistryError(Code.STORE_FAILED, f"The schema log cannot be written: {error}") from error
+            if self._refused_offsets.isdisjoint(offsets):
+                return plan.answer
+        raise RegistryError(Code.STORE_FAILED, "Other writers of the schema log came first again and again. Try again.")
+
+    async def _taken_in(self, offset: int) -> None:
+        while self._next_offset < offset:
+            await self._progress.wait()

@@ -1,0 +1,195 @@
+"""What a registry knows, as the fold of its log. Pure: changed by `apply` alone, asked by everyone.
+
+Invariants, which hold for every prefix of every log, also one that two registries wrote at once:
+
+A. An id, once seen with a schema, never stands for another. Of two records that contradict each other the first in
+   the log wins, for every reader; the other is refused. Likewise for a version of a subject.
+B. An id is never given out again: `next_id` lies beyond all ids seen, and beyond those reserved.
+C. The text of an id is the text it was first written with; all versions that bear the id have this text.
+"""
+
+from dataclasses import dataclass, replace
+
+from pipeline.schema_registry.avro import AvroSchema, InvalidSchemaError, parse_schema
+from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.events import (
+    AVRO,
+    Event,
+    IdsReserved,
+    Ignored,
+    LevelSet,
+    SchemaRemoved,
+    SchemaWritten,
+    SubjectDeleted,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSchema:
+    """What an id stands for. `parsed` is None for a text we cannot parse, or of a type that is not Avro."""
+
+    id: int
+    text: str
+    schema_type: str
+    parsed: AvroSchema | None
+
+    @property
+    def identity(self) -> str:
+        """Equal for schemas that are one."""
+        return self.text if self.parsed is None else self.parsed.canonical
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of a subject."""
+
+    subject: str
+    number: int
+    schema: StoredSchema
+    deleted: bool
+
+
+class RegistryState:
+    """Subjects, versions, schemas and levels."""
+
+    def __init__(self, default_level: CompatibilityLevel) -> None:
+        self._default_level = default_level
+        self._subjects: dict[str, dict[int, Version]] = {}
+        self._schemas: dict[int, StoredSchema] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+        self._levels: dict[str | None, CompatibilityLevel] = {}
+        self._highest_id = 0
+        self._overwritten: dict[tuple[str, int], None] = {}
+
+    def apply(self, event: Event) -> str | None:
+        """Take in the next event of the log. Returns why it was refused, None if it was not."""
+        match event:
+            case SchemaWritten():
+                return self._apply_schema(event)
+            case SchemaRemoved():
+                self._remove(event.subject, event.version)
+            case SubjectDeleted():
+                versions = self._subjects.get(event.subject, {})
+                for number, version in versions.items():
+                    if number <= event.version:
+                        versions[number] = replace(version, deleted=True)
+            case LevelSet(subject=subject, level=level):
+                self._levels.pop(subject, None)
+                if level is not None:
+                    self._levels[subject] = level
+            case IdsReserved():
+                self._highest_id = max(self._highest_id, event.highest_id)
+            case Ignored(reason):
+                return reason
+        return None
+
+    def _apply_schema(self, event: SchemaWritten) -> str | None:
+        self._highest_id = max(self._highest_id, event.id)
+        key = (event.subject, event.version)
+        known = self._subjects.get(event.subject, {}).get(event.version)
+        if known is not None and known.schema.id != event.id:
+            self._overwritten[key] = None
+            return f"{event.subject} version {event.version} is id {known.schema.id} already, not {event.id}"
+        schema = _store(event)
+        holder = self._schemas.get(event.id)
+        if holder is not None and holder.identity != schema.identity:
+            if known is not None:
+                self._overwritten[key] = None
+            return f"id {event.id} stands for another schema already"
+        schema = self._schemas.setdefault(event.id, schema)
+        self._ids.setdefault((schema.schema_type, schema.identity), event.id)
+        version = Version(subject=event.subject, number=event.version, schema=schema, deleted=event.deleted)
+        self._subjects.setdefault(event.subject, {})[event.version] = version
+        self._overwritten.pop(key, None)
+        return None
+
+    def _remove(self, subject: str, number: int) -> None:
+        versions = self._subjects.get(subject, {})
+        version = versions.pop(number, None)
+        if not versions:
+            self._subjects.pop(subject, None)
+        self._overwritten.pop((subject, number), None)
+        if version is not None and not self.versions_of_id(version.schema.id, deleted=True):
+            del self._schemas[version.schema.id]
+            identity = (version.schema.schema_type, version.schema.identity)
+            if self._ids.get(identity) == version.schema.id:
+                del self._ids[identity]
+
+    @property
+    def next_id(self) -> int:
+        """An id that was never given out."""
+        return self._highest_id + 1
+
+    @property
+    def highest_id(self) -> int:
+        """The highest id ever given out."""
+        return self._highest_id
+
+    @property
+    def schema_count(self) -> int:
+        """Number of ids that resolve."""
+        return len(self._schemas)
+
+    def subjects(self, *, deleted: bool = False) -> list[str]:
+        """Names, sorted; with `deleted` also those of which all versions are soft-deleted."""
+        return sorted(subject for subject in self._subjects if self.versions(subject, deleted=deleted))
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:
+        """Versions of a subject, oldest first; with `deleted` also those soft-deleted. Empty for an unknown subject."""
+        versions = self._subjects.get(subject, {})
+        return [versions[number] for number in sorted(versions) if deleted or not versions[number].deleted]
+
+    def schema(self, schema_id: int) -> StoredSchema | None:
+        """What an id stands for, soft-deleted or not: data written with it must stay readable."""
+        return self._schemas.get(schema_id)
+
+    def id_of(self, schema: AvroSchema) -> int | None:
+        """The id of a schema, whatever the subject."""
+        return self._ids.get((AVRO, schema.canonical))
+
+    def versions_of_id(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
+        """All versions that bear an id, by subject and number."""
+        return [
+            version
+            for subject in sorted(self._subjects)
+            for version in self.versions(subject, deleted=deleted)
+            if version.schema.id == schema_id
+        ]
+
+    def level_set(self, subject: str | None) -> CompatibilityLevel | None:
+        """The level set for a subject itself, or for all (None)."""
+        return self._levels.get(subject)
+
+    def level(self, subject: str | None = None) -> CompatibilityLevel:
+        """The level that holds for a subject."""
+        return self._levels.get(subject) or self._levels.get(None) or self._default_level
+
+    def repairs(self) -> tuple[SchemaWritten, ...]:
+        """Versions whose last record in the log was refused.
+
+        They must be written again before the log is compacted, or the refused record would outlive the one that holds.
+        """
+        held = [self._subjects[subject][number] for subject, number in self._overwritten]
+        return tuple(written(version, deleted=version.deleted) for version in held)
+
+
+def written(version: Version, *, deleted: bool) -> SchemaWritten:
+    """The record of a version, with this mark of deletion."""
+    return SchemaWritten(
+        subject=version.subject,
+        version=version.number,
+        id=version.schema.id,
+        text=version.schema.text,
+        schema_type=version.schema.schema_type,
+        deleted=deleted,
+    )
+
+
+def _store(event: SchemaWritten) -> StoredSchema:
+    parsed: AvroSchema | None = None
+    if event.schema_type == AVRO:
+        try:
+            parsed = parse_schema(event.text, check_defaults=False)
+        except InvalidSchemaError:
+            parsed = None
+    return StoredSchema(id=event.id, text=event.text, schema_type=event.schema_type, parsed=parsed)

@@ -1,0 +1,68 @@
+"""An in-memory journal for the schema registry, with the faults that a broker shows."""
+
+from collections.abc import Sequence
+
+import trio
+
+from pipeline.errors import DeadlineExceededError, NetworkError
+from pipeline.schema_registry.journal import JournalPage, JournalRecord, Record
+
+READ_WAIT_S = 0.05
+
+
+class MemoryJournal:
+    """A log in memory that several registries may share.
+
+    `reachable = False` makes every call fail at once, as a dead broker does. `lose_next_answer()` appends the next
+    records and then fails, as a broker does that dies after the write. `compact()` keeps the last record of each key.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[JournalRecord] = []
+        self.reachable = True
+        self._end_offset = 0
+        self._answer_lost = False
+        self._appended = trio.Event()
+
+    def lose_next_answer(self) -> None:
+        """Let the next append take effect and fail all the same."""
+        self._answer_lost = True
+
+    def compact(self) -> None:
+        """Keep the last record of each key, and no tombstone."""
+        last = {record.key: record for record in self.records}
+        self.records = [r for r in self.records if last[r.key] is r and r.value is not None]
+
+    def put(self, key: bytes | None, value: bytes | None) -> int:
+        """Append a record as another writer would."""
+        offset = self._end_offset
+        self.records.append(JournalRecord(offset, key, value))
+        self._end_offset += 1
+        self._appended.set()
+        self._appended = trio.Event()
+        return offset
+
+    async def append(self, records: Sequence[Record]) -> Sequence[int]:
+        await self._reach()
+        offsets = [self.put(key, value) for key, value in records]
+        if self._answer_lost:
+            self._answer_lost = False
+            raise DeadlineExceededError("the journal did not answer")
+        return offsets
+
+    async def end_offset(self) -> int:
+        await self._reach()
+        return self._end_offset
+
+    async def read(self, offset: int) -> JournalPage:
+        await self._reach()
+        if offset >= self._end_offset:
+            with trio.move_on_after(READ_WAIT_S):
+                await self._appended.wait()
+        await self._reach()
+        return JournalPage([record for record in self.records if record.offset >= offset], self._end_offset)
+
+    async def _reach(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if not self.reachable:
+            raise NetworkError("the journal is unreachable")

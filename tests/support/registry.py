@@ -1,0 +1,31 @@
+"""A schema registry in this process, over any journal."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.model import HostPort
+from pipeline.schema_registry.config import RegistryConfig
+from pipeline.schema_registry.journal import Journal
+from pipeline.schema_registry.server import serve_registry
+
+
+@asynccontextmanager
+async def serving_registry(journal: Journal, **settings: Any) -> AsyncIterator[str]:
+    """Serve a registry over the journal until the block ends; gives its URL. Settings by their dotted names."""
+    given = {"bootstrap.servers": "none:1", "http.listen": "127.0.0.1:0", **settings}
+    config = RegistryConfig.from_settings(given)
+    deadline = trio.current_time() + config.init_timeout_ms / 1000
+
+    async def serve(task_status: trio.TaskStatus[HostPort]) -> None:
+        await serve_registry(
+            config, journal, replay_deadline=deadline, metrics=CollectorRegistry(), task_status=task_status
+        )
+
+    async with trio.open_nursery() as nursery:
+        address: HostPort = await nursery.start(serve)
+        yield f"http://{address}"
+        nursery.cancel_scope.cancel()

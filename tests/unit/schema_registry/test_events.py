@@ -1,0 +1,88 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.events import (
+    IdsReserved,
+    Ignored,
+    LevelSet,
+    SchemaRemoved,
+    SchemaWritten,
+    SubjectDeleted,
+    decode_event,
+    encode_event,
+)
+
+ids = st.integers(1, (1 << 31) - 1)
+names = st.text(min_size=1)
+EVENTS = st.one_of(
+    st.builds(SchemaWritten, subject=names, version=ids, id=ids, text=st.text(), deleted=st.booleans()),
+    st.builds(SchemaRemoved, subject=names, version=ids),
+    st.builds(SubjectDeleted, subject=names, version=ids),
+    st.builds(LevelSet, subject=st.none() | names, level=st.none() | st.sampled_from(CompatibilityLevel)),
+    st.builds(IdsReserved, highest_id=ids),
+)
+
+
+@given(EVENTS)
+def test_what_is_encoded_is_decoded(event):
+    assert decode_event(*encode_event(event)) == event
+
+
+@pytest.mark.parametrize(
+    ("event", "key", "value"),
+    [
+        (
+            SchemaWritten(subject="s", version=2, id=7, text='"int"'),
+            b'{"keytype":"SCHEMA","subject":"s","version":2,"magic":1}',
+            {"subject": "s", "version": 2, "id": 7, "schema": '"int"', "deleted": False},
+        ),
+        (
+            SubjectDeleted(subject="s", version=2),
+            b'{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}',
+            {"subject": "s", "version": 2},
+        ),
+        (
+            LevelSet(subject=None, level=CompatibilityLevel.FULL),
+            b'{"keytype":"CONFIG","subject":null,"magic":0}',
+            {"compatibilityLevel": "FULL"},
+        ),
+    ],
+)
+def test_the_form_is_confluents(event, key, value):
+    encoded_key, encoded_value = encode_event(event)
+    assert encoded_key == key
+    assert json.loads(encoded_value) == value
+
+
+def test_a_record_of_another_registry_with_attributes_we_do_not_know():
+    key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
+    value = b'{"subject":"s","version":1,"id":1,"guid":"x","md5":"y","schema":"\\"int\\"","deleted":false,"ts":1}'
+    assert decode_event(key, value) == SchemaWritten(subject="s", version=1, id=1, text='"int"')
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, None),
+        (b"", b"{}"),
+        (b"\xff", b"{}"),
+        (b"[]", b"{}"),
+        (b'{"keytype":"NOOP","magic":0}', None),
+        (b'{"keytype":"MODE","subject":null,"magic":0}', b'{"mode":"READWRITE"}'),
+        (b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', b"{}"),
+        (b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}', b"null-"),
+        (b'{"keytype":"SCHEMA","subject":"s","version":0,"magic":1}', b'{"id":1,"schema":"x"}'),
+        (b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"MAYBE"}'),
+    ],
+)
+def test_what_cannot_be_read_is_ignored(key, value):
+    assert isinstance(decode_event(key, value), Ignored)
+
+
+@given(st.none() | st.binary(), st.none() | st.binary())
+def test_decoding_raises_nothing(key, value):
+    decode_event(key, value)

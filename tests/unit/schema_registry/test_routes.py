@@ -1,0 +1,182 @@
+import json
+
+import pytest
+import trio
+
+RECORD = '{"type":"record","name":"E",  "fields":[{"name":"a","type":"int"}]}'
+WIDER = '{"type":"record","name":"E","fields":[{"name":"a","type":"int"},{"name":"b","type":"int"}]}'
+V1 = "application/vnd.schemaregistry.v1+json"
+
+
+@pytest.fixture
+async def http(journal, open_registry):
+    async with open_registry(journal) as http:
+        yield http
+
+
+async def register(http, subject, text, **more):
+    return await http.post(f"/subjects/{subject}/versions", json={"schema": text, **more})
+
+
+def is_error(response, status, code):
+    assert (response.status_code, response.json()["error_code"]) == (status, code)
+    assert set(response.json()) == {"error_code", "message"}
+    assert response.headers["content-type"] == V1
+    return response.json()["message"]
+
+
+async def test_register_and_get_in_every_way(http):
+    assert (await register(http, "s-value", RECORD)).json() == {"id": 1}
+    assert (await register(http, "s-value", json.dumps(json.loads(RECORD)))).json() == {"id": 1}
+    version = {"subject": "s-value", "version": 1, "id": 1, "schema": RECORD}
+    answers = {
+        "/schemas/ids/1": {"schema": RECORD},
+        "/schemas/ids/1/subjects": ["s-value"],
+        "/schemas/ids/1/versions": [{"subject": "s-value", "version": 1}],
+        "/schemas/types": ["AVRO"],
+        "/subjects": ["s-value"],
+        "/subjects?subjectPrefix=x": [],
+        "/subjects/s-value/versions": [1],
+        "/subjects/s-value/versions/1": version,
+        "/subjects/s-value/versions/latest": version,
+        "/subjects/s-value/versions/-1": version,
+        "/": {},
+    }
+    for path, answer in answers.items():
+        assert (await http.get(path)).json() == answer, path
+    for path in ("/schemas/ids/1/schema", "/subjects/s-value/versions/latest/schema"):
+        assert (await http.get(path)).text == RECORD
+    assert (await http.post("/subjects/s-value", json={"schema": RECORD})).json() == version
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/schemas/ids/2", 404, 40403),
+        ("GET", "/schemas/ids/x", 404, 40403),
+        ("GET", f"/schemas/ids/{'9' * 5000}", 404, 40403),
+        ("GET", "/subjects/s/versions", 404, 40401),
+        ("GET", "/subjects/s/versions/1", 404, 40401),
+        ("GET", "/subjects/s/versions/x", 422, 42202),
+        ("GET", "/subjects/there/versions/9", 404, 40402),
+        ("DELETE", "/subjects/s", 404, 40401),
+        ("DELETE", "/subjects/there?permanent=true", 404, 40405),
+        ("GET", "/config/s", 404, 40408),
+        ("GET", "/nowhere", 404, 404),
+        ("PATCH", "/subjects", 405, 405),
+    ],
+)
+async def test_refusals(http, method, path, status, code):
+    await register(http, "there", RECORD)
+    is_error(await http.request(method, path), status, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 422, 422),
+        (b"{", 422, 422),
+        (b"[]", 422, 422),
+        (b"[" * 100_000, 422, 422),
+        (b"{}", 422, 42201),
+        (b'{"schema":7}', 422, 42201),
+        (b'{"schema":"strin"}', 422, 42201),
+        (b'{"schema":"\\"int\\"","schemaType":"PROTOBUF"}', 422, 42201),
+        (b'{"schema":"\\"int\\"","references":[{"name":"x","subject":"y","version":1}]}', 422, 42201),
+        (b'{"schema":"\\"int\\"","id":7}', 422, 42205),
+        (b'{"schema":"' + b"x" * 1_000_001 + b'"}', 413, 413),
+    ],
+    ids=range(11),
+)
+async def test_bodies_that_are_refused(http, body, status, code):
+    is_error(await http.post("/subjects/s/versions", content=body), status, code)
+
+
+async def test_attributes_and_parameters_we_do_not_know_are_ignored(http):
+    more = {"schemaType": "AVRO", "references": [], "metadata": None, "ruleSet": None, "id": -1, "version": 0}
+    response = await http.post("/subjects/s/versions?normalize=true&x=y", json={"schema": '"int"', **more, "z": 1})
+    assert response.json() == {"id": 1}
+
+
+@pytest.mark.parametrize("content_type", [V1, "application/vnd.schemaregistry+json", "application/json"])
+async def test_content_types(http, content_type):
+    headers = {"content-type": content_type, "accept": f"{content_type}; q=0.9, text/html"}
+    response = await http.post("/subjects/s/versions", content=b'{"schema":"\\"int\\""}', headers=headers)
+    assert response.json() == {"id": 1}
+    assert response.headers["content-type"] == content_type
+
+
+async def test_an_incompatible_schema_is_refused_and_the_check_says_why(http):
+    await register(http, "s", RECORD)
+    message = is_error(await register(http, "s", WIDER), 409, 409)
+    assert "READER_FIELD_MISSING_DEFAULT_VALUE at E.b" in message
+    for version in ("", "/1", "/latest"):
+        path = f"/compatibility/subjects/s/versions{version}"
+        assert (await http.post(path, json={"schema": WIDER})).json() == {"is_compatible": False}
+        verbose = (await http.post(f"{path}?verbose=true", json={"schema": WIDER})).json()
+        assert verbose["is_compatible"] is False
+        assert "E.b: the reader's field has no default" in verbose["messages"][0]
+        again = (await http.post(f"{path}?verbose=true", json={"schema": RECORD})).json()
+        assert again == {"is_compatible": True, "messages": []}
+    is_error(await http.post("/compatibility/subjects/s/versions/7", json={"schema": RECORD}), 404, 40402)
+    is_error(await http.post("/compatibility/subjects/t/versions/7", json={"schema": RECORD}), 404, 40401)
+    for path in ("/compatibility/subjects/t/versions", "/compatibility/subjects/t/versions/latest"):
+        assert (await http.post(path, json={"schema": RECORD})).json() == {"is_compatible": True}
+
+
+async def test_levels(http):
+    assert (await http.get("/config")).json() == {"compatibilityLevel": "BACKWARD"}
+    assert (await http.put("/config", json={"compatibility": "full"})).json() == {"compatibility": "FULL"}
+    assert (await http.get("/config")).json() == {"compatibilityLevel": "FULL"}
+    assert (await http.get("/config/s?defaultToGlobal=true")).json() == {"compatibilityLevel": "FULL"}
+    assert (await http.put("/config/s", json={"compatibility": "NONE"})).json() == {"compatibility": "NONE"}
+    assert (await http.get("/config/s")).json() == {"compatibilityLevel": "NONE"}
+    assert (await http.delete("/config/s")).json() == "NONE"
+    is_error(await http.put("/config", json={"compatibility": "MAYBE"}), 422, 42203)
+    is_error(await http.put("/config", json={}), 422, 42203)
+
+
+async def test_deletes(http):
+    await register(http, "s", '"int"')
+    await register(http, "s", '"long"')
+    assert (await http.delete("/subjects/s/versions/latest")).json() == 2
+    assert (await http.get("/subjects/s/versions?deleted=true")).json() == [1, 2]
+    assert (await http.get("/schemas/ids/2")).json() == {"schema": '"long"'}
+    assert (await http.delete("/subjects/s")).json() == [1]
+    assert (await http.get("/subjects")).json() == []
+    assert (await http.get("/subjects?deleted=true")).json() == ["s"]
+    assert (await http.delete("/subjects/s?permanent=true")).json() == [1, 2]
+    is_error(await http.get("/schemas/ids/2"), 404, 40403)
+    assert (await register(http, "s", '"int"')).json() == {"id": 3}
+
+
+async def test_many_at_once_get_one_id(http):
+    ids = []
+
+    async def one():
+        ids.append((await register(http, "s", RECORD)).json()["id"])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(one)
+    assert ids == [1] * 20
+
+
+async def test_without_the_log(journal, open_registry):
+    async with open_registry(journal, **{"kafkastore.timeout.ms": 500}) as http:
+        await register(http, "s", RECORD)
+        journal.reachable = False
+        is_error(await register(http, "t", '"string"'), 500, 50001)
+        assert (await http.get("/schemas/ids/1")).status_code == 200
+        assert (await http.get("/healthz")).status_code == 200
+        journal.reachable = True
+        with trio.fail_after(10):
+            while (await register(http, "t", '"string"')).status_code != 200:
+                await trio.lowlevel.checkpoint()
+
+
+async def test_metrics(http):
+    await register(http, "s", RECORD)
+    text = (await http.get("/metrics")).text
+    assert "registry_schemas 1.0" in text
+    assert "registry_records_replayed_total 1.0" in text

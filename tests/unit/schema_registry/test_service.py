@@ -1,0 +1,124 @@
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.schema_registry.compatibility import CompatibilityLevel
+from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.registry import SchemaRequest, register
+from pipeline.schema_registry.service import RegistryService
+from pipeline.schema_registry.state import RegistryState
+
+INT, STRING = SchemaRequest(text='"int"'), SchemaRequest(text='"string"')
+
+
+def new_service(journal, *, write_timeout_s=5.0):
+    state = RegistryState(CompatibilityLevel.BACKWARD)
+    return RegistryService(journal, state, write_timeout_s=write_timeout_s, metrics=CollectorRegistry())
+
+
+async def put(service, subject, request):
+    return await service.write(lambda state: register(state, subject, request))
+
+
+async def test_what_was_written_is_there_after_a_restart(journal, nursery):
+    service = new_service(journal)
+    await nursery.start(service.run)
+    assert await put(service, "s", INT) == 1
+    again = new_service(journal)
+    await nursery.start(again.run)
+    assert again.state.schema(1).text == '"int"'
+
+
+async def test_another_registry_of_the_same_log_follows(journal, nursery):
+    one, other = new_service(journal), new_service(journal)
+    await nursery.start(one.run)
+    await nursery.start(other.run)
+    assert await put(one, "s", INT) == 1
+    with trio.fail_after(5):
+        while other.state.schema(1) is None:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_two_registries_that_write_at_once_give_no_id_twice(journal, nursery):
+    services = [new_service(journal) for _ in range(2)]
+    for service in services:
+        await nursery.start(service.run)
+    ids = {}
+
+    async def write(service, number):
+        for i in range(10):
+            subject, text = f"s{i}", f'{{"type":"fixed","name":"F{number}x{i}","size":1}}'
+            ids[text] = await put(service, f"{number}-{subject}", SchemaRequest(text=text))
+
+    async with trio.open_nursery() as writers:
+        for number, service in enumerate(services):
+            writers.start_soon(write, service, number)
+    assert len(set(ids.values())) == len(ids) == 20
+    for service in services:
+        with trio.fail_after(5):
+            while service.state.schema_count < 20:
+                await trio.lowlevel.checkpoint()
+        assert {text: service.state.schema(id_).text for text, id_ in ids.items()} == {text: text for text in ids}
+
+
+async def test_two_registries_that_write_one_subject_at_once_survive_compaction(journal, nursery):
+    services = [new_service(journal) for _ in range(2)]
+    for service in services:
+        await nursery.start(service.run)
+    outcomes = {}
+
+    async def write(service, number):
+        for i in range(5):
+            text = f'{{"type":"fixed","name":"F","aliases":["A{number}x{i}"],"size":1}}'
+            outcomes[text] = await put(service, "s", SchemaRequest(text=text))
+
+    async with trio.open_nursery() as writers:
+        for number, service in enumerate(services):
+            writers.start_soon(write, service, number)
+    assert len(set(outcomes.values())) == 10
+    journal.compact()
+    later = new_service(journal)
+    await nursery.start(later.run)
+    assert {text: later.state.schema(id_).text for text, id_ in outcomes.items()} == {text: text for text in outcomes}
+
+
+async def test_without_the_log_reads_go_on_and_writes_fail_and_recover(journal, nursery, autojump_clock):
+    service = new_service(journal)
+    await nursery.start(service.run)
+    assert await put(service, "s", INT) == 1
+    journal.reachable = False
+    with pytest.raises(RegistryError) as caught:
+        await put(service, "t", STRING)
+    assert caught.value.code is Code.STORE_FAILED
+    assert service.state.schema(1).text == '"int"'
+    assert await put(service, "s", INT) == 1
+    await trio.sleep(60)
+    journal.reachable = True
+    assert await put(service, "t", STRING) == 2
+
+
+async def test_a_write_whose_answer_was_lost_is_found_by_the_next(journal, nursery):
+    service = new_service(journal)
+    await nursery.start(service.run)
+    journal.lose_next_answer()
+    with pytest.raises(RegistryError):
+        await put(service, "s", INT)
+    assert await put(service, "s", INT) == 1
+    assert len(journal.records) == 1
+
+
+async def test_a_write_that_does_not_come_back_fails_in_time(journal, autojump_clock):
+    service = new_service(journal, write_timeout_s=3.0)
+    started = trio.current_time()
+    with pytest.raises(RegistryError) as caught:
+        await put(service, "s", INT)
+    assert caught.value.code is Code.STORE_TIMED_OUT
+    assert trio.current_time() - started == pytest.approx(3.0)
+
+
+async def test_strange_records_do_not_keep_it_from_starting(journal, nursery):
+    for record in [(None, None), (b"x", b"y"), (b'{"keytype":"NOOP","magic":0}', None)]:
+        journal.put(*record)
+    service = new_service(journal)
+    await nursery.start(service.run)
+    assert await put(service, "s", INT) == 1

@@ -1,0 +1,313 @@
+"""Follows ZooKeeper: keeps the view of the cluster up to date and lets this broker's partitions follow it.
+
+With one replica per partition the replica is the leader; on opening a partition it claims the next leader epoch, so
+that clients notice a log that may have lost its unflushed end (KIP-320). Nothing here gives up on a lost connection:
+the watches go on by themselves, and a claim is repeated until it is answered.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import structlog
+import trio
+
+from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.replicas import Replicas
+from pipeline.broker.topic_settings import TopicSettings, readable_settings
+from pipeline.coordination.interface import CoordinationClient, NodeValue
+from pipeline.coordination.znodes import (
+    BROKER_IDS,
+    TOPICS,
+    BrokerRegistration,
+    PartitionState,
+    TopicAssignment,
+    TopicConfig,
+    broker_path,
+    partition_state_path,
+    partitions_path,
+    topic_config_path,
+    topic_path,
+)
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from pipeline.model import BrokerEndpoint, BrokerId, LeaderEpoch, TopicPartition
+
+RETRY_S = 0.1
+NO_CONTROLLER_EPOCH = 0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _TopicWatch:
+    """The task that watches one topic: how to end it, and whether it has ended."""
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What the znodes of one topic said last."""
+
+    assignment: TopicAssignment
+    settings: TopicSettings
+    states: dict[int, PartitionState] = field(default_factory=dict)
+    watched: set[int] = field(default_factory=set)
+
+    @property
+    def topic_id(self) -> uuid.UUID:
+        """Of its own, or (made before Kafka 2.8) one made of the name."""
+        return self.assignment.topic_id or uuid.uuid5(uuid.NAMESPACE_URL, self.assignment.topic)
+
+
+class ClusterWatcher:
+    """The tasks that watch. `own` is this broker as clients see it; it is part of the view whatever ZooKeeper says."""
+
+    def __init__(
+        self,
+        zookeeper: CoordinationClient,
+        config: BrokerConfig,
+        view: ClusterView,
+        replicas: Replicas,
+        own: BrokerEndpoint,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._config = config
+        self._view = view
+        self._replicas = replicas
+        self._own = own
+        self._topics: dict[str, _Topic] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Watch until cancelled. Reports started when all that ZooKeeper holds now has been seen and opened."""
+        self._view.set_brokers({self._own.id: self._own})
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._watch_brokers)
+            await nursery.start(self._watch_topics)
+            for stray in self._replicas.strays():
+                log.warning("stray_log", topic_partition=str(stray), advice="the cluster does not know it; remove it")
+            task_status.started()
+
+    # Brokers
+
+    async def _watch_brokers(self, *, task_status: trio.TaskStatus[None]) -> None:
+        scopes: dict[str, trio.CancelScope] = {}
+        async with trio.open_nursery() as nursery:
+            async for names in self._zookeeper.watch_children(BROKER_IDS):
+                for name in scopes.keys() - set(names):
+                    scopes.pop(name).cancel()
+                    self._forget_broker(BrokerId(int(name)))
+                for name in sorted(set(names) - scopes.keys()):
+                    scopes[name] = trio.CancelScope()
+                    await nursery.start(self._watch_broker, BrokerId(int(name)), scopes[name])
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+
+    async def _watch_broker(
+        self, broker_id: BrokerId, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        with scope:
+            async for value in self._zookeeper.watch_data(broker_path(broker_id)):
+                if value is None:
+                    self._forget_broker(broker_id)
+                else:
+                    self._meet_broker(broker_id, value)
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+
+    def _meet_broker(self, broker_id: BrokerId, value: NodeValue) -> None:
+        try:
+            endpoint = BrokerRegistration.decode(broker_id, value.data).endpoint()
+        except CoordinationError as error:
+            log.error("broker_unreadable", error=str(error))
+            return
+        if endpoint is not None and broker_id != self._own.id:
+            self._view.set_brokers({**self._view.brokers, broker_id: endpoint})
+
+    def _forget_broker(self, broker_id: BrokerId) -> None:
+        if broker_id != self._own.id:
+            brokers = dict(self._view.brokers)
+            brokers.pop(broker_id, None)
+            self._view.set_brokers(brokers)
+
+    # Topics
+
+    async def _watch_topics(self, *, task_status: trio.TaskStatus[None]) -> None:
+        watches: dict[str, _TopicWatch] = {}
+        async with trio.open_nursery() as nursery:
+            async for names in self._zookeeper.watch_children(TOPICS):
+                for name in watches.keys() - set(names):
+                    watch = watches.pop(name)
+                    watch.scope.cancel()
+                    await watch.ended.wait()
+                    await self._remove_topic(name)
+                async with trio.open_nursery() as loading:
+                    for name in sorted(set(names) - watches.keys()):
+                        watches[name] = _TopicWatch()
+                        loading.start_soon(nursery.start, self._watch_topic, name, watches[name])
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+
+    async def _watch_topic(self, name: str, watch: _TopicWatch, *, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            with watch.scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self._watch_config, name)
+                    async for value in self._zookeeper.watch_data(topic_path(name)):
+                        if value is not None:
+                            await self._take_assignment(name, value, nursery)
+                        task_status.started()
+                        task_status = trio.TASK_STATUS_IGNORED
+        finally:
+            watch.ended.set()
+
+    async def _watch_config(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
+        async for value in self._zookeeper.watch_data(topic_config_path(name)):
+            settings = self._read_settings(name, value)
+            topic = self._topics.get(name)
+            if topic is not None:
+                topic.settings = settings
+                self._replicas.reconfigure(name, settings)
+                self._publish(name)
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+
+    def _read_settings(self, name: str, value: NodeValue | None) -> TopicSettings:
+        overrides: Mapping[str, str] = {}
+        try:
+            overrides = {} if value is None else TopicConfig.decode(name, value.data).settings
+        except CoordinationError as error:
+            log.error("topic_config_unreadable", topic=name, error=str(error))
+        settings, ignored = readable_settings(overrides, self._config)
+        if ignored:
+            log.warning("topic_settings_ignored", topic=name, settings=ignored)
+        return settings
+
+    async def _take_assignment(self, name: str, value: NodeValue, nursery: trio.Nursery) -> None:
+        try:
+            assignment = TopicAssignment.decode(name, value.data)
+        except CoordinationError as error:
+            log.error("topic_unreadable", topic=name, error=str(error))
+            return
+        known = self._topics.get(name)
+        if known is not None and known.assignment.topic_id != assignment.topic_id:
+            await self._remove_topic(name)
+            known = None
+        if known is None:
+            config = await self._zookeeper.get_or_none(topic_config_path(name))
+            topic = self._topics[name] = _Topic(assignment, self._read_settings(name, config))
+        else:
+            topic = known
+            topic.assignment = assignment
+        await self._open_own(topic)
+        for index, brokers in assignment.partitions.items():
+            if brokers[:1] != (self._own.id,) and index not in topic.watched:
+                topic.watched.add(index)
+                nursery.start_soon(self._watch_state, topic, index)
+        self._publish(name)
+
+    async def _open_own(self, topic: _Topic) -> None:
+        name = topic.assignment.topic
+        own = {index for index, brokers in topic.assignment.partitions.items() if brokers[:1] == (self._own.id,)}
+        for topic_partition in list(self._replicas.partitions):
+            if topic_partition.topic == name and topic_partition.partition not in own:
+                log.warning("partition_assigned_elsewhere", topic_partition=str(topic_partition))
+                self._replicas.close(topic_partition)
+        async with trio.open_nursery() as nursery:
+            for index in sorted(own):
+                if TopicPartition(name, index) not in self._replicas.partitions:
+                    nursery.start_soon(self._lead, topic, index)
+
+    async def _lead(self, topic: _Topic, index: int) -> None:
+        state = await self._claim(topic.assignment.topic, index)
+        if state is not None:
+            topic.states[index] = state
+            await self._replicas.open(
+                TopicPartition(topic.assignment.topic, index), topic.topic_id, topic.settings, state.leader_epoch
+            )
+
+    async def _claim(self, name: str, index: int) -> PartitionState | None:
+        """Write this broker as leader with the next epoch; None if the topic is gone meanwhile."""
+        while True:
+            try:
+                found = await self._zookeeper.get_or_none(partition_state_path(name, index))
+                epoch = 0 if found is None else PartitionState.decode(name, index, found.data).leader_epoch + 1
+                state = PartitionState(
+                    topic=name,
+                    partition=index,
+                    leader=self._own.id,
+                    leader_epoch=LeaderEpoch(epoch),
+                    isr=(self._own.id,),
+                    controller_epoch=NO_CONTROLLER_EPOCH,
+                )
+                if found is not None:
+                    await self._zookeeper.set(state.path, state.encode(), found.version)
+                elif not await self._create_state(state):
+                    return None
+            except (BadVersionError, NoNodeError, NodeExistsError):
+                continue
+            except (CoordinationLostError, CoordinationUnavailableError) as error:
+                log.warning("claim_repeated", topic=name, partition=index, reason=error.reason)
+                await trio.sleep(RETRY_S)
+                continue
+            else:
+                return state
+
+    async def _create_state(self, state: PartitionState) -> bool:
+        """Make the state and its parents, but never the topic itself: False if that is gone."""
+        parent = partitions_path(state.topic)
+        for path, data in ((parent, b""), (f"{parent}/{state.partition}", b""), (state.path, state.encode())):
+            try:
+                await self._zookeeper.create(path, data, make_parents=False)
+            except NodeExistsError:
+                if path == state.path:
+                    raise
+            except NoNodeError:
+                if await self._zookeeper.exists(topic_path(state.topic)) is None:
+                    return False
+                raise
+        return True
+
+    async def _watch_state(self, topic: _Topic, index: int) -> None:
+        name = topic.assignment.topic
+        async for value in self._zookeeper.watch_data(partition_state_path(name, index)):
+            if self._topics.get(name) is not topic:
+                return
+            try:
+                if value is not None:
+                    topic.states[index] = PartitionState.decode(name, index, value.data)
+            except CoordinationError as error:
+                log.error("partition_state_unreadable", error=str(error))
+                continue
+            self._publish(name)
+
+    def _publish(self, name: str) -> None:
+        topic = self._topics[name]
+        partitions = {}
+        for index, brokers in topic.assignment.partitions.items():
+            seen = PartitionView(replicas=brokers)
+            state = topic.states.get(index)
+            if state is not None:
+                seen = replace(seen, leader=state.leader, leader_epoch=state.leader_epoch, isr=state.isr)
+            partitions[index] = seen
+        self._view.set_topic(
+            TopicView(name=name, topic_id=topic.topic_id, partitions=partitions, settings=topic.settings)
+        )
+
+    async def _remove_topic(self, name: str) -> None:
+        topic = self._topics.pop(name, None)
+        self._view.remove_topic(name)
+        if topic is not None:
+            for topic_partition in sorted({*self._replicas.partitions, *self._replicas.failed}):
+                if topic_partition.topic == name:
+                    await self._replicas.delete(topic_partition)
+            log.info("topic_deleted", topic=name)

@@ -1,0 +1,64 @@
+"""What the handlers of one broker share."""
+
+import random
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.partition import Partition
+from pipeline.broker.producer_ids import ProducerIds
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.errors import PipelineError
+from pipeline.model import NO_LEADER_EPOCH, Clock, LeaderEpoch, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Plain counts, read when metrics are asked for."""
+
+    produce_partitions: int = 0
+    failed_produce_partitions: int = 0
+    fetch_partitions: int = 0
+    failed_fetch_partitions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerContext:
+    """The broker, as its handlers see it. `partitions` are those that this broker leads and has opened, `failed`
+    those that its disk did not let it open.
+    """
+
+    config: BrokerConfig
+    view: ClusterView
+    partitions: Mapping[TopicPartition, Partition]
+    failed: Mapping[TopicPartition, PipelineError]
+    zookeeper: CoordinationClient
+    producer_ids: ProducerIds
+    clock: Clock
+    random: random.Random
+    counts: RequestCounts = field(default_factory=RequestCounts)
+
+    def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
+        """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise."""
+        topic_partition = TopicPartition(topic, index)
+        partition = self.partitions.get(topic_partition)
+        if partition is None:
+            if topic_partition in self.failed:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failed[topic_partition]))
+            if self.view.partition(topic_partition) is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if epoch not in {NO_LEADER_EPOCH, partition.leader_epoch}:
+            is_old = epoch < partition.leader_epoch
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return partition
+
+    def find_partition_by_id(self, topic_id: uuid.UUID, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
+        """As `find_partition`, by topic id (KIP-516)."""
+        topic = self.view.topic_of_id(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return self.find_partition(topic.name, index, epoch)

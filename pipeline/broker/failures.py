@@ -1,0 +1,45 @@
+"""Our errors as Kafka's codes: translated here once, where they leave for a client. Pure."""
+
+from typing import NamedTuple
+
+from pipeline.errors import (
+    BatchTooLargeError,
+    CoordinationError,
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    OffsetOverlapError,
+    OutOfOrderSequenceError,
+    PipelineError,
+    StaleProducerEpochError,
+    StorageError,
+)
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+
+class Failure(NamedTuple):
+    """What a client is told."""
+
+    code: ErrorCode
+    message: str
+
+
+_CODES: tuple[tuple[type[PipelineError], ErrorCode], ...] = (
+    (BatchTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
+    (CorruptBatchError, ErrorCode.CORRUPT_MESSAGE),
+    (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (OffsetOverlapError, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (StaleProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (CoordinationError, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+)
+
+
+def failure_of(error: PipelineError) -> Failure:
+    """The code and the sentence for an error."""
+    if isinstance(error, KafkaError):
+        return Failure(error.code, error.detail or error.code.message)
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return Failure(code, str(error))
+    return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

@@ -1,0 +1,83 @@
+"""CreateTopics (19): v2 on; v4 takes -1 for defaults (KIP-464), v5 tells the settings (KIP-525), v7 the topic
+id (KIP-516).
+
+Carried out by whichever broker is asked, through ZooKeeper. Answered when the topics can be used.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Awaitable
+
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.failures import failure_of
+from pipeline.broker.topic_changes import create_topic, plan
+from pipeline.broker.topic_plan import Assignment, TopicRequest
+from pipeline.errors import PipelineError
+from pipeline.model import BrokerId
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from pipeline.protocol.schema import ZERO_UUID
+
+TOPIC_CONFIG_SOURCE = 1
+
+
+def handle(broker: BrokerContext, request: CreateTopicsRequest, _version: int) -> Awaitable[CreateTopicsResponse]:
+    """Answers when the topics are there, or the request's timeout has passed."""
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    named = Counter(topic.name for topic in request.topics)
+    results = []
+    for topic in request.topics:
+        try:
+            if named[topic.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is named more than once.")
+            results.append(await _create(broker, topic, request))
+        except PipelineError as error:
+            failure = failure_of(error)
+            results.append(
+                CreatableTopicResult(name=topic.name, error_code=failure.code, error_message=failure.message)
+            )
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
+    wanted = TopicRequest(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=_read_assignments(topic),
+        settings={config.name: config.value for config in topic.configs},
+    )
+    if request.validate_only:
+        return _created(topic, ZERO_UUID, plan(broker, wanted).partitions)
+    created = await create_topic(broker, wanted, timeout_s=request.timeout_ms / 1000)
+    partitions = {index: partition.replicas for index, partition in created.partitions.items()}
+    return _created(topic, created.topic_id, partitions)
+
+
+def _read_assignments(topic: CreatableTopic) -> Assignment | None:
+    if not topic.assignments:
+        return None
+    return {item.partition_index: tuple(map(BrokerId, item.broker_ids)) for item in topic.assignments}
+
+
+def _created(topic: CreatableTopic, topic_id: uuid.UUID, partitions: Assignment) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0]),
+        configs=tuple(
+            CreatableTopicConfigs(name=config.name, value=config.value, config_source=TOPIC_CONFIG_SOURCE)
+            for config in topic.configs
+        ),
+    )

@@ -1,0 +1,62 @@
+"""DeleteTopics (20): v1 on; v5 says what was wrong in words, v6 takes topic ids (KIP-516).
+
+Carried out by whichever broker is asked, through ZooKeeper; a broker that was down removes its logs when it returns.
+"""
+
+from collections.abc import Awaitable
+
+from pipeline.broker.cluster_view import TopicView
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.failures import failure_of
+from pipeline.broker.topic_changes import delete_topic
+from pipeline.errors import PipelineError
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from pipeline.protocol.schema import ZERO_UUID
+
+FIRST_VERSION_OF_TOPIC_IDS = 6
+
+
+def handle(broker: BrokerContext, request: DeleteTopicsRequest, version: int) -> Awaitable[DeleteTopicsResponse]:
+    """Answers when the topics are gone, or the request's timeout has passed."""
+    if version < FIRST_VERSION_OF_TOPIC_IDS:
+        wanted = [DeleteTopicState(name=name) for name in request.topic_names]
+    else:
+        wanted = list(request.topics)
+    return _handle(broker, wanted, request.timeout_ms / 1000)
+
+
+async def _handle(broker: BrokerContext, wanted: list[DeleteTopicState], timeout_s: float) -> DeleteTopicsResponse:
+    results = []
+    for state in wanted:
+        try:
+            topic = _find(broker, state)
+            await delete_topic(broker, topic, timeout_s=timeout_s)
+            results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
+        except PipelineError as error:
+            failure = failure_of(error)
+            results.append(
+                DeletableTopicResult(
+                    name=state.name, topic_id=state.topic_id, error_code=failure.code, error_message=failure.message
+                )
+            )
+    return DeleteTopicsResponse(responses=results)
+
+
+def _find(broker: BrokerContext, state: DeleteTopicState) -> TopicView:
+    if state.name is not None and state.topic_id != ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
+    if state.name is None:
+        topic = broker.view.topic_of_id(state.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic
+    topic = broker.view.topic(state.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{state.name}' does not exist.")
+    return topic

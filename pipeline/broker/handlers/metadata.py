@@ -1,0 +1,126 @@
+"""Metadata (3): brokers, topics and leaders. Null asks for all topics since v1, topic ids since v10
+(KIP-516).
+
+Topics are made on asking only if the broker's `auto.create.topics.enable` and the request both allow it.
+Every broker can carry out admin requests, so each names itself as the controller.
+"""
+
+from collections.abc import Awaitable, Collection, Sequence
+
+from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.topic_changes import create_topic
+from pipeline.broker.topic_plan import TopicRequest, check_topic_name
+from pipeline.errors import CoordinationError
+from pipeline.model import BrokerId
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pipeline.protocol.schema import ZERO_UUID
+
+AUTO_CREATE_TIMEOUT_S = 5.0
+
+
+def handle(
+    broker: BrokerContext, request: MetadataRequest, version: int
+) -> MetadataResponse | Awaitable[MetadataResponse]:
+    """Answers at once, unless topics are to be made first."""
+    if request.topics is None or (version == 0 and not request.topics):
+        return _answer(broker, [describe_topic(topic, broker.view.brokers) for topic in broker.view.topics()])
+    if broker.config.auto_create_topics and request.allow_auto_topic_creation:
+        missing = [
+            topic.name
+            for topic in request.topics
+            if topic.name is not None and topic.topic_id == ZERO_UUID and broker.view.topic(topic.name) is None
+        ]
+        if missing:
+            return _create_and_answer(broker, request.topics, missing)
+    return _answer(broker, [_find_topic(broker, topic) for topic in request.topics])
+
+
+async def _create_and_answer(
+    broker: BrokerContext, topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
+) -> MetadataResponse:
+    refusals: dict[str, ErrorCode] = {}
+    for name in missing:
+        try:
+            await create_topic(broker, TopicRequest(name=name, settings={}), timeout_s=AUTO_CREATE_TIMEOUT_S)
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                refusals[name] = error.code
+        except CoordinationError:
+            refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
+    described = [_find_topic(broker, topic) for topic in topics]
+    return _answer(
+        broker,
+        [
+            MetadataResponseTopic(name=topic.name, error_code=refusals[topic.name])
+            if topic.name is not None and topic.name in refusals
+            else topic
+            for topic in described
+        ],
+    )
+
+
+def describe_topic(topic: TopicView, brokers: Collection[BrokerId]) -> MetadataResponseTopic:
+    """A topic as clients are told of it; a leader that is not alive is none."""
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            _describe_partition(index, topic.partitions[index], brokers) for index in sorted(topic.partitions)
+        ),
+    )
+
+
+def _describe_partition(
+    index: int, partition: PartitionView, brokers: Collection[BrokerId]
+) -> MetadataResponsePartition:
+    is_led = partition.leader in brokers
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=partition.leader if is_led else NO_BROKER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=tuple(replica for replica in partition.replicas if replica not in brokers),
+    )
+
+
+def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    if asked.topic_id != ZERO_UUID:
+        topic = broker.view.topic_of_id(asked.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+    else:
+        name = asked.name or ""
+        topic = broker.view.topic(name)
+        if topic is None:
+            try:
+                check_topic_name(name)
+            except KafkaError as error:
+                return MetadataResponseTopic(name=name, error_code=error.code)
+            return MetadataResponseTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return describe_topic(topic, broker.view.brokers)
+
+
+def _answer(broker: BrokerContext, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=tuple(
+            MetadataResponseBroker(
+                node_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port, rack=endpoint.rack
+            )
+            for endpoint in broker.view.brokers.values()
+        ),
+        cluster_id=broker.view.cluster_id,
+        controller_id=broker.config.broker_id,
+        topics=tuple(topics),
+    )

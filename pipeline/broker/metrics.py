@@ -1,0 +1,124 @@
+"""What the broker says of itself to Prometheus, under the names that Kafka's JMX exporter gives to the same things.
+
+Nothing is counted here: the values are read, when asked for, from the plain counts that the broker's parts keep.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.dispatch import ApiStatistics
+from pipeline.broker.partition import Partition
+from pipeline.model import TopicPartition
+from pipeline.net.server import ServerStatistics
+from pipeline.protocol.api import ApiKey
+
+TOPIC = ("topic",)
+PARTITION = ("topic", "partition")
+
+_REQUEST_NAMES = {
+    ApiKey.PRODUCE: "Produce",
+    ApiKey.FETCH: "Fetch",
+    ApiKey.LIST_OFFSETS: "ListOffsets",
+    ApiKey.METADATA: "Metadata",
+    ApiKey.API_VERSIONS: "ApiVersions",
+    ApiKey.CREATE_TOPICS: "CreateTopics",
+    ApiKey.DELETE_TOPICS: "DeleteTopics",
+    ApiKey.INIT_PRODUCER_ID: "InitProducerId",
+    ApiKey.CREATE_PARTITIONS: "CreatePartitions",
+}
+
+
+class BrokerCollector(Collector):
+    """Reads the broker's counts."""
+
+    def __init__(
+        self, broker: BrokerContext, apis: Mapping[ApiKey, ApiStatistics], connections: ServerStatistics
+    ) -> None:
+        self._broker = broker
+        self._apis = apis
+        self._connections = connections
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing is asked of the broker to learn the names."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, read now."""
+        yield from self._collect_topics()
+        yield from self._collect_logs()
+        yield from self._collect_requests()
+        yield from self._collect_connections()
+
+    def _collect_topics(self) -> Iterator[Metric]:
+        prefix = "kafka_server_brokertopicmetrics"
+        yield self._per_topic(f"{prefix}_bytesin", "Bytes appended.", lambda partition: partition.bytes_in)
+        yield self._per_topic(f"{prefix}_bytesout", "Bytes fetched.", lambda partition: partition.bytes_out)
+        yield self._per_topic(f"{prefix}_messagesin", "Records appended.", lambda partition: partition.messages_in)
+        counts = self._broker.counts
+        for name, value, text in (
+            ("totalproducerequests", counts.produce_partitions, "Partitions in Produce requests."),
+            ("failedproducerequests", counts.failed_produce_partitions, "Those that were refused."),
+            ("totalfetchrequests", counts.fetch_partitions, "Partitions in answered Fetch requests."),
+            ("failedfetchrequests", counts.failed_fetch_partitions, "Those that were refused."),
+        ):
+            yield CounterMetricFamily(f"{prefix}_{name}", text, value=value)
+
+    def _per_topic(self, name: str, text: str, value_of: Callable[[Partition], int]) -> Metric:
+        totals: dict[str, int] = defaultdict(int)
+        for topic_partition, partition in self._broker.partitions.items():
+            totals[topic_partition.topic] += value_of(partition)
+        family = CounterMetricFamily(name, text, labels=TOPIC)
+        for topic, total in sorted(totals.items()):
+            family.add_metric((topic,), total)
+        return family
+
+    def _collect_logs(self) -> Iterator[Metric]:
+        broker = self._broker
+        offline = len(broker.failed) + sum(
+            partition.log.failure is not None for partition in broker.partitions.values()
+        )
+        prefix = "kafka_server_replicamanager"
+        yield GaugeMetricFamily(f"{prefix}_leadercount", "Partitions led here.", value=len(broker.partitions))
+        yield GaugeMetricFamily(f"{prefix}_partitioncount", "Partitions here.", value=len(broker.partitions))
+        yield GaugeMetricFamily(f"{prefix}_offlinereplicacount", "Partitions whose disk failed.", value=offline)
+        yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.size_bytes)
+        yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
+        yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)
+        yield self._per_partition("logendoffset", "Next offset.", lambda partition: partition.log.log_end_offset)
+
+    def _per_partition(self, name: str, text: str, value_of: Callable[[Partition], int]) -> Metric:
+        family = GaugeMetricFamily(f"kafka_log_log_{name}", text, labels=PARTITION)
+        for topic_partition, partition in sorted(self._broker.partitions.items(), key=_by_name):
+            family.add_metric((topic_partition.topic, str(topic_partition.partition)), value_of(partition))
+        return family
+
+    def _collect_requests(self) -> Iterator[Metric]:
+        prefix = "kafka_network_requestmetrics"
+        requests = CounterMetricFamily(f"{prefix}_requests", "Requests answered.", labels=("request",))
+        errors = CounterMetricFamily(f"{prefix}_errors", "Requests that ended the connection.", labels=("request",))
+        times = SummaryMetricFamily(f"{prefix}_totaltimeseconds", "From request to answer.", labels=("request",))
+        for key, statistics in self._apis.items():
+            label = (_REQUEST_NAMES[key],)
+            requests.add_metric(label, statistics.answered)
+            errors.add_metric(label, statistics.failed)
+            times.add_metric(label, statistics.answered, statistics.total_s)
+        yield from (requests, errors, times)
+
+    def _collect_connections(self) -> Iterator[Metric]:
+        prefix = "kafka_server_socket_server_metrics"
+        connections = self._connections
+        yield GaugeMetricFamily(f"{prefix}_connection_count", "Open connections.", value=connections.open_connections)
+        for name, value, text in (
+            ("connection_creation", connections.accepted, "Connections accepted."),
+            ("connection_refused", connections.refused, "Connections over max.connections."),
+            ("connection_broken", connections.broken, "Connections closed because of what they sent."),
+        ):
+            yield CounterMetricFamily(f"{prefix}_{name}", text, value=value)
+
+
+def _by_name(item: tuple[TopicPartition, Partition]) -> TopicPartition:
+    return item[0]

@@ -1,0 +1,188 @@
+"""A partition that this broker leads: its log, what may be read of it, and who waits for more.
+
+Invariants:
+
+- `high_watermark` is the end of what consumers see. With one replica it follows the log end offset, but does not pass a
+  record that the topic's `flush.messages` wants on the disk first.
+- Whoever waits for data is woken by the append (or by its end as a partition), never by looking again.
+- A failed disk takes the partition offline until the broker is started again: nobody knows what it holds. A full disk
+  refuses appends alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from pipeline.broker.observer import LogObserver
+from pipeline.broker.topic_settings import TopicSettings
+from pipeline.errors import StorageError
+from pipeline.log.unified_log import AppendInfo, UnifiedLog
+from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
+from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
+
+LOG_APPEND_TIME = "LogAppendTime"
+NO_TIMESTAMP = -1
+
+
+class FetchWaiter:
+    """A Fetch that waits for so many bytes, in all its partitions together."""
+
+    __slots__ = ("_missing_bytes", "woken")
+
+    def __init__(self, missing_bytes: int) -> None:
+        self._missing_bytes = missing_bytes
+        self.woken = trio.Event()
+
+    def arrived(self, size_bytes: int) -> None:
+        """So much more can be read."""
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes <= 0:
+            self.woken.set()
+
+    def wake(self) -> None:
+        """What it waits for may not come any more."""
+        self.woken.set()
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """One partition of which this broker is the leader."""
+
+    log: UnifiedLog
+    leader_epoch: LeaderEpoch
+    settings: TopicSettings
+    observer: LogObserver
+    waiters: set[FetchWaiter] = field(default_factory=set)
+    high_watermark: Offset = field(init=False)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    messages_in: int = 0
+    refusal: str | None = None
+    """Why the disk took nothing of the last append; None once it takes something again."""
+    _hidden_bytes: int = 0
+    _unflushed_messages: int = 0
+    _flushing: trio.Lock = field(default_factory=trio.Lock)
+
+    def __post_init__(self) -> None:
+        self.high_watermark = self.log.log_end_offset
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Which partition."""
+        return self.log.topic_partition
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with its disk, None if nothing is."""
+        return str(self.log.failure) if self.log.failure is not None else self.refusal
+
+    @property
+    def _is_flush_due(self) -> bool:
+        return self._unflushed_messages >= self.settings.flush_messages
+
+    def awaits_flush(self, info: AppendInfo) -> bool:
+        """Whether what was appended must be on the disk before it is acknowledged."""
+        return self._is_flush_due or (info.duplicate and self._flushing.locked())
+
+    def append(self, records: memoryview, *, keep_offsets: bool, now_ms: int) -> AppendInfo:
+        """Validate and append. With `keep_offsets` the batches are a copy and keep offsets and times.
+
+        Raises CorruptBatchError, OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError.
+        """
+        headers: Sequence[BatchHeader] = validate_for_append(
+            records, max_batch_bytes=self.settings.max_message_bytes, keep_offsets=keep_offsets
+        )
+        log_append_time_ms = NO_TIMESTAMP
+        if self.settings.message_timestamp_type == LOG_APPEND_TIME and not keep_offsets:
+            headers = _stamp(records, headers, now_ms)
+            log_append_time_ms = now_ms
+        append = self.log.append_keeping_offsets if keep_offsets else self.log.append
+        try:
+            info = append(records, headers, self.leader_epoch, now_ms)
+        except StorageError as error:
+            self._refused(error)
+            raise
+        self.refusal = None
+        if not info.duplicate:
+            self._appended(info, len(records))
+        if log_append_time_ms != info.log_append_time_ms:
+            return AppendInfo(
+                info.base_offset,
+                info.last_offset,
+                log_append_time_ms,
+                info.log_start_offset,
+                info.headers,
+                info.duplicate,
+            )
+        return info
+
+    def _appended(self, info: AppendInfo, size_bytes: int) -> None:
+        messages = sum(header.record_count for header in info.headers)
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+        self._unflushed_messages += messages
+        self._hidden_bytes += size_bytes
+        self.observer.appended(self.topic_partition, info.headers)
+        if not self._is_flush_due:
+            self._show_up_to(self.log.log_end_offset)
+
+    def _show_up_to(self, offset: Offset) -> None:
+        self.high_watermark = max(offset, self.high_watermark)
+        size_bytes, self._hidden_bytes = self._hidden_bytes, 0
+        for waiter in self.waiters:
+            waiter.arrived(size_bytes)
+
+    def _refused(self, error: StorageError) -> None:
+        self.refusal = str(error)
+        if self.log.failure is not None:
+            self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let all who wait look again: the partition is closed, or its disk failed."""
+        for waiter in self.waiters:
+            waiter.wake()
+
+    async def flush_up_to(self, offset: Offset) -> None:
+        """Return once everything before `offset` is on the disk. One flush serves all who wait. Raises StorageError."""
+        while self.log.recovery_point < offset:
+            async with self._flushing:
+                if self.log.recovery_point >= offset:
+                    return
+                self._unflushed_messages = 0
+                try:
+                    await trio.to_thread.run_sync(self.log.flush)
+                except StorageError as error:
+                    self._refused(error)
+                    raise
+                self._show_up_to(self.log.recovery_point)
+
+    def read(self, offset: Offset, max_bytes: int, *, must_progress: bool) -> FileRegion | None:
+        """Bytes from the batch that holds `offset` on; None at the end. They may end within a batch.
+
+        With `must_progress` the first batch is whole even if it exceeds `max_bytes`; without, there may be nothing.
+        Raises OffsetOutOfRangeError, StorageError.
+        """
+        if offset == self.high_watermark and self.log.failure is None:
+            return None
+        found = self.log.read(offset, max_bytes, self.high_watermark)
+        if found.region.size == 0 or (found.region.size > max_bytes and not must_progress):
+            return None
+        return found.region
+
+    def find_timestamp(self, timestamp: int | None) -> tuple[int, Offset] | None:
+        """Time and offset of the first record at or after a time, or (None) of the newest one. Raises StorageError."""
+        newest = self.log.max_timestamp
+        if timestamp is None and newest < 0:
+            return None
+        found = self.log.offset_for_timestamp(newest if timestamp is None else timestamp)
+        return found if found is not None and found[1] < self.high_watermark else None
+
+
+def _stamp(records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> list[BatchHeader]:
+    stamped = []
+    position = 0
+    for header in headers:
+        stamped.append(set_log_append_time(records, position, now_ms))
+        position += header.size_bytes
+    return stamped

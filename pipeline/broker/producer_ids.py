@@ -1,0 +1,59 @@
+"""Producer ids that are never given twice in a cluster: each broker claims blocks of them in ZooKeeper (KIP-98).
+
+The claim is a conditional set, so two brokers never hold the same block; what a broker has left of its block is lost
+when it stops.
+"""
+
+from dataclasses import dataclass, field
+
+import trio
+
+from pipeline.coordination.interface import CoordinationClient, NodeValue
+from pipeline.coordination.znodes import ProducerIdBlock
+from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError
+from pipeline.model import BrokerId
+
+BLOCK_SIZE = 1000
+
+
+def next_block(latest: NodeValue | None, broker: BrokerId) -> ProducerIdBlock:
+    """The block after the one that was claimed last. Pure."""
+    first = 0 if latest is None else ProducerIdBlock.decode(latest.data).last + 1
+    return ProducerIdBlock(broker=broker, first=first, last=first + BLOCK_SIZE - 1)
+
+
+@dataclass(slots=True)
+class ProducerIds:
+    """The ids that this broker may give out."""
+
+    zookeeper: CoordinationClient
+    broker: BrokerId
+    _next: int = 0
+    _last: int = -1
+    _lock: trio.Lock = field(default_factory=trio.Lock)
+
+    def next_or_none(self) -> int | None:
+        """An id, None when the block is used up."""
+        if self._next > self._last:
+            return None
+        self._next += 1
+        return self._next - 1
+
+    async def next(self) -> int:
+        """An id, from a new block if need be. Raises CoordinationError."""
+        async with self._lock:
+            while (producer_id := self.next_or_none()) is None:
+                await self._claim_block()
+            return producer_id
+
+    async def _claim_block(self) -> None:
+        latest = await self.zookeeper.get_or_none(ProducerIdBlock.PATH)
+        block = next_block(latest, self.broker)
+        try:
+            if latest is None:
+                await self.zookeeper.create(ProducerIdBlock.PATH, block.encode())
+            else:
+                await self.zookeeper.set(ProducerIdBlock.PATH, block.encode(), latest.version)
+        except (BadVersionError, NodeExistsError, CoordinationLostError):
+            return  # another broker was faster, or nobody knows: the next try claims a block after it
+        self._next, self._last = block.first, block.last

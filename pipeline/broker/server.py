@@ -1,0 +1,231 @@
+"""A broker from start to end: its directory, its registration, its sockets.
+
+Order of a start: listen (so that the address is ours), ask who has our broker id, take the directory and recover what
+needs it, register, open what the cluster assigns to us, serve. A stop is a cancellation: the sockets close, then every
+log is brought to disk and the directory marked as cleanly shut down.
+"""
+
+import random
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster_watcher import ClusterWatcher
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.dispatch import Dispatcher
+from pipeline.broker.metrics import BrokerCollector
+from pipeline.broker.observer import LogObserver
+from pipeline.broker.producer_ids import ProducerIds
+from pipeline.broker.replicas import Replicas, log_config
+from pipeline.broker.topic_settings import topic_settings
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.coordination.registration import keep_registered
+from pipeline.coordination.znodes import BrokerRegistration, ClusterId, Listener, encode_uuid
+from pipeline.errors import ConfigurationError, CoordinationLostError, NodeExistsError, NodeOwnedError, StorageError
+from pipeline.log.directory import LogDirectory
+from pipeline.log.files import DiskFiles, Files
+from pipeline.model import BrokerEndpoint, Clock, HostPort
+from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.server import Server, ServerConfig, bound_port, open_listeners
+from pipeline.protocol.api import API
+
+CLOSE_TIMEOUT_S = 8.0
+MAX_PROBLEMS_TOLD = 3
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHandle:
+    """A running broker. `address` is what clients are told, `http_address` where metrics and health are."""
+
+    address: HostPort
+    http_address: HostPort
+    replicas: Replicas
+
+    def health(self) -> str | None:
+        """None when all is well, else a sentence saying what is not."""
+        return _health(self.replicas)
+
+
+async def run_broker(
+    config: BrokerConfig,
+    zookeeper: CoordinationClient,
+    *,
+    clock: Clock,
+    random: random.Random,
+    observer: LogObserver,
+    metrics: CollectorRegistry,
+    files: Files | None = None,
+    task_status: trio.TaskStatus[BrokerHandle] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until cancelled; reports started when it serves all its partitions.
+
+    Raises ConfigurationError (an address or directory in use, a broker id registered by somebody else),
+    CoordinationError, StorageError.
+    """
+    async with _listening(config) as listeners:
+        address = config.advertised_address(bound_port(listeners))
+        own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
+        registration = BrokerRegistration(
+            id=own.id, listeners=(Listener(address=address),), rack=own.rack, timestamp_ms=clock()
+        )
+        await _refuse_other_owner(zookeeper, registration)
+        cluster_id = await _find_cluster_id(zookeeper, random)
+        async with _open_directory(config, files or DiskFiles(), cluster_id, random, clock) as directory:
+            replicas = Replicas(directory, observer, clock)
+            broker = BrokerContext(
+                config=config,
+                view=ClusterView(cluster_id),
+                partitions=replicas.partitions,
+                failed=replicas.failed,
+                zookeeper=zookeeper,
+                producer_ids=ProducerIds(zookeeper, config.broker_id),
+                clock=clock,
+                random=random,
+            )
+            watcher = ClusterWatcher(zookeeper, config, broker.view, replicas, own)
+            with unwrapped_errors():
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(_keep_registered, zookeeper, registration)
+                    await nursery.start(watcher.run)
+                    nursery.start_soon(replicas.flush_when_due)
+                    http_address = await nursery.start(_serve, broker, replicas, listeners, metrics)
+                    log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
+                    task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
+
+
+async def _serve(
+    broker: BrokerContext,
+    replicas: Replicas,
+    listeners: Sequence[trio.SocketListener],
+    metrics: CollectorRegistry,
+    *,
+    task_status: trio.TaskStatus[HostPort],
+) -> None:
+    """Answer clients, and those who ask how the broker is. Reports started with the address of the latter."""
+    config = broker.config
+    limits = ServerConfig(
+        max_request_bytes=config.socket_request_max_bytes,
+        max_connections=config.max_connections,
+        max_idle_s=config.connections_max_idle_ms / 1000,
+    )
+    dispatcher = Dispatcher(broker)
+    server = Server(dispatcher.handle, API, limits)
+    application = http_application(operations_routes(metrics, lambda: _health(replicas)))
+    collector = BrokerCollector(broker, dispatcher.statistics, server.statistics)
+    metrics.register(collector)
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                http_address = await nursery.start(serve_http, application, config.http_listen)
+            except OSError as error:
+                raise ConfigurationError("http.listen", f"cannot listen on {config.http_listen}: {error}") from error
+            await nursery.start(server.serve, listeners)
+            task_status.started(http_address)
+    finally:
+        metrics.unregister(collector)
+
+
+def _health(replicas: Replicas) -> str | None:
+    problems = replicas.problems()
+    if not problems:
+        return None
+    more = f" and {len(problems) - MAX_PROBLEMS_TOLD} more" if len(problems) > MAX_PROBLEMS_TOLD else ""
+    return f"disk trouble: {'; '.join(problems[:MAX_PROBLEMS_TOLD])}{more}"
+
+
+@asynccontextmanager
+async def _listening(config: BrokerConfig) -> AsyncGenerator[list[trio.SocketListener]]:
+    try:
+        listeners = await open_listeners(config.listener)
+    except OSError as error:
+        raise ConfigurationError("listeners", f"cannot listen on {config.listener}: {error}") from error
+    try:
+        yield listeners
+    finally:
+        for listener in listeners:
+            listener.socket.close()
+
+
+@asynccontextmanager
+async def _open_directory(
+    config: BrokerConfig, files: Files, cluster_id: str, random: random.Random, clock: Clock
+) -> AsyncGenerator[LogDirectory]:
+    """The log directory, recovered if need be; on leaving, brought to disk and closed, even if cancelled."""
+    now_ms = clock()
+    directory = await trio.to_thread.run_sync(
+        lambda: LogDirectory.open(
+            config.log_dir,
+            files,
+            log_config(topic_settings({}, config)),
+            broker_id=config.broker_id,
+            cluster_id=cluster_id,
+            rng=random,
+            now_ms=now_ms,
+        )
+    )
+    try:
+        yield directory
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S) as closing:
+            try:
+                await trio.to_thread.run_sync(directory.close, abandon_on_cancel=True)
+            except StorageError as error:
+                log.error("shutdown_not_clean", error=str(error))
+        if closing.cancelled_caught:
+            log.error("shutdown_not_clean", error=f"the disk took longer than {CLOSE_TIMEOUT_S:g} s")
+
+
+async def _find_cluster_id(zookeeper: CoordinationClient, random: random.Random) -> str:
+    """The cluster's id; the first broker ever makes it."""
+    while True:
+        found = await zookeeper.get_or_none(ClusterId.PATH)
+        if found is not None:
+            return ClusterId.decode(found.data).id
+        made = ClusterId(id=encode_uuid(uuid.UUID(int=random.getrandbits(128), version=4)))
+        try:
+            await zookeeper.create(made.path, made.encode())
+        except (NodeExistsError, CoordinationLostError):
+            continue
+
+
+async def _keep_registered(
+    zookeeper: CoordinationClient, registration: BrokerRegistration, *, task_status: trio.TaskStatus[None]
+) -> None:
+    try:
+        await keep_registered(
+            zookeeper,
+            registration.path,
+            registration.encode(),
+            is_former_self=lambda data: _is_same_broker(registration, data),
+            task_status=task_status,
+        )
+    except NodeOwnedError as error:
+        raise _owned_by(registration, error.data) from error
+
+
+async def _refuse_other_owner(zookeeper: CoordinationClient, registration: BrokerRegistration) -> None:
+    """Find out before anything is touched that our broker id is somebody else's."""
+    found = await zookeeper.get_or_none(registration.path)
+    if found is not None and not _is_same_broker(registration, found.data):
+        raise _owned_by(registration, found.data)
+
+
+def _is_same_broker(registration: BrokerRegistration, data: bytes) -> bool:
+    """Registered for the address on which we listen: an earlier life of ours."""
+    return BrokerRegistration.decode(registration.id, data).endpoint() == registration.endpoint()
+
+
+def _owned_by(registration: BrokerRegistration, data: bytes) -> ConfigurationError:
+    owner = BrokerRegistration.decode(registration.id, data).endpoint()
+    where = "somebody else" if owner is None else f"the broker at {owner.address}"
+    return ConfigurationError("broker.id", f"{registration.id} is registered already by {where}; choose another id")

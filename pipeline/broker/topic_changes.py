@@ -1,0 +1,174 @@
+"""Topics made, grown and deleted: the decision is `topic_plan`'s, here it is written to ZooKeeper and waited for.
+
+Whoever carries out a change returns once its own view of the cluster shows it, so that the client's next request finds
+it. A change is written by one transaction; if its answer is lost, the znode is read back.
+"""
+
+import uuid
+from dataclasses import replace
+
+import trio
+
+from pipeline.broker.cluster_view import ClusterView, TopicView
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.topic_plan import Assignment, TopicPlan, TopicRequest, plan_growth, plan_topic
+from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode, Operation, SetNode
+from pipeline.coordination.znodes import (
+    TOPIC_CONFIGS,
+    TOPICS,
+    TopicAssignment,
+    TopicConfig,
+    topic_config_path,
+    topic_path,
+)
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationLostError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from pipeline.model import BrokerId
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+ATTEMPTS = 5
+
+
+def plan(broker: BrokerContext, request: TopicRequest) -> TopicPlan:
+    """Decide how a topic will be. Raises KafkaError."""
+    brokers = sorted(broker.view.brokers)
+    return plan_topic(
+        request,
+        exists=broker.view.topic(request.name) is not None,
+        brokers=brokers,
+        config=broker.config,
+        position=broker.random.randrange(max(len(brokers), 1)),
+    )
+
+
+async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_s: float) -> TopicView:
+    """Make a topic and wait until its partitions are led. Raises KafkaError, CoordinationError."""
+    planned = plan(broker, request)
+    topic_id = uuid.UUID(int=broker.random.getrandbits(128), version=4)
+    assignment = TopicAssignment(topic=planned.name, topic_id=topic_id, partitions=planned.partitions)
+    config = TopicConfig(topic=planned.name, settings=planned.settings)
+    with trio.move_on_after(timeout_s):
+        await _write_topic(broker, assignment, config)
+
+        def is_there(view: ClusterView) -> bool:
+            topic = view.topic_of_id(topic_id)
+            return topic is not None and topic.is_led
+
+        await broker.view.wait_until(is_there, timeout_s=timeout_s)
+        topic = broker.view.topic_of_id(topic_id)
+        if topic is not None:
+            return topic
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def _write_topic(broker: BrokerContext, assignment: TopicAssignment, config: TopicConfig) -> None:
+    zookeeper = broker.zookeeper
+    for parent in (TOPICS, TOPIC_CONFIGS):
+        if await zookeeper.exists(parent) is None:
+            try:
+                await zookeeper.create(parent)
+            except NodeExistsError:
+                continue
+    for _ in range(ATTEMPTS):
+        left_over = await zookeeper.exists(config.path)
+        write_config: Operation
+        if left_over is None:
+            write_config = CreateNode(path=config.path, data=config.encode())
+        else:
+            write_config = SetNode(path=config.path, data=config.encode(), version=left_over.version)
+        try:
+            await zookeeper.transaction([CreateNode(path=assignment.path, data=assignment.encode()), write_config])
+        except (NodeExistsError, CoordinationLostError) as error:
+            found = await zookeeper.get_or_none(assignment.path)
+            if found is not None and TopicAssignment.decode(assignment.topic, found.data) == assignment:
+                return
+            if found is not None:
+                raise KafkaError(
+                    ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{assignment.topic}' already exists."
+                ) from error
+        except (BadVersionError, NoNodeError):
+            continue
+        else:
+            return
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the topic; try again.")
+
+
+async def grow_topic(
+    broker: BrokerContext,
+    name: str,
+    *,
+    total: int,
+    assignments: list[tuple[BrokerId, ...]] | None,
+    validate_only: bool,
+    timeout_s: float,
+) -> None:
+    """Add partitions and wait until they are led. Raises KafkaError, CoordinationError."""
+    with trio.move_on_after(timeout_s):
+        for _ in range(ATTEMPTS):
+            found = await broker.zookeeper.get_or_none(topic_path(name))
+            if found is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            current = TopicAssignment.decode(name, found.data)
+            partitions = plan_growth(
+                current.partitions, total=total, assignments=assignments, brokers=sorted(broker.view.brokers)
+            )
+            if validate_only:
+                return
+            grown = replace(current, partitions=partitions)
+            try:
+                await broker.zookeeper.set(grown.path, grown.encode(), found.version)
+            except BadVersionError:
+                continue
+            except CoordinationLostError:
+                if not await _is_written(broker, grown):
+                    continue
+            await _wait_for_growth(broker, name, partitions, timeout_s)
+            return
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def _is_written(broker: BrokerContext, assignment: TopicAssignment) -> bool:
+    found = await broker.zookeeper.get_or_none(assignment.path)
+    return found is not None and TopicAssignment.decode(assignment.topic, found.data) == assignment
+
+
+async def _wait_for_growth(broker: BrokerContext, name: str, partitions: Assignment, timeout_s: float) -> None:
+    def is_there(view: ClusterView) -> bool:
+        topic = view.topic(name)
+        return topic is None or (len(topic.partitions) >= len(partitions) and topic.is_led)
+
+    await broker.view.wait_until(is_there, timeout_s=timeout_s)
+
+
+async def delete_topic(broker: BrokerContext, topic: TopicView, *, timeout_s: float) -> None:
+    """Delete a topic and wait until it is gone here. Raises KafkaError, CoordinationError."""
+    with trio.move_on_after(timeout_s):
+        for _ in range(ATTEMPTS):
+            found = await broker.zookeeper.get_or_none(topic_path(topic.name))
+            if found is None or TopicAssignment.decode(topic.name, found.data).topic_id not in {topic.topic_id, None}:
+                break
+            try:
+                await _delete_znodes(broker.zookeeper, topic.name)
+            except (NotEmptyError, NoNodeError, CoordinationLostError):
+                continue
+            break
+        else:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not delete the topic; try again.")
+        await broker.view.wait_until(lambda view: view.topic_of_id(topic.topic_id) is None, timeout_s=timeout_s)
+        return
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def _delete_znodes(zookeeper: CoordinationClient, name: str) -> None:
+    """The topic, its partitions and its settings, in one transaction: nothing is left for a topic of the same name."""
+    paths = [topic_path(name)]
+    for parent in paths:
+        paths.extend(f"{parent}/{child}" for child in await zookeeper.children(parent))
+    if await zookeeper.exists(topic_config_path(name)) is not None:
+        paths.append(topic_config_path(name))
+    await zookeeper.transaction([DeleteNode(path=path) for path in reversed(paths)])

@@ -1,0 +1,90 @@
+"""The settings of a topic, under Kafka's names: what the topic says itself, over what the broker says for all. Pure.
+
+Honoured by the log and the handlers: segment.bytes, segment.ms, flush.messages, flush.ms, max.message.bytes,
+index.interval.bytes, message.timestamp.type, mirror.source. Kept for those who carry them out later: retention.ms,
+retention.bytes, cleanup.policy, compression.type, min.insync.replicas. Every other name is refused, so that a
+setting is never accepted and then ignored by mistake.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.broker.config import MAX_INT64, BrokerConfig
+
+MAX_INT32 = 2**31 - 1
+
+
+def _cleanup_policies(value: str) -> str:
+    for policy in value.split(","):
+        if policy.strip() not in {"delete", "compact"}:
+            raise ValueError("cleanup.policy is a list of: delete, compact")
+    return value
+
+
+class TopicSettings(BaseModel):
+    """The settings of one topic, complete."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    segment_bytes: int = Field(alias="segment.bytes", ge=1024, le=MAX_INT32)
+    segment_ms: int = Field(alias="segment.ms", ge=1, le=MAX_INT64)
+    flush_messages: int = Field(alias="flush.messages", ge=1, le=MAX_INT64)
+    flush_ms: int = Field(alias="flush.ms", ge=0, le=MAX_INT64)
+    max_message_bytes: int = Field(alias="max.message.bytes", ge=0, le=MAX_INT32)
+    index_interval_bytes: int = Field(alias="index.interval.bytes", ge=0, le=MAX_INT32)
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(alias="message.timestamp.type")
+    mirror_source: str | None = Field(default=None, alias="mirror.source", min_length=1, max_length=1024)
+    """Set: a mirror of this topic elsewhere. Read-only but for producers that keep the offsets of its source."""
+    retention_ms: int = Field(default=604_800_000, alias="retention.ms", ge=-1, le=MAX_INT64)
+    retention_bytes: int = Field(default=-1, alias="retention.bytes", ge=-1, le=MAX_INT64)
+    cleanup_policy: Annotated[str, AfterValidator(_cleanup_policies)] = Field(default="delete", alias="cleanup.policy")
+    compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
+        default="producer", alias="compression.type"
+    )
+    min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=MAX_INT32)
+
+
+def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) -> TopicSettings:
+    """The topic's own settings over the broker's. Raises ValueError with a sentence that names the wrong setting."""
+    try:
+        return TopicSettings.model_validate({**_defaults(broker), **overrides})
+    except ValidationError as error:
+        raise ValueError("; ".join(_explain(item) for item in error.errors(include_url=False))) from error
+
+
+def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tuple[TopicSettings, tuple[str, ...]]:
+    """As `topic_settings`, for what is stored already: what cannot be used falls back to the broker's setting.
+
+    Also returns the names that were left out, for a warning.
+    """
+    try:
+        return TopicSettings.model_validate({**_defaults(broker), **overrides}), ()
+    except ValidationError as error:
+        wrong = tuple(sorted({str(item["loc"][0]) for item in error.errors(include_url=False)}))
+        usable = {key: value for key, value in overrides.items() if key not in wrong}
+        return TopicSettings.model_validate({**_defaults(broker), **usable}), wrong
+
+
+def _defaults(broker: BrokerConfig) -> dict[str, Any]:
+    return {
+        "segment.bytes": broker.log_segment_bytes,
+        "segment.ms": broker.log_roll_ms,
+        "flush.messages": broker.log_flush_interval_messages,
+        "flush.ms": broker.log_flush_interval_ms,
+        "max.message.bytes": broker.message_max_bytes,
+        "index.interval.bytes": broker.log_index_interval_bytes,
+        "message.timestamp.type": broker.message_timestamp_type,
+    }
+
+
+def _explain(item: Any) -> str:
+    key = str(item["loc"][0])
+    if item["type"] == "extra_forbidden":
+        names = [str(field.alias) for field in TopicSettings.model_fields.values()]
+        near = difflib.get_close_matches(key, names, n=1)
+        return f"Unknown topic config name: {key}" + (f"; did you mean {near[0]}?" if near else "")
+    reason = str(item["msg"]).removeprefix("Value error, ")
+    return f"Invalid value {item['input']} for configuration {key}: {reason}"

@@ -103,15 +103,19 @@ class Cluster:
         self.track((name,))
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
         failures = 0
+        refusal: KafkaError | None = None
         while True:
-            view = await self.refresh(timeout_s=deadline - trio.current_time())
+            try:
+                view = await self.refresh(timeout_s=deadline - trio.current_time())
+            except UNREACHABLE as error:
+                raise refusal or error from None
             topic = view.topics.get(name)
             if topic is not None and topic.led_partitions:
                 return topic
-            code = view.errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
+            refusal = KafkaError(view.errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE), f"topic {name}")
             failures += 1
-            if not KafkaError(code).retriable or not await self.back_off(failures, deadline):
-                raise KafkaError(code, f"topic {name}")
+            if not refusal.retriable or not await self.back_off(failures, deadline):
+                raise refusal
 
     async def request(self, broker: BrokerId, message: Message, *, timeout_s: float, lane: str = "") -> Any:
         """Send to a broker and return its response; None for Produce with acks 0.

@@ -8,9 +8,10 @@ brokers and moves of leaders; for each broker at most `max_bytes` wait beside on
 
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import structlog
 import trio
@@ -41,6 +42,11 @@ from pipeline.records.record import iterate_records
 log = structlog.get_logger()
 
 FETCH_LANE = "fetch"
+POLL_TIMEOUT_S = 1.0
+
+
+Taken = list[tuple[FetchState, FetchedBatches]]
+"""What one poll takes out of the buffer, in order."""
 
 
 class PartitionOffsetOutOfRangeError(OffsetOutOfRangeError):
@@ -129,7 +135,7 @@ class Consumer:
         """The end of the partition as of the last answer; what lies before it and was not handed out is the lag."""
         return self._states[topic_partition].high_watermark
 
-    async def poll_batches(self, timeout_s: float = 1.0) -> list[FetchedBatches]:
+    async def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> list[FetchedBatches]:
         """All that was fetched, as soon as there is something; an empty list after `timeout_s`.
 
         Raises PartitionOffsetOutOfRangeError where the reset policy is NONE, and PartitionFetchError; each once, and
@@ -140,29 +146,31 @@ class Consumer:
             state.position = batches.next_offset
         return [batches for _, batches in taken]
 
-    async def records(self) -> AsyncIterator[ConsumerRecord]:
+    def records(self) -> AsyncIterator[ConsumerRecord]:
         """Every record as an object, for ever. `position` moves with each one. Raises as `poll_batches` does.
 
         Do not poll batches of the same consumer meanwhile.
         """
-        while True:
-            for state, batches in await self._take(1.0):
-                for record in iterate_records(batches.data):
-                    if self._states.get(state.topic_partition) is not state:
-                        break
-                    if record.offset >= batches.position:
-                        state.position = record.offset + 1
-                        yield ConsumerRecord(
-                            state.topic_partition,
-                            record.offset,
-                            record.timestamp_ms,
-                            record.key,
-                            record.value,
-                            record.headers,
-                        )
-                state.position = batches.next_offset
+        return _RecordIterator(self._take, self._open)
 
-    async def _take(self, timeout_s: float) -> list[tuple[FetchState, FetchedBatches]]:
+    def _open(self, taken: Taken) -> Iterator[ConsumerRecord]:
+        for state, batches in taken:
+            for record in iterate_records(batches.data):
+                if not self._is_current(state):
+                    break
+                if record.offset >= batches.position:
+                    state.position = record.offset + 1
+                    yield ConsumerRecord(
+                        state.topic_partition,
+                        record.offset,
+                        record.timestamp_ms,
+                        record.key,
+                        record.value,
+                        record.headers,
+                    )
+            state.position = batches.next_offset
+
+    async def _take(self, timeout_s: float) -> Taken:
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(timeout_s):
             while not self._ready and not self._errors:
@@ -344,6 +352,27 @@ class Consumer:
             error = PartitionFetchError(state.topic_partition, error)
         self._errors.append((state, error))
         self._arrived.set()
+
+
+class _RecordIterator:
+    """Polls when the records of the last poll are used up. It may be dropped at any moment, unlike a generator."""
+
+    def __init__(
+        self,
+        take: Callable[[float], Awaitable[Taken]],
+        open_batches: Callable[[Taken], Iterator[ConsumerRecord]],
+    ) -> None:
+        self._take = take
+        self._open_batches = open_batches
+        self._opened: Iterator[ConsumerRecord] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        while (record := next(self._opened, None)) is None:
+            self._opened = self._open_batches(await self._take(POLL_TIMEOUT_S))
+        return record
 
 
 def _now_ms() -> int:

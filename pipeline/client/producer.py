@@ -89,7 +89,7 @@ class Producer:
         if self._config.record_headers:
             headers = (*headers, *self._config.record_headers) if headers else self._config.record_headers
         charge = record_charge(key, value, headers)
-        if not self._accumulator.has_room(charge) or self._memory_turn.locked():
+        if charge > self._max_charge or not self._accumulator.has_room(charge) or self._memory_turn.locked():
             await self._wait_for_memory(topic, charge)
         if timestamp_ms is None:
             timestamp_ms = self._clock()

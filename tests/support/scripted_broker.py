@@ -1,0 +1,330 @@
+"""Brokers in this process that keep their logs in memory and misbehave when told to: for tests of the client alone."""
+
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+import trio
+
+from pipeline.errors import ProtocolError
+from pipeline.model import BrokerId, HostPort, TopicPartition
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.net.server import Peer, Server, ServerConfig, bound_port, open_listeners
+from pipeline.protocol.api import API
+from pipeline.protocol.connection import Request
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
+from pipeline.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from pipeline.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from pipeline.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from pipeline.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pipeline.protocol.messages.produce import (
+    KEEP_OFFSETS_FEATURE,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from pipeline.protocol.schema import Message
+from pipeline.records.batch import BatchHeader, iterate_headers, read_header, set_base_offset, validate_for_append
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.record import Record, iterate_records
+
+LIMITS = ServerConfig(max_request_bytes=1 << 24, max_connections=100, max_idle_s=60)
+
+
+@dataclass
+class Partition:
+    """A log in memory, and who leads it."""
+
+    leader: BrokerId
+    epoch: int = 0
+    log_start_offset: int = 0
+    batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
+    last_of_producer: dict[tuple[int, int], BatchHeader] = field(default_factory=dict)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.batches[-1][0].next_offset if self.batches else self.log_start_offset
+
+    def append_values(self, values: list[bytes]) -> None:
+        builder = BatchBuilder(Codec.NONE, 1 << 20)
+        for value in values:
+            assert builder.append(None, value, (), 0)
+        batch = builder.build()
+        set_base_offset(batch, 0, self.log_end_offset)
+        self.batches.append((read_header(batch), bytes(batch)))
+
+    def records(self) -> list[Record]:
+        return [record for _, data in self.batches for record in iterate_records(data)]
+
+
+class ScriptedCluster:
+    """Brokers and what they share. `produce_script` and `fetch_script` hold what goes wrong next."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, dict[int, Partition]] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        self.addresses: dict[BrokerId, HostPort] = {}
+        self.produce_script: deque[ErrorCode | str] = deque()
+        self.fetch_script: deque[ErrorCode | str] = deque()
+        self.requests: Counter[str] = Counter()
+        self.produced_requests: list[ProduceRequest] = []
+        self.fetch_limit_batches = 1000
+        self.leading_batches = 0
+        self.trailing_bytes = 0
+        self.hold_produce = trio.Event()
+        self.hold_produce.set()
+        self.appended = trio.Event()
+        self._producer_ids = iter(range(1000, 2000))
+
+    def add_topic(self, name: str, leaders: list[int]) -> None:
+        self.topics[name] = {number: Partition(BrokerId(leader)) for number, leader in enumerate(leaders)}
+        self.topic_ids[name] = uuid4()
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        return self.topics[topic_partition.topic][topic_partition.partition]
+
+    def notify(self) -> None:
+        """Wake the fetches that wait."""
+        self.appended.set()
+        self.appended = trio.Event()
+
+    @property
+    def bootstrap(self) -> tuple[HostPort, ...]:
+        return tuple(self.addresses.values())
+
+    @asynccontextmanager
+    async def broker(self, number: int, *, versions: dict[int, int] | None = None) -> AsyncIterator[HostPort]:
+        """A broker that serves as long as the block runs, each time at the same port. `versions` caps api keys."""
+        broker = BrokerId(number)
+        listeners = await open_listeners(self.addresses.get(broker, HostPort("127.0.0.1", 0)))
+        self.addresses[broker] = HostPort("127.0.0.1", bound_port(listeners))
+
+        async def handle(request: Request[Message], _peer: Peer) -> Message | None:
+            return await self._handle(broker, request, versions or {})
+
+        with unwrapped_errors():
+            async with trio.open_nursery() as nursery:
+                await nursery.start(Server(handle=handle, apis=API, config=LIMITS).serve, listeners)
+                yield self.addresses[broker]
+                nursery.cancel_scope.cancel()
+
+    async def _handle(self, broker: BrokerId, request: Request[Message], caps: dict[int, int]) -> Message | None:
+        body = request.body
+        self.requests[type(body).__name__] += 1
+        match body:
+            case ApiVersionsRequest():
+                return self._api_versions(caps)
+            case MetadataRequest():
+                return self._metadata(body)
+            case InitProducerIdRequest():
+                return InitProducerIdResponse(producer_id=next(self._producer_ids), producer_epoch=0)
+            case ProduceRequest():
+                return await self._produce(broker, body)
+            case FetchRequest():
+                return await self._fetch(broker, body)
+            case ListOffsetsRequest():
+                return self._list_offsets(body)
+            case CreateTopicsRequest():
+                for topic in body.topics:
+                    self.add_topic(topic.name, [broker] * topic.num_partitions)
+                return CreateTopicsResponse(topics=[CreatableTopicResult(name=topic.name) for topic in body.topics])
+        raise ProtocolError(f"no script for {type(body).__name__}")
+
+    def _api_versions(self, caps: dict[int, int]) -> Message:
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(
+                    api_key=key, min_version=api.min_version, max_version=min(api.max_version, caps.get(key, 99))
+                )
+                for key, api in API.items()
+            ],
+            supported_features=[SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=1)],
+        )
+
+    def _metadata(self, request: MetadataRequest) -> Message:
+        names = list(self.topics) if request.topics is None else [topic.name for topic in request.topics]
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=broker, host=address.host, port=address.port)
+                for broker, address in self.addresses.items()
+            ],
+            cluster_id="scripted",
+            controller_id=min(self.addresses),
+            topics=[self._topic_metadata(name or "") for name in names],
+        )
+
+    def _topic_metadata(self, name: str) -> MetadataResponseTopic:
+        if name not in self.topics:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+        return MetadataResponseTopic(
+            name=name,
+            topic_id=self.topic_ids[name],
+            partitions=[
+                MetadataResponsePartition(
+                    partition_index=number, leader_id=partition.leader, leader_epoch=partition.epoch
+                )
+                for number, partition in self.topics[name].items()
+            ],
+        )
+
+    def _name(self, name: str, topic_id: UUID) -> str:
+        by_id = {known: topic for topic, known in self.topic_ids.items()}
+        return name or by_id.get(topic_id, "")
+
+    async def _produce(self, broker: BrokerId, request: ProduceRequest) -> Message | None:
+        self.produced_requests.append(request)
+        await self.hold_produce.wait()
+        fault = self.produce_script.popleft() if self.produce_script else None
+        if fault is ErrorCode.NONE:
+            fault = None
+        if fault == "close":
+            raise ProtocolError("told to close before appending")
+        responses = []
+        for topic in request.topic_data:
+            name = self._name(topic.name, topic.topic_id)
+            parts = [
+                PartitionProduceResponse(index=data.index, error_code=fault)
+                if isinstance(fault, ErrorCode)
+                else self._append(broker, name, data)
+                for data in topic.partition_data
+            ]
+            responses.append(TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=parts))
+        if fault == "close after":
+            raise ProtocolError("told to close after appending")
+        self.notify()
+        return None if request.acks == 0 else ProduceResponse(responses=responses)
+
+    def _append(self, broker: BrokerId, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+        partition = self.topics.get(topic, {}).get(data.index)
+        if partition is None:
+            return PartitionProduceResponse(index=data.index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.leader != broker:
+            return PartitionProduceResponse(index=data.index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert isinstance(data.records, memoryview)
+        headers = validate_for_append(data.records, max_batch_bytes=1 << 20, keep_offsets=data.keep_offsets)
+        if data.keep_offsets and headers[0].base_offset < partition.log_end_offset:
+            return PartitionProduceResponse(
+                index=data.index,
+                error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
+                log_end_offset=partition.log_end_offset,
+            )
+        base_offset = headers[0].base_offset if data.keep_offsets else partition.log_end_offset
+        position = 0
+        for header in headers:
+            batch = bytearray(data.records[position : position + header.size_bytes])
+            position += header.size_bytes
+            code, offset = self._check_sequence(partition, header)
+            if code is not ErrorCode.NONE or offset >= 0:
+                return PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset)
+            if not data.keep_offsets:
+                set_base_offset(batch, 0, partition.log_end_offset)
+            appended = next(iterate_headers(batch))[1]
+            partition.batches.append((appended, bytes(batch)))
+            partition.last_of_producer[header.producer_id, header.producer_epoch] = appended
+        return PartitionProduceResponse(
+            index=data.index, base_offset=base_offset, log_end_offset=partition.log_end_offset
+        )
+
+    @staticmethod
+    def _check_sequence(partition: Partition, header: BatchHeader) -> tuple[ErrorCode, int]:
+        if header.producer_id < 0:
+            return ErrorCode.NONE, -1
+        last = partition.last_of_producer.get((header.producer_id, header.producer_epoch))
+        if last is not None and last.base_sequence == header.base_sequence:
+            return ErrorCode.NONE, last.base_offset
+        expected = 0 if last is None else last.last_sequence + 1
+        return (ErrorCode.NONE if header.base_sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
+
+    async def _fetch(self, broker: BrokerId, request: FetchRequest) -> Message:
+        fault = self.fetch_script.popleft() if self.fetch_script else None
+        if fault == "close":
+            raise ProtocolError("told to close")
+        code = fault if isinstance(fault, ErrorCode) else ErrorCode.NONE
+        response = self._read(broker, request, code)
+        if not any(part.records or part.error_code for topic in response.responses for part in topic.partitions):
+            with trio.move_on_after(request.max_wait_ms / 1000):
+                await self.appended.wait()
+            response = self._read(broker, request, code)
+        return response
+
+    def _read(self, broker: BrokerId, request: FetchRequest, code: ErrorCode) -> FetchResponse:
+        responses = []
+        for topic in request.topics:
+            name = self._name(topic.topic, topic.topic_id)
+            parts = []
+            for asked in topic.partitions:
+                partition = self.topics.get(name, {}).get(asked.partition)
+                parts.append(self._read_partition(broker, partition, asked.partition, asked.fetch_offset, code))
+            responses.append(FetchableTopicResponse(topic=name, topic_id=topic.topic_id, partitions=parts))
+        return FetchResponse(responses=responses)
+
+    def _read_partition(
+        self, broker: BrokerId, partition: Partition | None, number: int, offset: int, code: ErrorCode
+    ) -> PartitionData:
+        if partition is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif partition.leader != broker:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif not partition.log_start_offset <= offset <= partition.log_end_offset:
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+        if partition is None or code is not ErrorCode.NONE:
+            return PartitionData(partition_index=number, error_code=code, high_watermark=-1)
+        first = sum(header.next_offset <= offset for header, _ in partition.batches)
+        first = max(0, first - self.leading_batches)
+        found = [data for _, data in partition.batches[first : first + self.fetch_limit_batches]]
+        if first == len(partition.batches) - self.leading_batches:
+            found = []
+        return PartitionData(
+            partition_index=number,
+            high_watermark=partition.log_end_offset,
+            log_start_offset=partition.log_start_offset,
+            records=b"".join(found) + (found[-1][: self.trailing_bytes] if found else b""),
+        )
+
+    def _list_offsets(self, request: ListOffsetsRequest) -> Message:
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for asked in topic.partitions:
+                partition = self.topics[topic.name][asked.partition_index]
+                parts.append(_listed(asked.partition_index, asked.timestamp, partition))
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=parts))
+        return ListOffsetsResponse(topics=topics)
+
+
+def _listed(number: int, timestamp: int, partition: Partition) -> ListOffsetsPartitionResponse:
+    special: dict[int, Callable[[], int]] = {
+        -1: lambda: partition.log_end_offset,
+        -2: lambda: partition.log_start_offset,
+    }
+    if timestamp in special:
+        return ListOffsetsPartitionResponse(partition_index=number, offset=special[timestamp]())
+    for record in partition.records():
+        if record.timestamp_ms >= timestamp:
+            return ListOffsetsPartitionResponse(
+                partition_index=number, offset=record.offset, timestamp=record.timestamp_ms
+            )
+    return ListOffsetsPartitionResponse(partition_index=number)

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+import trio
+
+from pipeline.client.admin import NewTopic, create_topics, describe_topics, list_topics
+from pipeline.client.cluster import open_cluster
+from pipeline.client.config import ClientConfig
+from pipeline.client.discovery import from_zookeeper
+from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.errors import ConfigurationError, CoordinationError, NetworkError
+from pipeline.model import BrokerId, HostPort, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+T0 = TopicPartition("t", 0)
+
+
+class Znodes:
+    """Registrations as ZooKeeper has them."""
+
+    def __init__(self, registrations):
+        self.registrations = registrations
+
+    async def children(self, path):
+        assert path == "/brokers/ids"
+        return tuple(self.registrations)
+
+    async def get(self, path):
+        return self.registrations[path.rpartition("/")[2]], 0
+
+
+async def test_nowhere_to_begin_is_a_configuration_error():
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        async with open_cluster(ClientConfig()):
+            pass
+
+
+async def test_brokers_are_found_through_zookeeper(scripted):
+    async with scripted.broker(1) as address:
+        registration = {"endpoints": [f"PLAINTEXT://{address}"], "host": None, "port": -1, "version": 5}
+        znodes = Znodes({"1": json.dumps(registration).encode()})
+        async with open_cluster(ClientConfig(), discover=from_zookeeper(znodes)) as cluster:
+            await cluster.topic("t")
+            assert cluster.view.leader_of(T0) == BrokerId(1)
+
+
+async def test_registrations_of_all_versions_are_read():
+    old = {"jmx_port": -1, "timestamp": "0", "host": "h", "version": 1, "port": 9092}
+    mapped = {
+        "endpoints": ["SECRET://h:1", "INSIDE://[::1]:2"],
+        "listener_security_protocol_map": {"SECRET": "SSL", "INSIDE": "PLAINTEXT"},
+        "host": None,
+        "port": -1,
+        "version": 4,
+    }
+    znodes = Znodes({"1": json.dumps(old).encode(), "2": json.dumps(mapped).encode()})
+    assert await from_zookeeper(znodes)() == [HostPort("h", 9092), HostPort("::1", 2)]
+    with pytest.raises(CoordinationError, match="/brokers/ids/1"):
+        await from_zookeeper(Znodes({"1": b"[]"}))()
+
+
+async def test_no_broker_answers(scripted, connect):
+    async with scripted.broker(1):
+        pass
+    async with connect(default_api_timeout_ms=100) as cluster:
+        with pytest.raises(NetworkError, match="no broker of the cluster answers"):
+            await cluster.refresh()
+
+
+async def test_refreshes_are_shared(scripted, connect):
+    async with scripted.broker(1), connect() as cluster:
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(cluster.refresh)
+        assert scripted.requests["MetadataRequest"] <= 2
+
+
+async def test_offsets_are_listed_by_time(scripted, connect):
+    scripted.partition(T0).append_values([b"a", b"b"])
+    async with scripted.broker(1), connect() as cluster:
+        assert (await list_offsets(cluster, {T0: EARLIEST}, timeout_s=2))[T0].offset == 0
+        assert (await list_offsets(cluster, {T0: LATEST}, timeout_s=2))[T0].offset == 2
+        found = (await list_offsets(cluster, {T0: 0}, timeout_s=2))[T0]
+        assert (found.offset, found.timestamp_ms) == (0, 0)
+        assert (await list_offsets(cluster, {T0: 1}, timeout_s=2))[T0].offset == -1
+        with pytest.raises(KafkaError, match="nowhere-0"):
+            await list_offsets(cluster, {TopicPartition("nowhere", 0): LATEST}, timeout_s=0.2)
+
+
+async def test_topics_are_created_and_described(scripted, connect):
+    async with scripted.broker(1), connect() as cluster:
+        await create_topics(cluster, [NewTopic(name="new", partitions=3)])
+        assert set(await list_topics(cluster)) == {"t", "new"}
+        assert list((await describe_topics(cluster, ["new"]))["new"].partitions) == [0, 1, 2]
+        with pytest.raises(KafkaError) as caught:
+            await describe_topics(cluster, ["nowhere"])
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

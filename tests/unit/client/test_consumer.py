@@ -1,0 +1,241 @@
+import pytest
+import trio
+import trio.lowlevel
+
+from pipeline.client.config import OffsetReset
+from pipeline.client.consumer import PartitionFetchError, PartitionOffsetOutOfRangeError
+from pipeline.errors import CorruptBatchError
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.batch import iterate_headers
+from pipeline.records.record import iterate_records
+from tests.support.scripted_broker import Partition
+
+T0 = TopicPartition("t", 0)
+DEADLINE_S = 10
+
+
+@pytest.fixture
+def fill(scripted):
+    """Appends batches of ten records with the values 0, 1, 2 ... to a partition."""
+
+    def fill(batches, topic_partition=T0):
+        partition = scripted.partition(topic_partition)
+        for _ in range(batches):
+            start = partition.log_end_offset
+            partition.append_values([b"%d" % number for number in range(start, start + 10)])
+        scripted.notify()
+
+    return fill
+
+
+async def read(consumer, records):
+    """Values by partition, once so many records were read."""
+    found = {}
+    with trio.fail_after(DEADLINE_S):
+        while sum(map(len, found.values())) < records:
+            for batches in await consumer.poll_batches():
+                mine = found.setdefault(batches.topic_partition, [])
+                mine += [r.value for r in iterate_records(batches.data) if r.offset >= batches.position]
+    return found
+
+
+def numbers(start, stop):
+    return [b"%d" % number for number in range(start, stop)]
+
+
+@pytest.mark.parametrize("start", [0, 7, 10, 55, 99])
+async def test_reads_from_any_offset_to_the_end_and_then_what_comes(scripted, connect, consume, fill, start):
+    fill(10)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: start})
+        assert (await read(consumer, 100 - start))[T0] == numbers(start, 100)
+        assert (consumer.position(T0), consumer.high_watermark(T0)) == (100, 100)
+        assert await consumer.poll_batches(timeout_s=0.05) == []
+        fill(1)
+        assert (await read(consumer, 10))[T0] == numbers(100, 110)
+
+
+async def test_whole_batches_come_as_views_without_those_before_the_offset(scripted, connect, consume, fill):
+    fill(3)
+    scripted.trailing_bytes = 30
+    scripted.leading_batches = 1
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 15})
+        (batches,) = await consumer.poll_batches()
+        assert isinstance(batches.data, memoryview)
+        assert [header.base_offset for _, header in iterate_headers(batches.data)] == [10, 20]
+        assert (batches.position, batches.next_offset, batches.high_watermark) == (15, 30, 30)
+
+
+async def test_several_brokers_are_read_at_once(scripted, connect, consume, fill):
+    scripted.add_topic("wide", [1, 2, 1, 2])
+    partitions = [TopicPartition("wide", number) for number in range(4)]
+    for partition in partitions:
+        fill(5, partition)
+    async with scripted.broker(1), scripted.broker(2), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign(dict.fromkeys(partitions, 0))
+        assert await read(consumer, 200) == {partition: numbers(0, 50) for partition in partitions}
+
+
+async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(scripted, connect, consume, fill):
+    fill(30)
+    scripted.fetch_limit_batches = 1
+    scripted.fetch_script.extend(
+        [ErrorCode.NONE, "close", ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR]
+    )
+    scripted.fetch_script.pop()
+    async with scripted.broker(2), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        async with scripted.broker(1):
+            found = (await read(consumer, 100))[T0]
+        async with scripted.broker(1):
+            found += (await read(consumer, 100))[T0]
+            scripted.partition(T0).leader = BrokerId(2)
+            scripted.partition(T0).epoch += 1
+            found += (await read(consumer, 300 - len(found)))[T0]
+    assert found == numbers(0, 300)
+
+
+async def test_what_is_fetched_ahead_is_bounded(scripted, connect, consume, fill):
+    fill(100)
+    scripted.fetch_limit_batches = 1
+    async with scripted.broker(1), connect() as cluster, consume(cluster, max_bytes=500) as consumer:
+        consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S):
+            while scripted.requests["FetchRequest"] < 3:
+                await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        ahead = await consumer.poll_batches()
+        assert 500 <= sum(len(batches.data) for batches in ahead) <= 1000
+        assert (await read(consumer, 1000 - 10 * len(ahead)))[T0][-1] == b"999"
+
+
+async def test_seek_add_and_remove_void_what_was_fetched(scripted, connect, consume, fill):
+    scripted.add_topic("u", [1])
+    other = TopicPartition("u", 0)
+    fill(2)
+    fill(2, other)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S):
+            while scripted.requests["FetchRequest"] < 2:
+                await trio.lowlevel.checkpoint()
+        consumer.seek(T0, 15)
+        consumer.add(other, 0)
+        found = await read(consumer, 25)
+        assert found == {T0: numbers(15, 20), other: numbers(0, 20)}
+        consumer.remove(T0)
+        assert consumer.assignment == {other}
+        fill(1)
+        fill(1, other)
+        assert await read(consumer, 10) == {other: numbers(20, 30)}
+        with pytest.raises(KeyError):
+            consumer.seek(T0, 0)
+
+
+async def test_out_of_range_is_raised_once_with_the_bounds_and_others_go_on(scripted, connect, consume, fill):
+    scripted.add_topic("u", [1])
+    other = TopicPartition("u", 0)
+    fill(2)
+    fill(2, other)
+    scripted.partition(T0).log_start_offset = 10
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 5, other: 0})
+        found = {}
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionOffsetOutOfRangeError, match="t-0") as caught:
+            while True:
+                for batches in await consumer.poll_batches():
+                    found[batches.topic_partition] = batches.next_offset
+        error = caught.value
+        assert (error.topic_partition, error.requested, error.log_start_offset, error.log_end_offset) == (T0, 5, 10, 20)
+        fill(1, other)
+        await read(consumer, 10)
+        consumer.seek(T0, error.log_start_offset)
+        assert (await read(consumer, 10))[T0] == numbers(10, 20)
+
+
+@pytest.mark.parametrize(("reset", "expected"), [(OffsetReset.EARLIEST, (10, 30)), (OffsetReset.LATEST, (20, 30))])
+async def test_out_of_range_is_reset_where_the_policy_says_so(scripted, connect, consume, fill, reset, expected):
+    fill(2)
+    scripted.partition(T0).log_start_offset = 10
+    async with scripted.broker(1), connect() as cluster, consume(cluster, auto_offset_reset=reset) as consumer:
+        consumer.assign({T0: 5})
+        with trio.fail_after(DEADLINE_S):
+            while consumer.position(T0) == 5:
+                await consumer.poll_batches(timeout_s=0.01)
+        fill(1)
+        start, stop = expected
+        found = numbers(start, consumer.position(T0)) + (await read(consumer, stop - consumer.position(T0)))[T0]
+        assert found == numbers(start, stop)
+
+
+async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(scripted, connect, consume, fill):
+    fill(1)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        await read(consumer, 10)
+        scripted.add_topic("t", [1])
+        scripted.topics["t"][0] = Partition(BrokerId(1))
+        fill(5)
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match=r"t-0.*deleted and created again"):
+            while True:
+                await consumer.poll_batches()
+
+
+async def test_a_topic_that_stays_away_is_an_error(scripted, connect, consume):
+    async with scripted.broker(1), connect(default_api_timeout_ms=100) as cluster, consume(cluster) as consumer:
+        consumer.assign({TopicPartition("nowhere", 0): 0})
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="nowhere-0") as caught:
+            while True:
+                await consumer.poll_batches()
+        assert isinstance(caught.value.cause, KafkaError)
+
+
+async def test_a_refusal_that_stays_is_an_error(scripted, connect, consume, fill):
+    fill(1)
+    scripted.fetch_script.append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="TOPIC_AUTHORIZATION_FAILED"):
+            while True:
+                await consumer.poll_batches()
+        consumer.seek(T0, 0)
+        assert (await read(consumer, 10))[T0] == numbers(0, 10)
+
+
+async def test_a_corrupt_batch_is_an_error(scripted, connect, consume, fill):
+    fill(1)
+    header, data = scripted.partition(T0).batches[0]
+    scripted.partition(T0).batches[0] = (header, data[:-1] + bytes([data[-1] ^ 1]))
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="checksum") as caught:
+            await consumer.poll_batches()
+        assert isinstance(caught.value.cause, CorruptBatchError)
+
+
+async def test_records_are_made_for_those_who_ask(scripted, connect, consume, fill):
+    fill(3)
+    found = []
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 12})
+        with trio.fail_after(DEADLINE_S):
+            async for record in consumer.records():
+                assert consumer.position(T0) == record.offset + 1
+                found.append((record.topic_partition, record.offset, record.value))
+                if record.offset == 29:
+                    break
+    assert found == [(T0, number, b"%d" % number) for number in range(12, 30)]
+
+
+@pytest.mark.parametrize("fetch_version", [4, 11, 12, 13, 18])
+async def test_old_and_new_brokers_are_spoken_to(scripted, connect, consume, fill, fetch_version):
+    fill(1)
+    async with (
+        scripted.broker(1, versions={1: fetch_version, 3: 9 if fetch_version < 13 else 13}),
+        connect() as cluster,
+        consume(cluster) as consumer,
+    ):
+        consumer.assign({T0: 3})
+        assert (await read(consumer, 7))[T0] == numbers(3, 10)

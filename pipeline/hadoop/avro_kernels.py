@@ -1,0 +1,313 @@
+"""The machine-code loops of the load (numba): datums walked by their schema, and envelopes written around them.
+
+Invariants:
+- Nothing outside of a datum's bytes is read, whatever they hold: each position is compared with its end before it is
+  used. Work and depth per datum are bounded, so that no input makes a task hang.
+- `.py_func` of each kernel is its pure-Python twin.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pipeline.hadoop.avro_schema import Kind
+
+Bytes = NDArray[np.uint8]
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+_Int = int | np.int64
+
+FRAME_SIZE: Final = 5
+MAX_DEPTH: Final = 4096
+MAX_FREE_STEPS: Final = 100_000
+ENVELOPE_OVERHEAD: Final = 64
+HEADER_OVERHEAD: Final = 21
+
+
+class Fault(IntEnum):
+    """Why bytes are not one whole datum of their schema."""
+
+    NONE = 0
+    CUT_OFF = 1
+    NUMBER = 2
+    LENGTH = 3
+    BRANCH = 4
+    TRAILING_BYTES = 5
+    TOO_COMPLEX = 6
+    FRAME = 7
+
+
+FAULT_REASONS = {
+    Fault.CUT_OFF: "the datum ends too early",
+    Fault.NUMBER: "a number is too long",
+    Fault.LENGTH: "a length is negative or beyond the end",
+    Fault.BRANCH: "no such union branch, enum symbol or boolean",
+    Fault.TRAILING_BYTES: "bytes follow the datum",
+    Fault.TOO_COMPLEX: "nested too deeply or too many empty items",
+    Fault.FRAME: "the value does not begin with a zero byte and the id of a schema",
+}
+
+_CUT_OFF: Final = int(Fault.CUT_OFF)
+_NUMBER: Final = int(Fault.NUMBER)
+_LENGTH: Final = int(Fault.LENGTH)
+_BRANCH: Final = int(Fault.BRANCH)
+_TRAILING_BYTES: Final = int(Fault.TRAILING_BYTES)
+_TOO_COMPLEX: Final = int(Fault.TOO_COMPLEX)
+
+_NULL: Final = int(Kind.NULL)
+_BOOLEAN: Final = int(Kind.BOOLEAN)
+_INT: Final = int(Kind.INT)
+_LONG: Final = int(Kind.LONG)
+_FLOAT: Final = int(Kind.FLOAT)
+_DOUBLE: Final = int(Kind.DOUBLE)
+_BYTES: Final = int(Kind.BYTES)
+_FIXED: Final = int(Kind.FIXED)
+_ENUM: Final = int(Kind.ENUM)
+_RECORD: Final = int(Kind.RECORD)
+_UNION: Final = int(Kind.UNION)
+_MAP: Final = int(Kind.MAP)
+_BLOCK_START: Final = -1
+
+
+@njit(cache=True, nogil=True)
+def read_long(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int]:
+    """A zigzag number: (value, position after it, fault)."""
+    value = np.uint64(0)
+    shift = 0
+    while True:
+        if position >= end:
+            return 0, position, _CUT_OFF
+        byte = np.uint64(buffer[position])
+        position += 1
+        value |= (byte & np.uint64(0x7F)) << np.uint64(shift)
+        if byte < np.uint64(0x80):
+            break
+        shift += 7
+        if shift > 63:
+            return 0, position, _NUMBER
+    half = np.int64(value >> np.uint64(1))
+    return (~half if value & np.uint64(1) else half), position, 0
+
+
+@njit(cache=True, nogil=True)
+def _skip_bytes(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, int]:
+    length, position, fault = read_long(buffer, position, end)
+    if fault:
+        return position, fault
+    if length < 0 or length > end - position:
+        return position, _LENGTH
+    return position + length, 0
+
+
+@njit(cache=True, nogil=True)
+def _skip_leaf(kind: _Int, argument: _Int, buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, int]:
+    if kind == _BYTES:
+        return _skip_bytes(buffer, position, end)
+    if kind in (_INT, _LONG, _ENUM):
+        value, position, fault = read_long(buffer, position, end)
+        if fault:
+            return position, fault
+        if kind == _INT and (value < -(2**31) or value >= 2**31):
+            return position, _NUMBER
+        if kind == _ENUM and (value < 0 or value >= argument):
+            return position, _BRANCH
+        return position, 0
+    size: _Int = 0
+    if kind == _BOOLEAN:
+        size = 1
+        if position < end and buffer[position] > 1:
+            return position, _BRANCH
+    elif kind == _FLOAT:
+        size = 4
+    elif kind == _DOUBLE:
+        size = 8
+    elif kind == _FIXED:
+        size = argument
+    if size > end - position:
+        return position, _CUT_OFF
+    return position + size, 0
+
+
+@njit(cache=True, nogil=True)
+def _skip_datum(
+    kinds: Int64s,
+    arguments: Int64s,
+    child_counts: Int64s,
+    children: Int64s,
+    buffer: Bytes,
+    position: _Int,
+    end: _Int,
+    stack: Int64s,
+) -> tuple[_Int, int]:
+    """Position after one datum, and a fault. `stack` holds pairs of node and items left in its block."""
+    stack[0, 0], stack[0, 1] = 0, _BLOCK_START
+    depth = 1
+    steps = MAX_FREE_STEPS + 16 * (end - position)
+    while depth:
+        steps -= 1
+        if steps < 0:
+            return position, _TOO_COMPLEX
+        depth -= 1
+        node, left = stack[depth, 0], stack[depth, 1]
+        kind = kinds[node]
+        first, count = arguments[node], child_counts[node]
+        if kind < _RECORD:
+            position, fault = _skip_leaf(kind, first, buffer, position, end)
+            if fault:
+                return position, fault
+            continue
+        if depth + count + 2 > len(stack):
+            return position, _TOO_COMPLEX
+        if kind == _RECORD:
+            for child in range(count - 1, -1, -1):
+                stack[depth, 0], stack[depth, 1] = children[first + child], _BLOCK_START
+                depth += 1
+        elif kind == _UNION:
+            branch, position, fault = read_long(buffer, position, end)
+            if fault:
+                return position, fault
+            if branch < 0 or branch >= count:
+                return position, _BRANCH
+            stack[depth, 0], stack[depth, 1] = children[first + branch], _BLOCK_START
+            depth += 1
+        elif left == _BLOCK_START:
+            items, position, fault = read_long(buffer, position, end)
+            if not fault and items < 0:
+                items = -items
+                size, position, fault = read_long(buffer, position, end)
+                if not fault and (size < 0 or size > end - position or items < 0):
+                    return position, _LENGTH
+            if fault:
+                return position, fault
+            if items:
+                stack[depth, 0], stack[depth, 1] = node, items
+                depth += 1
+        else:
+            stack[depth, 0], stack[depth, 1] = node, (left - 1 if left > 1 else _BLOCK_START)
+            depth += 1
+            if kind == _MAP:
+                position, fault = _skip_bytes(buffer, position, end)
+                if fault:
+                    return position, fault
+            stack[depth, 0], stack[depth, 1] = children[first], _BLOCK_START
+            depth += 1
+    return position, 0
+
+
+@njit(cache=True, nogil=True)
+def find_faults(
+    kinds: Int64s,
+    arguments: Int64s,
+    child_counts: Int64s,
+    children: Int64s,
+    buffer: Bytes,
+    starts: Int64s,
+    ends: Int64s,
+    faults: Bytes,
+) -> int:
+    """Walks the datums [start, end) by the schema's table, writes a Fault for each, and returns how many are bad."""
+    stack = np.empty((MAX_DEPTH + len(children), 2), dtype=np.int64)
+    bad = 0
+    for row in range(len(starts)):
+        position, fault = _skip_datum(kinds, arguments, child_counts, children, buffer, starts[row], ends[row], stack)
+        if not fault and position != ends[row]:
+            fault = _TRAILING_BYTES
+        faults[row] = fault
+        if fault:
+            bad += 1
+    return bad
+
+
+@njit(cache=True, nogil=True)
+def _write_long(value: _Int, out: Bytes, position: int) -> int:
+    rest = np.uint64((value << 1) ^ (value >> 63))
+    while rest > np.uint64(0x7F):
+        out[position] = np.uint8(rest & np.uint64(0x7F)) | np.uint8(0x80)
+        rest >>= np.uint64(7)
+        position += 1
+    out[position] = np.uint8(rest)
+    return position + 1
+
+
+@njit(cache=True, nogil=True)
+def _write_bytes(buffer: Bytes, start: int, end: int, out: Bytes, position: int) -> int:
+    position = _write_long(np.int64(end - start), out, position)
+    for source in range(start, end):
+        out[position] = buffer[source]
+        position += 1
+    return position
+
+
+@njit(cache=True, nogil=True)
+def _write_optional(buffer: Bytes, start: int, end: int, is_present: bool, out: Bytes, position: int) -> int:
+    if not is_present:
+        out[position] = 0
+        return position + 1
+    out[position] = 2
+    return _write_bytes(buffer, start, end, out, position + 1)
+
+
+@njit(cache=True, nogil=True)
+def write_envelopes(
+    offsets: Int64s,
+    partitions: Int32s,
+    timestamps: Int64s,
+    key_data: Bytes,
+    key_ends: Int32s,
+    key_present: Flags,
+    header_index: Int32s,
+    header_key_data: Bytes,
+    header_key_ends: Int32s,
+    header_value_data: Bytes,
+    header_value_ends: Int32s,
+    header_value_present: Flags,
+    value_data: Bytes,
+    value_starts: Int64s,
+    value_ends: Int64s,
+    value_present: Flags,
+    is_datum: bool,
+    out: Bytes,
+    out_ends: Int64s,
+) -> None:
+    """Writes the envelopes of all rows one after another into `out`; row i ends at out_ends[i].
+
+    Arrow's layout: field i of a column lies in its data from ends[i] to ends[i + 1]. A value is a datum, which is
+    copied as it is, or plain bytes, which get their length.
+    """
+    position = 0
+    for row in range(len(offsets)):
+        position = _write_optional(key_data, key_ends[row], key_ends[row + 1], key_present[row], out, position)
+        position = _write_long(offsets[row], out, position)
+        position = _write_long(np.int64(partitions[row]), out, position)
+        position = _write_long(timestamps[row], out, position)
+        first, last = header_index[row], header_index[row + 1]
+        if last > first:
+            position = _write_long(np.int64(last - first), out, position)
+            for header in range(first, last):
+                position = _write_bytes(
+                    header_key_data, header_key_ends[header], header_key_ends[header + 1], out, position
+                )
+                position = _write_optional(
+                    header_value_data,
+                    header_value_ends[header],
+                    header_value_ends[header + 1],
+                    header_value_present[header],
+                    out,
+                    position,
+                )
+        out[position] = 0
+        position += 1
+        start, end = value_starts[row], value_ends[row]
+        if is_datum and value_present[row]:
+            out[position] = 2
+            position += 1
+            for source in range(start, end):
+                out[position] = value_data[source]
+                position += 1
+        else:
+            position = _write_optional(value_data, start, end, value_present[row], out, position)
+        out_ends[row] = position

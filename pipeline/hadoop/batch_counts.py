@@ -1,0 +1,178 @@
+"""Batches counted from the rows that were loaded, and the proof that none is missing. Pure but for numpy.
+
+A batch counts when as many of its rows were loaded as its header says. Where tasks met inside of a batch each has a
+fragment of it; fragments are put together before they count.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import PipelineError
+from pipeline.hadoop.manifest import CRC_SUM_MODULUS, DataFile, OffsetRange, WindowCount, fold_counts
+
+
+class CoverageError(PipelineError):
+    """Rows of a range did not all reach the files. Nothing was committed; `reason` names partition and offset."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"{topic}: {reason}; nothing was committed")
+        self.topic = topic
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFragment:
+    """Rows of one batch that one task has seen, beside what the batch's header says."""
+
+    partition: int
+    base_offset: int
+    timestamp_ms: int
+    crc: int
+    bytes: int
+    records: int
+    seen: int
+
+    def window(self, window_ms: int) -> WindowCount:
+        """The batch as a count of its window."""
+        return WindowCount(
+            partition=self.partition,
+            window_start_ms=self.timestamp_ms - self.timestamp_ms % window_ms,
+            records=self.records,
+            bytes=self.bytes,
+            batches=1,
+            crc_sum=self.crc % CRC_SUM_MODULUS,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What one task did: it travels to the driver as a row."""
+
+    files: tuple[DataFile, ...]
+    counts: tuple[WindowCount, ...]
+    fragments: tuple[BatchFragment, ...]
+    ends: tuple[tuple[int, int, int], ...]
+    """Ends of ranges seen: partition, end, rows that the source sent."""
+    rows: int
+    attempt_number: int
+    bad_record: tuple[int, int, str] | None
+    """Partition, offset and reason of the record that the load fails for."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """The reverse of to_json."""
+        bad = document["bad_record"]
+        return cls(
+            files=tuple(DataFile(**item) for item in document["files"]),
+            counts=tuple(WindowCount(**item) for item in document["counts"]),
+            fragments=tuple(BatchFragment(**item) for item in document["fragments"]),
+            ends=tuple((end[0], end[1], end[2]) for end in document["ends"]),
+            rows=document["rows"],
+            attempt_number=document["attempt_number"],
+            bad_record=None if bad is None else (bad[0], bad[1], bad[2]),
+        )
+
+
+class BatchTally:
+    """Counts the batches of one task from its rows, which come in the order of their offsets."""
+
+    def __init__(self, window_ms: int) -> None:
+        self._window_ms = window_ms
+        self._counts: dict[tuple[int, int], WindowCount] = {}
+        self._fragments: list[BatchFragment] = []
+        self._open: BatchFragment | None = None
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Rows with the source's batch columns."""
+        if not rows.num_rows:
+            return
+        names = ("partition", "batch_base_offset", "batch_timestamp", "batch_crc", "batch_bytes", "batch_records")
+        columns = [rows.column(name).to_numpy() for name in names]
+        changes = np.flatnonzero((np.diff(columns[0]) != 0) | (np.diff(columns[1]) != 0)) + 1
+        starts = np.concatenate(([0], changes))
+        sizes = np.diff(np.concatenate((starts, [rows.num_rows])))
+        for values in zip(*(column[starts].tolist() for column in columns), sizes.tolist(), strict=True):
+            partition, base_offset, timestamp_ms, crc, size, records, seen = values
+            current = self._open
+            if current is not None and (current.partition, current.base_offset) == (partition, base_offset):
+                seen += current.seen
+            else:
+                self._close()
+            self._open = BatchFragment(
+                partition=partition,
+                base_offset=base_offset,
+                timestamp_ms=timestamp_ms,
+                crc=crc,
+                bytes=size,
+                records=records,
+                seen=seen,
+            )
+
+    def finish(self) -> tuple[tuple[WindowCount, ...], tuple[BatchFragment, ...]]:
+        """Counts of whole batches, and fragments of others."""
+        self._close()
+        return tuple(self._counts[key] for key in sorted(self._counts)), tuple(self._fragments)
+
+    def _close(self) -> None:
+        batch, self._open = self._open, None
+        if batch is None:
+            return
+        if batch.seen != batch.records:
+            self._fragments.append(batch)
+            return
+        count = batch.window(self._window_ms)
+        key = (count.partition, count.window_start_ms)
+        known = self._counts.get(key)
+        self._counts[key] = count if known is None else known.plus(count)
+
+
+def check_coverage(
+    topic: str, tasks: Sequence[OffsetRange], results: Sequence[TaskResult], window_ms: int
+) -> tuple[WindowCount, ...]:
+    """The counts of a load, if all rows of all `tasks` are in files; else raises CoverageError.
+
+    Three things are compared: the ends of ranges that writers saw with the plan; the rows that readers sent with those
+    that writers saw and those in files; the rows of each batch with its header.
+    """
+    seen_ends = sorted((partition, end) for result in results for partition, end, _ in result.ends)
+    planned_ends = sorted((task.partition, task.end) for task in tasks)
+    if seen_ends != planned_ends:
+        missing = sorted(set(planned_ends) - set(seen_ends)) or seen_ends
+        raise CoverageError(topic, f"the ranges that end at (partition, offset) {missing} were not read as planned")
+    sent = sum(rows for result in results for _, _, rows in result.ends)
+    seen = sum(result.rows for result in results)
+    filed = sum(file.records for result in results for file in result.files)
+    if not sent == seen == filed:
+        raise CoverageError(topic, f"{sent} rows were read, {seen} reached the writers, {filed} are in files")
+    starts: dict[int, int] = {}
+    for task in tasks:
+        starts[task.partition] = min(task.start, starts.get(task.partition, task.start))
+    counts = [count for result in results for count in result.counts]
+    for batch in _put_together(fragment for result in results for fragment in result.fragments):
+        if batch.seen == batch.records:
+            counts.append(batch.window(window_ms))
+        elif batch.seen > batch.records or batch.base_offset >= starts[batch.partition]:
+            raise CoverageError(
+                topic,
+                f"{batch.seen} of the {batch.records} records of the batch at offset {batch.base_offset} of partition "
+                f"{batch.partition} were loaded",
+            )
+    return fold_counts(counts)
+
+
+def _put_together(fragments: Iterable[BatchFragment]) -> list[BatchFragment]:
+    batches: dict[tuple[int, int], BatchFragment] = {}
+    for fragment in fragments:
+        key = (fragment.partition, fragment.base_offset)
+        known = batches.get(key)
+        seen = fragment.seen if known is None else known.seen + fragment.seen
+        batches[key] = BatchFragment(**(asdict(fragment) | {"seen": seen}))
+    return list(batches.values())

@@ -1,0 +1,50 @@
+"""What a topic holds right now, asked of its brokers: the bounds of its partitions, and offsets by time."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.client.cluster import Cluster
+from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.hadoop.plan import PartitionBounds
+from pipeline.model import TopicPartition
+
+NO_TOPIC_ID = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic at one moment. `topic_id` is None where the brokers know none."""
+
+    name: str
+    topic_id: str | None
+    bounds: Mapping[int, PartitionBounds]
+
+
+async def topic_state(cluster: Cluster, topic: str) -> TopicState:
+    """Bounds of all partitions. Raises KafkaError for an unknown topic, and what list_offsets raises."""
+    view = await cluster.topic(topic)
+    partitions = [TopicPartition(topic, number) for number in sorted(view.partitions)]
+    timeout_s = cluster.config.default_api_timeout_ms / 1000
+    # The end first: a log start that moves meanwhile can then only make the range smaller.
+    latest = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=timeout_s)
+    earliest = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), timeout_s=timeout_s)
+    bounds = {
+        partition.partition: PartitionBounds(
+            log_start_offset=earliest[partition].offset,
+            high_watermark=max(latest[partition].offset, earliest[partition].offset),
+        )
+        for partition in partitions
+    }
+    topic_id = None if view.id == NO_TOPIC_ID else str(view.id)
+    return TopicState(name=topic, topic_id=topic_id, bounds=bounds)
+
+
+async def offsets_at(cluster: Cluster, state: TopicState, timestamp_ms: int) -> dict[int, int]:
+    """By partition, the first offset whose record is not older than `timestamp_ms`; the end where there is none."""
+    wanted = {TopicPartition(state.name, partition): timestamp_ms for partition in state.bounds}
+    found = await list_offsets(cluster, wanted, timeout_s=cluster.config.default_api_timeout_ms / 1000)
+    return {
+        partition.partition: state.bounds[partition.partition].high_watermark if listed.offset < 0 else listed.offset
+        for partition, listed in found.items()
+    }

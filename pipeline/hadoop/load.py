@@ -1,0 +1,308 @@
+"""The load job: what is new in a topic goes into hourly files, and files, counts and offsets into one manifest.
+
+The driver fixes the plan, Spark runs a task per range (the data source reads, `task.py` writes), the driver proves from
+the results that every range is wholly in files, and commits. Killed at any moment, a run leaves either its manifest and
+all that it lists, or nothing that a reader would see; the next run starts from the last manifest.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import pyarrow as pa
+import structlog
+import trio
+from pydantic import Field, model_validator
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.client.cluster import open_cluster
+from pipeline.client.config import ClientConfig
+from pipeline.errors import PipelineError
+from pipeline.hadoop.batch_counts import TaskResult, check_coverage
+from pipeline.hadoop.cluster_offsets import TopicState, offsets_at, topic_state
+from pipeline.hadoop.commit import (
+    CommitOutcomeUnknownError,
+    Head,
+    clean_up,
+    commit,
+    end_run,
+    mark_run,
+    read_head,
+)
+from pipeline.hadoop.filesystem import FileSystem, open_filesystem
+from pipeline.hadoop.layout import Attempt, TopicLayout, check_run_id, topic_layout
+from pipeline.hadoop.manifest import Manifest, OffsetRange, next_offsets
+from pipeline.hadoop.plan import DataLossError, LoadPlan, plan_load, split_ranges
+from pipeline.hadoop.registry_lookup import RegistryLookup
+from pipeline.hadoop.source import PipelineDataSource
+from pipeline.hadoop.task import TaskSpec, write_task
+from pipeline.model import Clock
+from pipeline.settings import Addresses, SettingsModel
+
+logger = structlog.get_logger()
+
+DAY_MS = 24 * 3_600_000
+_WORKER_ERROR = re.compile(r"^(?:pipeline\.[\w.]+|[\w.]*Error): .*$", re.MULTILINE)
+
+
+class LoadError(PipelineError):
+    """The Spark job failed; nothing was committed."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"{topic}: the load failed, nothing was committed: {reason}")
+        self.topic = topic
+        self.reason = reason
+
+
+class BadRecordError(PipelineError):
+    """A record that cannot be decoded. `on.bad.record=quarantine` sets such records aside and goes on."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{topic}-{partition} offset {offset}: {reason}; nothing was committed "
+            "(on.bad.record=quarantine sets such records aside)"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+
+class LoadConfig(SettingsModel):
+    """What is loaded, and how it is written."""
+
+    service: ClassVar[str] = "load"
+
+    bootstrap: Annotated[Addresses, Field(alias="bootstrap.servers")]
+    topic: Annotated[str, Field(alias="topic")]
+    root: Annotated[str, Field(alias="root", min_length=1)]
+    """URL of the directory that holds the topics: `hdfs://name-node:8020/data` or `file:///data`."""
+    format: Annotated[Literal["avro", "parquet"], Field(alias="format")] = "parquet"
+    value_format: Annotated[Literal["avro", "binary"], Field(alias="value.format")] = "avro"
+    """`avro`: values are datums behind a schema id. `binary`: values stay bytes."""
+    codec: Annotated[Literal["null", "snappy", "deflate", "zstandard"], Field(alias="codec")] = "snappy"
+    registry: Annotated[tuple[str, ...], Field(alias="schema.registry.url")] = ()
+    on_bad_record: Annotated[Literal["fail", "quarantine"], Field(alias="on.bad.record")] = "fail"
+    fail_on_data_loss: Annotated[bool, Field(alias="fail.on.data.loss")] = True
+    """If false, offsets that retention deleted before they were loaded are passed over and recorded as skipped."""
+    start_timestamp_ms: Annotated[int | None, Field(alias="start.timestamp.ms", ge=0)] = None
+    """Where partitions that no manifest knows are begun: at the first record of this time. None: at their beginning."""
+    window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=DAY_MS)] = 600_000
+    max_records_per_task: Annotated[int, Field(alias="max.records.per.task", ge=1000, le=10**10)] = 10_000_000
+    orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
+    """A run may take this long; what dead runs left is deleted after it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_urls(cls, settings: Any) -> Any:
+        urls = settings.get("schema.registry.url") if isinstance(settings, dict) else None
+        if isinstance(urls, str):
+            return settings | {"schema.registry.url": [url.strip() for url in urls.split(",") if url.strip()]}
+        return settings
+
+    @model_validator(mode="after")
+    def _needs_registry(self) -> Self:
+        if self.value_format == "avro" and not self.registry:
+            raise ValueError("schema.registry.url is missing: value.format=avro needs it (or set value.format=binary)")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What a run did. `manifest` is None, and `committed` false, where nothing was new."""
+
+    committed: bool
+    manifest: Manifest | None
+    records: int = 0
+    quarantined: int = 0
+    files: int = 0
+
+
+def local_session(*, cores: int = 2, memory: str = "1g", app_name: str = "pipeline-load") -> SparkSession:
+    """A Spark on this machine: no web page, quiet, each failed task tried three times."""
+    builder: Any = SparkSession.builder
+    session: SparkSession = (
+        builder.master(f"local[{cores},3]")
+        .appName(app_name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", memory)
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "32768")
+        .getOrCreate()
+    )
+    return session
+
+
+def run_load(spark: SparkSession, config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> LoadResult:
+    """Loads what is new since the last manifest and commits it.
+
+    Raises CommitConflictError when another run committed first; DataLossError, BadRecordError, CoverageError,
+    LoadError, StorageError and the client's errors with nothing committed; CommitOutcomeUnknownError.
+    """
+    run_id = check_run_id(run_id or secrets.token_hex(8))
+    files, path = open_filesystem(config.root)
+    layout = topic_layout(path, config.topic)
+    started_ms = clock()
+    clean_up(files, layout, run_id, started_before_ms=started_ms - 2 * config.orphan_age_ms)
+    head = read_head(files, layout)
+    state, plan = trio.run(_plan, config, head)
+    _check_same(config, head, state)
+    if not plan.ranges:
+        logger.info("load_found_nothing_new", topic=config.topic)
+        return LoadResult(committed=False, manifest=None)
+    mark_run(files, layout, run_id)
+    try:
+        manifest, has_leftovers = _load(spark, config, run_id, plan, head, state.topic_id, clock)
+        if clock() - started_ms > config.orphan_age_ms:
+            reason = f"it took longer than orphan.age.ms ({config.orphan_age_ms}), so its files may be cleaned up"
+            raise LoadError(config.topic, reason)
+        commit(files, layout, manifest, head)
+    except CommitOutcomeUnknownError:
+        raise
+    except Exception:
+        _clean_up_quietly(files, layout, run_id)
+        raise
+    if has_leftovers:
+        _clean_up_quietly(files, layout, run_id)
+    end_run(files, layout, run_id)
+    result = LoadResult(
+        committed=True,
+        manifest=manifest,
+        records=manifest.records,
+        quarantined=manifest.quarantined_records,
+        files=len(manifest.files),
+    )
+    logger.info("load_committed", topic=config.topic, sequence=manifest.sequence, records=result.records)
+    return result
+
+
+async def _plan(config: LoadConfig, head: Head) -> tuple[TopicState, LoadPlan]:
+    client = ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")
+    async with open_cluster(client) as cluster:
+        state = await topic_state(cluster, config.topic)
+        first_start = None
+        if config.start_timestamp_ms is not None:
+            first_start = await offsets_at(cluster, state, config.start_timestamp_ms)
+    plan = plan_load(
+        config.topic,
+        head.offsets,
+        state.bounds,
+        first_start=first_start,
+        fail_on_data_loss=config.fail_on_data_loss,
+    )
+    return state, plan
+
+
+def _check_same(config: LoadConfig, head: Head, state: TopicState) -> None:
+    """Manifests of one topic count by one window and speak of one topic."""
+    last = head.manifest
+    if last is None:
+        return
+    if last.window_ms != config.window_ms:
+        raise LoadError(config.topic, f"window.ms is {config.window_ms}, but the manifests count by {last.window_ms}")
+    if last.topic_id is not None and state.topic_id is not None and last.topic_id != state.topic_id:
+        partition, offset = min(last.offsets.items())
+        raise DataLossError(
+            config.topic,
+            OffsetRange(partition=partition, start=offset, end=offset),
+            "the topic was deleted and created again since the last load. Load it below another root",
+        )
+
+
+def _load(
+    spark: SparkSession,
+    config: LoadConfig,
+    run_id: str,
+    plan: LoadPlan,
+    head: Head,
+    topic_id: str | None,
+    clock: Clock,
+) -> tuple[Manifest, bool]:
+    """Runs the job; the manifest to commit, and whether attempts that failed may have left files."""
+    results = _run_tasks(spark, config, run_id, plan)
+    bad = [result.bad_record for result in results if result.bad_record is not None]
+    if bad:
+        raise BadRecordError(config.topic, *min(bad))
+    tasks = split_ranges(plan.ranges, config.max_records_per_task)
+    counts = check_coverage(config.topic, tasks, results, config.window_ms)
+    manifest = Manifest(
+        sequence=head.next_sequence,
+        run_id=run_id,
+        created_ms=clock(),
+        topic=config.topic,
+        topic_id=topic_id,
+        format=config.format,
+        window_ms=config.window_ms,
+        offsets=next_offsets(head.offsets, plan.ranges),
+        ranges=plan.ranges,
+        skipped=plan.skipped,
+        files=tuple(sorted(file for result in results for file in result.files)),
+        counts=counts,
+        previous_sha256=head.sha256,
+    )
+    has_retries = any(result.attempt_number for result in results)
+    return manifest, has_retries or spark.conf.get("spark.speculation", "false") == "true"
+
+
+def _run_tasks(spark: SparkSession, config: LoadConfig, run_id: str, plan: LoadPlan) -> list[TaskResult]:
+    spec = TaskSpec(
+        root=config.root,
+        topic=config.topic,
+        run_id=run_id,
+        format=config.format,
+        codec=config.codec,
+        window_ms=config.window_ms,
+        quarantine=config.on_bad_record == "quarantine",
+        schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
+    )
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("a load writes in Spark tasks only")
+        attempt = Attempt(run_id=spec.run_id, task=context.partitionId(), attempt=context.taskAttemptId())
+        result = write_task(spec, attempt, context.attemptNumber(), batches)
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(result.to_json())])], names=["result"])
+
+    spark.dataSource.register(PipelineDataSource)
+    starts = {str(loaded.partition): loaded.start for loaded in plan.ranges}
+    ends = {str(loaded.partition): loaded.end for loaded in plan.ranges}
+    rows = (
+        spark.read.format(PipelineDataSource.name())
+        .option("kafka.bootstrap.servers", ",".join(str(address) for address in config.bootstrap))
+        .option("subscribe", config.topic)
+        .option("startingOffsets", json.dumps({config.topic: starts}))
+        .option("endingOffsets", json.dumps({config.topic: ends}))
+        .option("maxRecordsPerTask", str(config.max_records_per_task))
+        .option("includeBatches", "true")
+        .load()
+        .drop("topic", "timestamp", "timestampType")
+    )
+    try:
+        collected = rows.mapInArrow(write, "result string").collect()
+    except PySparkException as error:
+        raise LoadError(config.topic, _worker_reason(str(error))) from error
+    return [TaskResult.from_json(json.loads(row["result"])) for row in collected]
+
+
+def _worker_reason(text: str) -> str:
+    """What a worker raised, out of the traces that Spark puts around it."""
+    found = _WORKER_ERROR.findall(text)
+    return found[-1] if found else text.strip().split("\n", 1)[0]
+
+
+def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
+    """Clean-up after the outcome is certain must not change what the caller learns."""
+    try:
+        clean_up(files, layout, run_id, started_before_ms=0)
+    except PipelineError as error:
+        logger.warning("load_clean_up_failed", topic_root=layout.topic_root, reason=str(error))

@@ -1,0 +1,28 @@
+"""Schemas by id from the schema registry, for workers: picklable, and without an event loop of its own around it."""
+
+from dataclasses import dataclass
+
+import trio
+
+from pipeline.client.registry import SCHEMA_NOT_FOUND, SchemaRegistryError, open_schema_registry
+from pipeline.hadoop.avro_schema import SchemaError
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryLookup:
+    """Asks the registries at `urls`, one after the other."""
+
+    urls: tuple[str, ...]
+
+    def __call__(self, schema_id: int) -> str:
+        """The schema's text. Raises SchemaError for an unknown id, and the client's errors when none answers."""
+        return trio.run(self._fetch, schema_id)
+
+    async def _fetch(self, schema_id: int) -> str:
+        async with open_schema_registry(self.urls) as registry:
+            try:
+                return await registry.schema_text(schema_id)
+            except SchemaRegistryError as error:
+                if error.code == SCHEMA_NOT_FOUND:
+                    raise SchemaError(f"the registry has no schema {schema_id}") from error
+                raise

@@ -1,0 +1,139 @@
+"""Files of rows in the making: Avro containers of envelopes, and Parquet.
+
+Each counts what it wrote and sums it up as CRC-32C, so that the manifest can say what a file must hold.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.hadoop.avro_columns import PLAIN_SCHEMA, DatumColumns, plain_columns
+from pipeline.hadoop.avro_container import ContainerWriter
+from pipeline.hadoop.datums import DatumSchema, encode_envelopes, file_schema
+from pipeline.hadoop.filesystem import FileSink
+
+AVRO_BLOCK_BYTES: Final = 512 * 1024
+PARQUET_GROUP_BYTES: Final = 32 * 1024 * 1024
+
+Decoded = Sequence[dict[str, Any] | None]
+
+
+class SummingSink:
+    """A sink that counts bytes and sums them up; also the file object that pyarrow writes to."""
+
+    closed = False
+
+    def __init__(self, sink: FileSink) -> None:
+        self._sink = sink
+        self.bytes = 0
+        self.crc32c = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Appends all of `data`."""
+        view = memoryview(data)
+        self._sink.write(view)
+        self.bytes += view.nbytes
+        self.crc32c = crc32c.crc32c(view, self.crc32c)
+        return view.nbytes
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self.bytes
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def close(self) -> None:
+        """The owner of the sink closes it."""
+
+
+class RowFile(Protocol):
+    """One file being written. `pending_bytes` wait in memory."""
+
+    pending_bytes: int
+
+    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
+        """More rows; `decoded` are their values where the file holds columns."""
+        ...
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        ...
+
+    def finish(self) -> None:
+        """Writes what waits and what ends the file. The sink stays open."""
+        ...
+
+
+class AvroFile:
+    """A container of envelopes around the values of one schema, or around plain bytes."""
+
+    def __init__(self, sink: SummingSink, schema: DatumSchema | None, codec: str, unique_name: str) -> None:
+        self._is_datum = schema is not None
+        self._container = ContainerWriter(sink, file_schema(schema), codec, unique_name)
+        self._pending: list[memoryview] = []
+        self._pending_rows = 0
+        self.pending_bytes = 0
+
+    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:  # noqa: ARG002 - datums are copied as they are
+        """See RowFile."""
+        envelopes = encode_envelopes(rows, is_datum=self._is_datum)
+        first_row, start = 0, 0
+        data = envelopes.data.data
+        while first_row < len(envelopes.ends):
+            room = max(AVRO_BLOCK_BYTES - self.pending_bytes, 1)
+            last_row = int(np.searchsorted(envelopes.ends, start + room)) + 1
+            last_row = min(last_row, len(envelopes.ends))
+            end = int(envelopes.ends[last_row - 1])
+            self._pending.append(data[start:end])
+            self._pending_rows += last_row - first_row
+            self.pending_bytes += end - start
+            first_row, start = last_row, end
+            if self.pending_bytes >= AVRO_BLOCK_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """See RowFile."""
+        if self._pending_rows:
+            block = self._pending[0] if len(self._pending) == 1 else memoryview(b"".join(self._pending))
+            self._container.write_block(block, self._pending_rows)
+        self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
+
+    def finish(self) -> None:
+        """See RowFile."""
+        self.flush()
+
+
+class ParquetFile:
+    """Columns of the decoded values, or one column of plain bytes, beside those of the record."""
+
+    def __init__(self, sink: SummingSink, columns: DatumColumns | None, codec: str) -> None:
+        self._columns = columns
+        self._schema = PLAIN_SCHEMA if columns is None else columns.schema
+        compression = {"null": "none", "zstandard": "zstd", "deflate": "gzip"}.get(codec, codec)
+        self._writer = pq.ParquetWriter(sink, self._schema, compression=compression)
+        self._pending: list[pa.RecordBatch] = []
+        self.pending_bytes = 0
+
+    def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
+        """See RowFile."""
+        batch = plain_columns(rows) if self._columns is None else self._columns.to_arrow(rows, decoded)
+        self._pending.append(batch)
+        self.pending_bytes += batch.nbytes
+        if self.pending_bytes >= PARQUET_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """See RowFile."""
+        if self._pending:
+            self._writer.write_table(pa.Table.from_batches(self._pending, schema=self._schema))
+        self._pending, self.pending_bytes = [], 0
+
+    def finish(self) -> None:
+        """See RowFile."""
+        self.flush()
+        self._writer.close()

@@ -1,0 +1,275 @@
+"""The Spark data source `pipeline`: Spark jobs read brokers directly, batch or stream (2011 paper, section 4).
+
+    spark.dataSource.register(PipelineDataSource)
+    spark.read.format("pipeline").option("kafka.bootstrap.servers", "host:9092").option("subscribe", "clicks").load()
+
+Options bear the names of Spark's Kafka source: `kafka.bootstrap.servers`, `subscribe` (topics, comma-separated),
+`startingOffsets` (`earliest`, for streams also `latest`, or JSON `{"clicks": {"0": 23}}`, -2 for earliest, -1 for
+latest; partitions that the JSON leaves out are not read), `endingOffsets` (`latest` or JSON), `failOnDataLoss`
+(default true). `maxRecordsPerTask` cuts large ranges: a task then starts inside of a batch and gets only its own rows.
+The columns are those of Spark's Kafka source, headers always included.
+
+With `includeBatches=true` each row also tells of its batch (base offset, CRC, size, records, base timestamp), and each
+range ends with one row whose `batch_base_offset` is null: `offset` is the end of the range and `batch_records` how many
+rows came before it. A reader can so prove that it saw all of a range.
+
+Invariants: rows of a task come in the order of their offsets; offsets that do not exist are passed over, offsets that
+are gone from the log fail the task by name; a task that ends has read its whole range.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import trio
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.types import StructType
+
+from pipeline.client.cluster import open_cluster
+from pipeline.client.config import ClientConfig
+from pipeline.errors import ConfigurationError
+from pipeline.hadoop.cluster_offsets import TopicState, topic_state
+from pipeline.hadoop.manifest import OffsetRange
+from pipeline.hadoop.plan import DataLossError, split_ranges
+from pipeline.hadoop.range_reader import RangeReader
+from pipeline.hadoop.rows import BATCH_COLUMNS, KAFKA_COLUMNS
+from pipeline.settings import parse_addresses
+
+DEFAULT_MAX_RECORDS_PER_TASK = 50_000_000
+EARLIEST = -2
+LATEST = -1
+
+OffsetsByTopic = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The options, checked. Offsets are `earliest`, `latest` or given by topic and partition."""
+
+    bootstrap: str
+    topics: tuple[str, ...]
+    starting: str | OffsetsByTopic
+    ending: str | OffsetsByTopic
+    fail_on_data_loss: bool
+    include_batches: bool
+    max_records_per_task: int
+
+    KEYS: ClassVar = (
+        "kafka.bootstrap.servers",
+        "subscribe",
+        "startingOffsets",
+        "endingOffsets",
+        "failOnDataLoss",
+        "includeBatches",
+        "maxRecordsPerTask",
+    )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Raises ConfigurationError naming the option; Spark hands names over without their case."""
+        given = {key.lower(): value for key, value in options.items()}
+        unknown = given.keys() - {key.lower() for key in cls.KEYS} - {"path"}
+        if unknown:
+            raise ConfigurationError(sorted(unknown)[0], f"is not an option; these are: {', '.join(cls.KEYS)}")
+        for key in ("kafka.bootstrap.servers", "subscribe"):
+            if not given.get(key):
+                raise ConfigurationError(key, "is missing")
+        try:
+            parse_addresses(given["kafka.bootstrap.servers"])
+        except ValueError as error:
+            raise ConfigurationError("kafka.bootstrap.servers", str(error)) from error
+        limit = given.get("maxrecordspertask", str(DEFAULT_MAX_RECORDS_PER_TASK))
+        if not limit.isdigit() or int(limit) < 1:
+            raise ConfigurationError("maxRecordsPerTask", f"'{limit}' is not a positive number")
+        return cls(
+            bootstrap=given["kafka.bootstrap.servers"],
+            topics=tuple(topic.strip() for topic in given["subscribe"].split(",")),
+            starting=_offsets("startingOffsets", given.get("startingoffsets", "earliest")),
+            ending=_offsets("endingOffsets", given.get("endingoffsets", "latest")),
+            fail_on_data_loss=_flag("failOnDataLoss", given.get("failondataloss", "true")),
+            include_batches=_flag("includeBatches", given.get("includebatches", "false")),
+            max_records_per_task=int(limit),
+        )
+
+    @property
+    def client(self) -> ClientConfig:
+        """How to reach the cluster."""
+        return ClientConfig(bootstrap=parse_addresses(self.bootstrap), client_id="pipeline-spark")
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ConfigurationError(name, f"'{text}' is neither true nor false")
+    return text.lower() == "true"
+
+
+def _offsets(name: str, text: str) -> str | OffsetsByTopic:
+    if text.lower() in {"earliest", "latest"}:
+        return text.lower()
+    try:
+        return {
+            str(topic): {int(partition): int(offset) for partition, offset in offsets.items()}
+            for topic, offsets in json.loads(text).items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            name, f"'{text}' is not earliest, latest or JSON topic to partition to offset"
+        ) from error
+
+
+@dataclass(frozen=True)
+class TopicRange(InputPartition):
+    """What one task reads."""
+
+    topic: str
+    loaded: OffsetRange
+
+
+class PipelineDataSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "pipeline"
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._parsed = SourceOptions.parse(options)
+
+    def schema(self) -> StructType:
+        """The columns of Spark's Kafka source, and those of batches if asked for."""
+        columns = KAFKA_COLUMNS + (BATCH_COLUMNS if self._parsed.include_batches else "")
+        schema = StructType.fromDDL(columns)
+        if not isinstance(schema, StructType):
+            raise TypeError(f"{columns} are no columns")
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        return BatchReader(self._parsed, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """For `spark.readStream`."""
+        return StreamReader(self._parsed, schema)
+
+
+class BatchReader(DataSourceReader):
+    """Reads a fixed range of each partition."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._reader = _range_reader(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """One task for each topic, partition and range of at most `maxRecordsPerTask` offsets."""
+        states = trio.run(_topic_states, self._options)
+        start = _resolve(self._options.starting, states)
+        end = _resolve(self._options.ending, states)
+        return list(_tasks(self._options, states, start, end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a worker: the rows of one task."""
+        return _read(self._reader, partition)
+
+
+class StreamReader(DataSourceStreamReader):
+    """Reads what is new since the last micro batch. Spark keeps the offsets in its checkpoint."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._reader = _range_reader(options, schema)
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
+        """Where a stream without a checkpoint begins."""
+        return _to_spark(_resolve(self._options.starting, trio.run(_topic_states, self._options)))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """All that is there."""
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: ARG002, N802
+        """The high watermarks."""
+        return _to_spark(_resolve("latest", trio.run(_topic_states, self._options)))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of one micro batch; a partition that is new since `start` is read from its beginning."""
+        states = trio.run(_topic_states, self._options)
+        beginning = _resolve("earliest", states)
+        known = _from_spark(start)
+        since = {topic: offsets | known.get(topic, {}) for topic, offsets in beginning.items()}
+        return list(_tasks(self._options, states, since, _from_spark(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a worker: the rows of one task."""
+        return _read(self._reader, partition)
+
+
+def _range_reader(options: SourceOptions, schema: StructType) -> RangeReader:
+    return RangeReader(
+        client=options.client,
+        schema=to_arrow_schema(schema, timezone="UTC"),
+        include_batches=options.include_batches,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+def _read(reader: RangeReader, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Spark asks for a partition of its own making where there is none.
+    return reader.read(partition.topic, partition.loaded) if isinstance(partition, TopicRange) else iter(())
+
+
+async def _topic_states(options: SourceOptions) -> dict[str, TopicState]:
+    async with open_cluster(options.client) as cluster:
+        return {topic: await topic_state(cluster, topic) for topic in options.topics}
+
+
+def _resolve(wanted: str | OffsetsByTopic, states: Mapping[str, TopicState]) -> OffsetsByTopic:
+    """Offsets as numbers of the log, without names and negative numbers."""
+    resolved: OffsetsByTopic = {}
+    for topic, state in states.items():
+        default = {"earliest": EARLIEST, "latest": LATEST}.get(wanted) if isinstance(wanted, str) else None
+        offsets = wanted.get(topic, {}) if not isinstance(wanted, str) else dict.fromkeys(state.bounds, default or 0)
+        resolved[topic] = {}
+        for partition, offset in offsets.items():
+            bounds = state.bounds.get(partition)
+            if bounds is None:
+                missing = OffsetRange(partition=partition, start=offset, end=offset)
+                raise DataLossError(topic, missing, "there is no such partition")
+            named = {EARLIEST: bounds.log_start_offset, LATEST: bounds.high_watermark}
+            resolved[topic][partition] = named.get(offset, offset)
+    return resolved
+
+
+def _tasks(
+    options: SourceOptions, states: Mapping[str, TopicState], start: OffsetsByTopic, end: OffsetsByTopic
+) -> Iterator[TopicRange]:
+    for topic, ends in sorted(end.items()):
+        for partition, end_offset in sorted(ends.items()):
+            start_offset = start.get(topic, {}).get(partition)
+            bounds = states[topic].bounds.get(partition)
+            if start_offset is None:
+                continue
+            wanted = OffsetRange(partition=partition, start=start_offset, end=end_offset)
+            if bounds is None or end_offset > bounds.high_watermark:
+                raise DataLossError(topic, wanted, "the topic does not hold these offsets (any more)")
+            if start_offset < bounds.log_start_offset:
+                if options.fail_on_data_loss:
+                    missing = OffsetRange(partition=partition, start=start_offset, end=bounds.log_start_offset)
+                    raise DataLossError(topic, missing, "these offsets were deleted (failOnDataLoss=false goes on)")
+                wanted = OffsetRange(partition=partition, start=bounds.log_start_offset, end=end_offset)
+            if wanted.start < wanted.end:
+                for task in split_ranges([wanted], options.max_records_per_task):
+                    yield TopicRange(topic, task)
+
+
+def _to_spark(offsets: OffsetsByTopic) -> dict[str, dict[str, int]]:
+    return {topic: {str(number): offset for number, offset in parts.items()} for topic, parts in offsets.items()}
+
+
+def _from_spark(offsets: Mapping[str, Mapping[str, int]]) -> OffsetsByTopic:
+    return {topic: {int(number): offset for number, offset in parts.items()} for topic, parts in offsets.items()}

@@ -1,0 +1,4 @@
+# Everything is Any.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...

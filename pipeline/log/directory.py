@@ -78,7 +78,9 @@ class LogDirectory:
 
         Raises ConfigurationError if another process or another broker has it, StorageError.
         """
-        files.make_directory(path)
+        if not files.exists(path):
+            files.make_directory(path)
+            files.sync_directory(path.parent)
         lock = files.lock(path / LOCK)
         if lock is None:
             raise ConfigurationError("log.dirs", f"{path} is in use by another process")

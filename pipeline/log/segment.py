@@ -186,15 +186,24 @@ class Segment:
         """
         offset_index = Index.load(self._files, self.offset_index.path, OFFSET_ENTRY)
         time_index = Index.load(self._files, self.time_index.path, TIME_ENTRY)
-        if offset_index is None or time_index is None or (self.size_bytes and time_index.last is None):
+        if offset_index is None or time_index is None:
             return False
         if offset_index.last is not None and not self._agrees(*offset_index.last):
             return False
         self.offset_index, self.time_index = offset_index, time_index
-        if time_index.last is not None:
-            self.max_timestamp = time_index.last[0]
-            self._max_timestamp_offset = self.base_offset + time_index.last[1]
-        return True
+        if time_index.last is None:
+            return self.size_bytes == 0
+        timestamp, relative_offset = time_index.last
+        self.max_timestamp = timestamp
+        self._max_timestamp_offset = self.base_offset + relative_offset
+        if timestamp == NO_TIMESTAMP:
+            return relative_offset == 0
+        newest = self.locate(self._max_timestamp_offset)
+        return (
+            newest is not None
+            and newest.last_offset == self._max_timestamp_offset
+            and newest.max_timestamp == timestamp
+        )
 
     def _agrees(self, relative_offset: int, position: int) -> bool:
         """Does the batch at an index entry's position end with the entry's offset?"""

@@ -1,14 +1,16 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles, Files
+from pipeline.log.index import Index
 from pipeline.log.loader import load_log
 from pipeline.log.unified_log import AppendInfo, UnifiedLog
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
-from pipeline.records.batch import BatchHeader, iterate_headers, set_base_offset, validate_for_append
+from pipeline.records.batch import BatchHeader, iterate_headers, read_header, set_base_offset, validate_for_append
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 
@@ -71,6 +73,40 @@ class Batches:
             headers += found
             offset = Offset(found[-1].next_offset)
         return headers
+
+    def read_all_offline(self, tmp_path: Path) -> list[BatchHeader]:
+        """The headers of all batches in the files of `open_log`."""
+        paths = sorted((tmp_path / "events-0").glob("*.log"))
+        return [header for path in paths for _, header in iterate_headers(path.read_bytes())]
+
+    def expected(self, batch: bytes | bytearray, base_offset: int) -> BatchHeader:
+        """The header of a batch as it lies in the log."""
+        return replace(read_header(batch), base_offset=base_offset, partition_leader_epoch=EPOCH)
+
+    def check_indexes(self, log: UnifiedLog) -> None:
+        """Every index entry points at its batch; every offset and time is found through them."""
+        for segment in log._segments:
+            places = list(segment.places())
+            assert sum(place.size_bytes for place in places) == segment.size_bytes
+            by_position = {place.position: place for place in places}
+            for relative_offset, position in entries(segment.offset_index):
+                assert by_position[position].last_offset == segment.base_offset + relative_offset
+            for timestamp, relative_offset in entries(segment.time_index):
+                upto = [p for p in places if p.last_offset <= segment.base_offset + relative_offset]
+                assert timestamp == max((p.max_timestamp for p in upto), default=-1)
+            assert segment.max_timestamp == max((p.max_timestamp for p in places), default=-1)
+            for place in places:
+                assert segment.locate(place.base_offset) == segment.locate(place.last_offset) == place
+            for timestamp in {p.max_timestamp + delta for p in places for delta in (-1, 0, 1)}:
+                first = next((p for p in places if p.max_timestamp >= timestamp), None)
+                assert segment.locate_timestamp(timestamp) == first
+
+
+def entries(index: Index) -> list[tuple[int, int]]:
+    """Of an index, stored ones and those in memory."""
+    entry = index._entry
+    stored = index._open().read_at(index._stored * entry.size, 0) if index._stored else b""
+    return list(entry.iter_unpack(stored + index._tail))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,127 @@
+"""The log beside the disk it writes to: appends against plain `os.write` of the same bytes, and the scan of a recovery.
+
+Rounds alternate between the log and the plain file; the medians count. The page cache takes the writes of both, so what
+is compared is the work per append, not the disk. An append is what a broker does with a validated batch.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pipeline.log.config import LogConfig
+from pipeline.log.files import DiskFiles
+from pipeline.log.loader import load_log
+from pipeline.log.recovery import check_segment
+from pipeline.log.segment import Segment
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.records.batch import validate_for_append
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+
+ROUNDS = 9
+ROUND_BYTES = 128 << 20
+BATCH_SIZES = {"16 KB": 16 << 10, "1 MB": 1 << 20}
+
+
+def make_batch(size: int) -> bytearray:
+    builder = BatchBuilder(Codec.NONE, size)
+    while builder.append(None, b"x" * 1000, (), 1_700_000_000_000):
+        pass
+    return builder.build()
+
+
+def megabytes_per_s(size: int, action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return size / (time.perf_counter() - start) / 1e6
+
+
+def open_log(directory: Path) -> UnifiedLog:
+    directory.mkdir()
+    return load_log(
+        DiskFiles(), directory, TopicPartition("a", 0), LogConfig(), recovery_point=Offset(0), clean=False, now_ms=0
+    )
+
+
+def write_plainly(path: Path, batch: bytearray, count: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    for _ in range(count):
+        os.write(descriptor, batch)
+    os.close(descriptor)
+
+
+def append(log: UnifiedLog, batch: bytearray, count: int) -> None:
+    headers = validate_for_append(batch, max_batch_bytes=len(batch), keep_offsets=True)
+    view = memoryview(batch)
+    for _ in range(count):
+        log.append(view, headers, LeaderEpoch(0), 0)
+
+
+def measure_appends(directory: Path, size: int) -> dict[str, float]:
+    batch = make_batch(size)
+    count = ROUND_BYTES // len(batch)
+    total = count * len(batch)
+    plain, ours = [], []
+    for number in range(ROUNDS):
+        path = directory / f"plain-{number}"
+        plain.append(megabytes_per_s(total, partial(write_plainly, path, batch, count)))
+        path.unlink()
+        log = open_log(directory / f"log-{number}")
+        ours.append(megabytes_per_s(total, partial(append, log, batch, count)))
+        (directory / f"log-{number}" / f"{0:020d}.log").unlink()
+    return report(ours, plain)
+
+
+def report(ours: list[float], plain: list[float]) -> dict[str, float]:
+    ours_mb, plain_mb = statistics.median(ours), statistics.median(plain)
+    return {"log_mb_per_s": ours_mb, "plain_mb_per_s": plain_mb, "ratio": ours_mb / plain_mb}
+
+
+def measure_recovery(directory: Path, size: int) -> dict[str, float]:
+    batch = make_batch(size)
+    log = open_log(directory / "recovery")
+    append(log, batch, ROUND_BYTES // len(batch))
+    segment = Segment.load(DiskFiles(), log.directory, 0, index_interval_bytes=4096, now_ms=0)
+    buffer = bytearray(4 << 20)
+    ours, plain = [], []
+
+    def read_plainly() -> None:
+        position = 0
+        while count := os.preadv(segment.file.fileno(), [buffer], position):
+            position += count
+
+    for _ in range(ROUNDS):
+        ours.append(megabytes_per_s(segment.size_bytes, partial(check_segment, segment)))
+        plain.append(megabytes_per_s(segment.size_bytes, read_plainly))
+    return report(ours, plain)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    arguments = parser.parse_args()
+    results: dict[str, dict[str, float]] = {}
+    for name, size in BATCH_SIZES.items():
+        with tempfile.TemporaryDirectory() as directory:
+            results[f"append {name}, beside os.write"] = measure_appends(Path(directory), size)
+    with tempfile.TemporaryDirectory() as directory:
+        results["recovery of 16 KB batches, beside a read"] = measure_recovery(Path(directory), BATCH_SIZES["16 KB"])
+    if arguments.json:
+        print(json.dumps(results))
+        return
+    for name, result in results.items():
+        print(
+            f"{name:42} {result['log_mb_per_s']:7.0f} MB/s  plain {result['plain_mb_per_s']:7.0f} MB/s"
+            f"  ratio {result['ratio']:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+import random
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import StorageError
+from pipeline.log.checkpoint import (
+    decode_offsets,
+    decode_properties,
+    encode_offsets,
+    encode_partition_metadata,
+    encode_properties,
+    read_file,
+    read_partition_metadata,
+    read_recovery_points,
+    replace_file,
+)
+from pipeline.log.files import DiskFiles
+from pipeline.model import TopicPartition
+from pipeline.testing.faulty_files import Crash, FaultyFiles
+
+NAMES = st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 9999))
+
+
+@given(st.dictionaries(NAMES, st.integers(0, 2**63 - 1), max_size=5))
+def test_offsets_come_back(offsets):
+    assert decode_offsets(encode_offsets(offsets)) == offsets
+
+
+def test_offsets_look_as_in_kafka():
+    assert encode_offsets({TopicPartition("b", 1): 7, TopicPartition("a", 0): 3}) == b"0\n2\na 0 3\nb 1 7\n"
+
+
+@given(st.binary(max_size=40) | st.text(alphabet="01a \n", max_size=20).map(str.encode))
+def test_a_damaged_checkpoint_counts_as_none(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("checkpoint")
+    (path / "recovery-point-offset-checkpoint").write_bytes(content)
+    assert isinstance(read_recovery_points(DiskFiles(), path), dict)
+
+
+def test_properties_come_back():
+    properties = {"broker.id": "1", "cluster.id": "a=b"}
+    assert decode_properties(b"#\n\n" + encode_properties(properties)) == properties
+
+
+def test_the_topic_id_comes_back(tmp_path):
+    assert read_partition_metadata(DiskFiles(), tmp_path) is None
+    topic_id = uuid.uuid4()
+    path = tmp_path / "partition.metadata"
+    path.write_bytes(encode_partition_metadata(topic_id))
+    assert read_partition_metadata(DiskFiles(), tmp_path) == topic_id
+    for content in (b"", b"version: 0\ntopic_id: x", b"\xff"):
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match="topic id"):
+            read_partition_metadata(DiskFiles(), tmp_path)
+
+
+@pytest.mark.parametrize("change", range(1, 7))
+@pytest.mark.parametrize("seed", range(20))
+def test_a_crash_leaves_the_old_content_or_the_new(tmp_path, change, seed):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    files = FaultyFiles(DiskFiles(), random.Random(seed))
+    files.crash_in = change
+    finished = False
+    try:
+        replace_file(files, path, b"new content")
+        finished = True
+    except Crash:
+        pass
+    files.lose_power()
+    assert read_file(DiskFiles(), path) in ((b"new content",) if finished else (b"old", b"new content"))

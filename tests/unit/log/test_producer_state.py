@@ -1,0 +1,135 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
+from pipeline.log.producer_state import MAX_SEQUENCE, ProducerStates
+from pipeline.records.batch import BatchHeader
+
+HEADER = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, 7, 0, 0, 1)
+
+
+def header(sequence, *, count=1, offset=0, producer_id=7, epoch=0):
+    return replace(
+        HEADER,
+        base_offset=offset,
+        last_offset_delta=count - 1,
+        record_count=count,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+
+
+def states(max_producers=100):
+    return ProducerStates(expiration_ms=1000, max_producers=max_producers)
+
+
+def append(producers, *headers, now_ms=0):
+    duplicate = producers.check(headers)
+    if duplicate is None:
+        for one in headers:
+            producers.update(one, now_ms)
+    return duplicate
+
+
+def test_batches_without_producer_are_not_remembered():
+    producers = states()
+    append(producers, header(-1, producer_id=-1, epoch=-1))
+    assert len(producers) == 0
+
+
+def test_the_last_five_are_known():
+    producers = states()
+    for number in range(10):
+        assert append(producers, header(number * 3, count=3, offset=100 + number * 3)) is None
+    for number in range(5, 10):
+        assert producers.check([header(number * 3, count=3)]).first_offset == 100 + number * 3
+    for wrong in (header(12, count=3), header(15, count=2), header(16, count=2), header(31), header(29)):
+        with pytest.raises(OutOfOrderSequenceError) as caught:
+            producers.check([wrong])
+        assert (caught.value.expected, caught.value.got) == (30, wrong.base_sequence)
+
+
+def test_sequence_numbers_start_again_behind_the_largest():
+    producers = states()
+    append(producers, header(MAX_SEQUENCE - 1, count=1))
+    append(producers, header(MAX_SEQUENCE, count=3, offset=1))
+    assert producers.check([header(MAX_SEQUENCE, count=3)]).first_offset == 1
+    assert producers.check([header(2)]) is None
+    with pytest.raises(OutOfOrderSequenceError):
+        producers.check([header(0)])
+
+
+def test_a_newer_epoch_starts_at_zero_and_ends_the_older():
+    producers = states()
+    append(producers, header(5))
+    with pytest.raises(OutOfOrderSequenceError):
+        append(producers, header(6, epoch=1))
+    append(producers, header(0, epoch=1, offset=1))
+    with pytest.raises(StaleProducerEpochError) as caught:
+        append(producers, header(6))
+    assert caught.value.current_epoch == 1
+
+
+def test_several_batches_of_one_append():
+    producers = states()
+    both = (header(0, count=2), header(2, count=2, offset=2))
+    assert append(producers, *both) is None
+    assert append(producers, *both).first_offset == 0
+    for wrong in ((header(4), header(6)), (both[1], header(4)), (both[0], header(-1, producer_id=-1, epoch=-1))):
+        with pytest.raises(OutOfOrderSequenceError):
+            producers.check(wrong)
+    assert append(producers, header(4), header(0, producer_id=8), header(5, offset=1)) is None
+    with pytest.raises(OutOfOrderSequenceError):
+        producers.check((header(3, producer_id=9), header(5, producer_id=9)))
+
+
+def test_the_silent_are_forgotten_by_age_and_by_number():
+    producers = states(max_producers=3)
+    for producer_id in range(3):
+        append(producers, header(0, producer_id=producer_id), now_ms=producer_id)
+    append(producers, header(1, producer_id=0), now_ms=3)
+    append(producers, header(0, producer_id=3), now_ms=4)
+    assert len(producers) == 3
+    assert producers.check([header(5, producer_id=1)]) is None
+    with pytest.raises(OutOfOrderSequenceError):
+        producers.check([header(5, producer_id=0)])
+    append(producers, header(0, producer_id=4), now_ms=1004)
+    assert len(producers) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60))
+def test_a_snapshot_brings_everything_back(steps):
+    producers = states(max_producers=4)
+    sequences: dict[int, tuple[int, int]] = {}
+    for now_ms, (producer_id, count, renewed) in enumerate(steps):
+        epoch, sequence = sequences.get(producer_id, (0, 0))
+        if renewed:
+            epoch, sequence = epoch + 1, 0
+        append(
+            producers, header(sequence, count=count, producer_id=producer_id, epoch=epoch, offset=now_ms), now_ms=now_ms
+        )
+        sequences[producer_id] = (epoch, sequence + count)
+    other = states(max_producers=4)
+    other.restore(producers.snapshot())
+    assert other.snapshot() == producers.snapshot()
+    append(producers, header(0, producer_id=99), now_ms=len(steps))
+    append(other, header(0, producer_id=99), now_ms=len(steps))
+    assert other.snapshot() == producers.snapshot()
+
+
+@given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 7))
+def test_a_damaged_snapshot_is_refused(junk, position, bit):
+    producers = states()
+    append(producers, header(0), header(1))
+    good = bytearray(producers.snapshot())
+    if position < len(good):
+        good[position] ^= 1 << bit
+        with pytest.raises(ValueError, match="snapshot"):
+            producers.restore(bytes(good))
+    with pytest.raises(ValueError, match="snapshot"):
+        producers.restore(junk)
+    assert len(producers) == 1

@@ -8,6 +8,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.model import HostPort
+from pipeline.net.nurseries import unwrapped_errors
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.journal import Journal
 from pipeline.schema_registry.server import serve_registry
@@ -25,7 +26,8 @@ async def serving_registry(journal: Journal, **settings: Any) -> AsyncIterator[s
             config, journal, replay_deadline=deadline, metrics=CollectorRegistry(), task_status=task_status
         )
 
-    async with trio.open_nursery() as nursery:
-        address: HostPort = await nursery.start(serve)
-        yield f"http://{address}"
-        nursery.cancel_scope.cancel()
+    with unwrapped_errors():
+        async with trio.open_nursery() as nursery:
+            address: HostPort = await nursery.start(serve)
+            yield f"http://{address}"
+            nursery.cancel_scope.cancel()

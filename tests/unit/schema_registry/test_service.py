@@ -2,11 +2,15 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.errors import DeadlineExceededError
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
+from pipeline.schema_registry.journal import JournalLostError
 from pipeline.schema_registry.registry import SchemaRequest, register
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
+from pipeline.testing.memory_journal import MemoryJournal
+from tests.support.registry import serving_registry
 
 INT, STRING = SchemaRequest(text='"int"'), SchemaRequest(text='"string"')
 
@@ -122,3 +126,20 @@ async def test_strange_records_do_not_keep_it_from_starting(journal, nursery):
     service = new_service(journal)
     await nursery.start(service.run)
     assert await put(service, "s", INT) == 1
+
+
+class LostJournal(MemoryJournal):
+    async def read(self, offset):
+        raise JournalLostError("made anew")
+
+
+async def test_a_log_that_was_made_anew_ends_the_service():
+    with pytest.raises(JournalLostError):
+        await new_service(LostJournal()).run()
+
+
+async def test_a_log_that_cannot_be_read_in_time_keeps_it_from_starting(journal):
+    journal.reachable = False
+    with pytest.raises(DeadlineExceededError, match=r"kafkastore\.init\.timeout\.ms"):
+        async with serving_registry(journal, **{"kafkastore.init.timeout.ms": 100}):
+            pass

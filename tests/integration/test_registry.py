@@ -1,0 +1,122 @@
+"""The registry over a real broker: replay, loss of the broker, two registries at once."""
+
+import os
+import signal
+from contextlib import asynccontextmanager
+from random import Random
+
+import httpx
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.avro import AvroDeserializer, AvroSerializer
+from pipeline.client.cluster import open_cluster
+from pipeline.client.config import ClientConfig
+from pipeline.client.registry import open_schema_registry
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+from pipeline.schema_registry.config import RegistryConfig
+from pipeline.schema_registry.server import run_registry
+from tests.support.local import running_local
+
+EVENT = '{"type":"record","name":"Event","fields":[{"name":"status","type":"int"}]}'
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    with running_local(tmp_path_factory.mktemp("local"), "--restart-after", "1") as local:
+        yield local
+
+
+@asynccontextmanager
+async def registry_over(bootstrap, topic, **settings):
+    """A registry in this process; gives its URL."""
+    given = {
+        "bootstrap.servers": bootstrap,
+        "http.listen": "127.0.0.1:0",
+        "kafkastore.topic": topic,
+        "kafkastore.timeout.ms": 3000,
+        **settings,
+    }
+    config = RegistryConfig.from_settings(given)
+    async with (
+        open_cluster(ClientConfig(bootstrap=config.bootstrap_servers)) as cluster,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def serve(task_status):
+            await run_registry(
+                config,
+                cluster,
+                clock=lambda: 1_700_000_000_000,
+                random=Random(1),
+                metrics=CollectorRegistry(),
+                task_status=task_status,
+            )
+
+        address: HostPort = await nursery.start(serve)
+        yield f"http://{address}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_registered_is_there_after_a_restart(local):
+    async with registry_over(local.bootstrap, "_schemas") as url, open_schema_registry([url]) as registry:
+        data = await AvroSerializer(registry, EVENT).serialize("log", {"status": 200})
+        await registry.set_level("FULL", "log-value")
+    async with registry_over(local.bootstrap, "_schemas") as url, open_schema_registry([url]) as registry:
+        assert await AvroDeserializer(registry).deserialize(data) == {"status": 200}
+        assert await registry.level("log-value") == "FULL"
+        assert await registry.register("other-value", '"int"') == 2
+
+
+async def test_two_registries_of_one_topic(local):
+    async with (
+        registry_over(local.bootstrap, "_two") as one_url,
+        registry_over(local.bootstrap, "_two") as other_url,
+        open_schema_registry([one_url]) as one,
+        open_schema_registry([other_url]) as other,
+    ):
+        ids = {}
+
+        async def register(registry, name):
+            for number in range(10):
+                text = f'{{"type":"fixed","name":"{name}{number}","size":1}}'
+                ids[text] = await registry.register(f"{name}{number}-value", text)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(register, one, "A")
+            nursery.start_soon(register, other, "B")
+        assert len(set(ids.values())) == 20
+        for registry in (one, other):
+            assert {text: await registry.schema_text(schema_id) for text, schema_id in ids.items()} == {
+                text: text for text in ids
+            }
+
+
+async def test_the_broker_is_killed_and_comes_back(local):
+    async with registry_over(local.bootstrap, "_killed") as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
+        path = "/subjects/s/versions"
+        assert (await http.post(path, json={"schema": EVENT})).json() == {"id": 1}
+        os.kill(local.pids["broker-1"], signal.SIGKILL)
+        refused = await http.post("/subjects/t/versions", json={"schema": '"long"'})
+        assert (await http.get("/schemas/ids/1")).json() == {"schema": EVENT}
+        assert (await http.post(path, json={"schema": EVENT})).json() == {"id": 1}
+        assert refused.status_code == 200 or refused.json()["error_code"] in {50001, 50002}
+        with trio.fail_after(60):
+            while (response := await http.post("/subjects/t/versions", json={"schema": '"long"'})).status_code != 200:
+                assert response.json()["error_code"] in {50001, 50002}
+        assert response.json() == {"id": 2}
+
+
+async def test_a_topic_of_several_partitions_is_refused(local):
+    config = ClientConfig(
+        bootstrap=RegistryConfig.from_settings({"bootstrap.servers": local.bootstrap}).bootstrap_servers
+    )
+    async with open_cluster(config) as cluster:
+        await create_topics(cluster, [NewTopic(name="_wide", partitions=2, replication_factor=1)])
+    with pytest.raises(ConfigurationError, match=r"kafkastore\.topic: .* has 2 partitions") as caught:
+        async with registry_over(local.bootstrap, "_wide"):
+            pass
+    assert caught.value.key == "kafkastore.topic"

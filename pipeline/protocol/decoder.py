@@ -121,19 +121,37 @@ class _Decoder(Source):
             return target
         return self._sized(field)
 
-    def _length(self, legacy_format: str) -> str:
+    def _length(self, legacy_format: str, *, often_long: bool = False) -> str:
         """Reads a length, compact ones being one more. Returns its local; below `self._empty` stands for null."""
         length = self.name("length")
         self._fixed("B" if self.flexible else legacy_format, length)
         self._flush()
         if self.flexible:
             with self.block(f"if {length} > 127:"):
-                self.line(f"{length}, position = long_uvarint(data, position, {length})")
+                if often_long:
+                    self._two_or_three_bytes(length)
+                else:
+                    self.line(f"{length}, position = long_uvarint(data, position, {length})")
         return length
+
+    def _two_or_three_bytes(self, length: str) -> None:
+        """The rest of a varint, up to three bytes without a call."""
+        middle, high = self.name("middle"), self.name("high")
+        self.line(f"{middle} = data[position]")
+        with self.block(f"if {middle} < 128:"):
+            self.line(f"{length} = {middle} << 7 | {length} & 127")
+            self.line("position += 1")
+        with self.block("else:"):
+            self.line(f"{high} = data[position + 1]")
+            with self.block(f"if {high} < 128:"):
+                self.line(f"{length} = {high} << 14 | ({middle} & 127) << 7 | {length} & 127")
+                self.line("position += 2")
+            with self.block("else:"):
+                self.line(f"{length}, position = long_uvarint(data, position, {length})")
 
     def _sized(self, field: FieldDeclaration) -> str:
         """A string, bytes or records."""
-        length = self._length("h" if field.kind is Kind.STRING else "i")
+        length = self._length("h" if field.kind is Kind.STRING else "i", often_long=field.kind is Kind.RECORDS)
         value, end = self.name("value"), self.name("end")
         with self.block(f"if {length} < {self._empty}:"):
             self.line(f"{value} = None" if field.nullable_in(self.version) else self._fail(field, "must not be null"))

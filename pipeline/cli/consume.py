@@ -91,7 +91,7 @@ async def _range(
     cluster: Cluster, options: ConsumeOptions
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """First offset to read and present end, of each partition asked for."""
-    topic = await cluster.topic(options.topic, timeout_s=TIMEOUT_S)
+    topic = (await admin.describe_topics(cluster, [options.topic]))[options.topic]
     numbers = sorted(topic.partitions)
     if options.partition is not None:
         if options.partition not in topic.partitions:

@@ -15,6 +15,7 @@ import typer
 
 from pipeline.cli import output
 from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
+from pipeline.client.admin import describe_topics
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import Acks, ProducerConfig
 from pipeline.client.producer import open_producer
@@ -91,6 +92,7 @@ def produce(
 async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: str | None) -> int:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-produce"))
+        await describe_topics(cluster, [options.topic])
         serializer = await _serializer(options, stack)
         producer = await stack.enter_async_context(_producer(cluster, options))
         bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", total=None))

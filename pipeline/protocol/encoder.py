@@ -162,6 +162,8 @@ class _Encoder(Source):
         self.line(f"{kind} = {raw}.__class__")
         with self.block(f"if {kind} is bytes or {kind} is bytearray:"):
             self.line(f"{length} = len({raw})")
+        with self.block(f"elif {kind} is memoryview and {raw}.itemsize == 1 and {raw}.c_contiguous:"):
+            self.line(f"{length} = {raw}.nbytes")
         with self.block(f"elif {raw} is None:"):
             self.line(f"{length} = -1" if field.nullable_in(self.version) else self._refuse(field, "must not be null"))
         with self.block("else:"):

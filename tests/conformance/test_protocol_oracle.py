@@ -18,6 +18,7 @@ from kio.serial import entity_reader, entity_writer
 
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.codec import decode, encode
+from pipeline.protocol.connection import ClientConnection, ServerConnection
 from pipeline.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -142,3 +143,29 @@ def test_produce_responses_that_kafka_4_dropped(version: int) -> None:
     theirs = _old_definitions().ProduceResponse[version]([("t", [partition])], *throttle).encode()
     assert body(message, version) == theirs
     assert decode(ProduceResponse, version, theirs) == message
+
+
+@pytest.mark.parametrize("key", list(ApiKey))
+def test_headers_are_those_of_kio(key: ApiKey) -> None:
+    for version in range(key.min_version, key.max_version + 1):
+        if (key.request, version) in DROPPED_BY_KIO:
+            continue
+        client, server = ClientConnection("cliënt"), ServerConnection(1 << 20)
+        _, pieces = client.encode_request(key.request(), version)
+        header = kio_class(key.request, version).__header_schema__
+        values = {"request_api_key": key, "request_api_version": version, "correlation_id": 0, "client_id": "cliënt"}
+        expected = _framed(header(**values), body(key.request(), version))
+        assert pieces == [expected]
+        server.get_buffer()[: len(expected)] = expected
+        server.bytes_received(len(expected))
+        request = server.next_request()
+        assert request is not None
+        header = kio_class(key.response, version).__header_schema__
+        response = server.encode_response(request, key.response())
+        assert response == [_framed(header(correlation_id=0), body(key.response(), version))]
+
+
+def _framed(header: Any, encoded: bytes) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(header))(buffer, header)
+    return (len(buffer.getvalue()) + len(encoded)).to_bytes(4, "big") + buffer.getvalue() + encoded

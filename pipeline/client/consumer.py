@@ -95,6 +95,7 @@ class Consumer:
         self._fetching: set[BrokerId] = set()
         self._changed = trio.Event()
         self._arrived = trio.Event()
+        self._records = _RecordIterator(self._take, self._open)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -149,9 +150,9 @@ class Consumer:
     def records(self) -> AsyncIterator[ConsumerRecord]:
         """Every record as an object, for ever. `position` moves with each one. Raises as `poll_batches` does.
 
-        Do not poll batches of the same consumer meanwhile.
+        One iterator goes on where another was left. Do not poll batches of the same consumer as well.
         """
-        return _RecordIterator(self._take, self._open)
+        return self._records
 
     def _open(self, taken: Taken) -> Iterator[ConsumerRecord]:
         for state, batches in taken:
@@ -355,7 +356,7 @@ class Consumer:
 
 
 class _RecordIterator:
-    """Polls when the records of the last poll are used up. It may be dropped at any moment, unlike a generator."""
+    """Polls when the records of the last poll are used up. Unlike a generator, it may be left at any moment."""
 
     def __init__(
         self,

@@ -1,0 +1,91 @@
+"""The only broker is killed, again and again, under a producer and a consumer: nothing acknowledged is lost or doubled."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+import trio
+
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.cluster import open_cluster
+from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.consumer import open_consumer
+from pipeline.client.producer import open_producer
+from pipeline.model import TopicPartition
+from pipeline.records.record import iterate_records
+from pipeline.settings import parse_addresses
+from tests.support.local import Local, running_local
+
+KILLS = 4
+PARTITIONS = [TopicPartition("killed", number) for number in range(3)]
+DEADLINE_S = 120
+
+
+@pytest.fixture
+def local(tmp_path) -> Iterator[Local]:
+    with running_local(tmp_path, "--restart-after", "0.2") as running:
+        yield running
+
+
+async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(local: Local) -> None:
+    random = Random(20)
+    sent: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
+    seen: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in PARTITIONS}
+    offsets: dict[TopicPartition, list[int]] = {partition: [] for partition in PARTITIONS}
+    killing_is_over = trio.Event()
+    all_sent = trio.Event()
+
+    async def kill() -> None:
+        pid = local.pids["broker-1"]
+        for _ in range(KILLS):
+            await trio.sleep(random.uniform(0.2, 1.0))
+            os.kill(pid, signal.SIGKILL)
+            pid = await trio.to_thread.run_sync(_restarted_pid, local, abandon_on_cancel=True)
+        killing_is_over.set()
+
+    async def send(cluster) -> None:
+        config = ProducerConfig(batch_size=2000, request_timeout_ms=5000)
+        async with open_producer(cluster, config, clock=lambda: time.time_ns() // 1_000_000, random=random) as producer:
+            number = 0
+            while not killing_is_over.is_set() or number < 1000:
+                partition = random.choice(PARTITIONS)
+                value = b"%d" % number
+                await producer.send("killed", value, partition=partition.partition)
+                sent[partition].append(value)
+                number += 1
+                if number % 20 == 0:
+                    await trio.sleep(0.001)
+        all_sent.set()
+
+    async def read(cluster) -> None:
+        async with open_consumer(cluster, ConsumerConfig(max_wait_ms=100)) as consumer:
+            consumer.assign(dict.fromkeys(PARTITIONS, 0))
+            while not (all_sent.is_set() and sum(map(len, seen.values())) >= sum(map(len, sent.values()))):
+                for batches in await consumer.poll_batches(timeout_s=0.1):
+                    partition = batches.topic_partition
+                    for record in iterate_records(batches.data):
+                        if record.offset >= batches.position:
+                            seen[partition].append(record.value)
+                            offsets[partition].append(record.offset)
+
+    config = ClientConfig(bootstrap=parse_addresses(local.bootstrap))
+    with trio.fail_after(DEADLINE_S):
+        async with open_cluster(config) as cluster:
+            await create_topics(cluster, [NewTopic(name="killed", partitions=3, replication_factor=1)])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(kill)
+                nursery.start_soon(send, cluster)
+                nursery.start_soon(read, cluster)
+    for partition in PARTITIONS:
+        assert seen[partition] == sent[partition]
+        assert offsets[partition] == list(range(len(sent[partition])))
+
+
+def _restarted_pid(local: Local) -> int:
+    assert local.process.stdout is not None
+    pid: int = json.loads(local.process.stdout.readline())["pid"]
+    return pid

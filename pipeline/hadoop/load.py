@@ -1,22 +1,21 @@
 """The load job: what is new in a topic goes into hourly files, and files, counts and offsets into one manifest.
 
-The driver fixes the plan, Spark runs a task per range (the data source reads, `task.py` writes), the driver proves from
-the results that every range is wholly in files, and commits. Killed at any moment, a run leaves either its manifest and
-all that it lists, or nothing that a reader would see; the next run starts from the last manifest.
+The driver fixes the plan, Spark runs a task per range (`load_tasks.py`), the driver proves from the results that every
+range is wholly in files, and commits. Killed at any moment, a run leaves either its manifest and all that it lists, or
+nothing that a reader would see; the next run starts from the last manifest.
 """
 
-import json
+import os
 import re
 import secrets
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import pyarrow as pa
 import structlog
 import trio
+from py4j.protocol import Py4JError
 from pydantic import Field, model_validator
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -35,12 +34,13 @@ from pipeline.hadoop.commit import (
     read_head,
 )
 from pipeline.hadoop.filesystem import FileSystem, open_filesystem
-from pipeline.hadoop.layout import Attempt, TopicLayout, check_run_id, topic_layout
+from pipeline.hadoop.layout import TopicLayout, check_run_id, topic_layout
+from pipeline.hadoop.load_tasks import LoadJob, run_tasks
 from pipeline.hadoop.manifest import Manifest, OffsetRange, next_offsets
 from pipeline.hadoop.plan import DataLossError, LoadPlan, plan_load, split_ranges
 from pipeline.hadoop.registry_lookup import RegistryLookup
 from pipeline.hadoop.source import PipelineDataSource
-from pipeline.hadoop.task import TaskSpec, write_task
+from pipeline.hadoop.task import TaskSpec
 from pipeline.model import Clock
 from pipeline.settings import Addresses, SettingsModel
 
@@ -124,7 +124,8 @@ class LoadResult:
 
 
 def local_session(*, cores: int = 2, memory: str = "1g", app_name: str = "pipeline-load") -> SparkSession:
-    """A Spark on this machine: no web page, quiet, each failed task tried three times."""
+    """A Spark on this machine with the source `pipeline`: no web page, quiet, each task tried up to three times."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     session: SparkSession = (
         builder.master(f"local[{cores},3]")
@@ -139,6 +140,7 @@ def local_session(*, cores: int = 2, memory: str = "1g", app_name: str = "pipeli
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "32768")
         .getOrCreate()
     )
+    session.dataSource.register(PipelineDataSource)
     return session
 
 
@@ -228,11 +230,11 @@ def _load(
     clock: Clock,
 ) -> tuple[Manifest, bool]:
     """Runs the job; the manifest to commit, and whether attempts that failed may have left files."""
-    results = _run_tasks(spark, config, run_id, plan)
+    tasks = split_ranges(plan.ranges, config.max_records_per_task)
+    results = _run_tasks(spark, config, run_id, tasks)
     bad = [result.bad_record for result in results if result.bad_record is not None]
     if bad:
         raise BadRecordError(config.topic, *min(bad))
-    tasks = split_ranges(plan.ranges, config.max_records_per_task)
     counts = check_coverage(config.topic, tasks, results, config.window_ms)
     manifest = Manifest(
         sequence=head.next_sequence,
@@ -253,7 +255,9 @@ def _load(
     return manifest, has_retries or spark.conf.get("spark.speculation", "false") == "true"
 
 
-def _run_tasks(spark: SparkSession, config: LoadConfig, run_id: str, plan: LoadPlan) -> list[TaskResult]:
+def _run_tasks(
+    spark: SparkSession, config: LoadConfig, run_id: str, tasks: tuple[OffsetRange, ...]
+) -> list[TaskResult]:
     spec = TaskSpec(
         root=config.root,
         topic=config.topic,
@@ -264,34 +268,11 @@ def _run_tasks(spark: SparkSession, config: LoadConfig, run_id: str, plan: LoadP
         quarantine=config.on_bad_record == "quarantine",
         schemas=RegistryLookup(config.registry) if config.value_format == "avro" else None,
     )
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        if context is None:
-            raise RuntimeError("a load writes in Spark tasks only")
-        attempt = Attempt(run_id=spec.run_id, task=context.partitionId(), attempt=context.taskAttemptId())
-        result = write_task(spec, attempt, context.attemptNumber(), batches)
-        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(result.to_json())])], names=["result"])
-
-    spark.dataSource.register(PipelineDataSource)
-    starts = {str(loaded.partition): loaded.start for loaded in plan.ranges}
-    ends = {str(loaded.partition): loaded.end for loaded in plan.ranges}
-    rows = (
-        spark.read.format(PipelineDataSource.name())
-        .option("kafka.bootstrap.servers", ",".join(str(address) for address in config.bootstrap))
-        .option("subscribe", config.topic)
-        .option("startingOffsets", json.dumps({config.topic: starts}))
-        .option("endingOffsets", json.dumps({config.topic: ends}))
-        .option("maxRecordsPerTask", str(config.max_records_per_task))
-        .option("includeBatches", "true")
-        .load()
-        .drop("topic", "timestamp", "timestampType")
-    )
+    client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{run_id}")
     try:
-        collected = rows.mapInArrow(write, "result string").collect()
-    except PySparkException as error:
+        return run_tasks(spark, LoadJob(client=client, spec=spec, tasks=tasks))
+    except (PySparkException, Py4JError) as error:
         raise LoadError(config.topic, _worker_reason(str(error))) from error
-    return [TaskResult.from_json(json.loads(row["result"])) for row in collected]
 
 
 def _worker_reason(text: str) -> str:

@@ -4,39 +4,64 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from pipeline.hadoop.layout import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from pipeline.records.columns import RecordColumns
 
-KAFKA_COLUMNS: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "headers array<struct<key: string, value: binary>>"
-)
-"""The columns of Spark's Kafka source."""
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
-BATCH_COLUMNS: Final = (
-    ", timestamp_ms bigint, batch_base_offset bigint, batch_crc bigint, batch_bytes bigint, batch_records bigint, "
-    "batch_timestamp bigint"
+_KAFKA_COLUMNS: Final = (
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+    StructField("headers", ArrayType(_HEADER)),
 )
-"""What `includeBatches` adds; `timestamp_ms` is exact where `timestamp` is null, being no time of a calendar."""
+
+_BATCH_COLUMNS: Final = tuple(
+    StructField(name, LongType())
+    for name in ("timestamp_ms", "batch_base_offset", "batch_crc", "batch_bytes", "batch_records", "batch_timestamp")
+)
+
+
+def row_schema(*, include_batches: bool) -> StructType:
+    """The columns of Spark's Kafka source, and with `include_batches` what the batch's header says of each row.
+
+    `timestamp_ms` is exact where `timestamp` is null, being no time of a calendar.
+    """
+    return StructType([*_KAFKA_COLUMNS, *(_BATCH_COLUMNS if include_batches else ())])
 
 
 def to_rows(columns: RecordColumns, topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Opened batches of one partition as rows of `schema`: KAFKA_COLUMNS, with or without BATCH_COLUMNS."""
+    """Opened batches of one partition as rows of `schema`: a `row_schema` in Arrow's terms, or some of its columns."""
     opened = columns.to_arrow()
-    count = len(columns)
-    has_time = (columns.timestamp >= MIN_TIMESTAMP_MS) & (columns.timestamp <= MAX_TIMESTAMP_MS)
-    micros = np.where(has_time, columns.timestamp, 0) * 1000
     arrays = {
         "key": opened.column("key"),
         "value": opened.column("value"),
-        "topic": _repeated(topic, count),
-        "partition": pa.array(np.full(count, partition, dtype=np.int32)),
+        "partition": pa.array(np.full(len(columns), partition, dtype=np.int32)),
         "offset": opened.column("offset"),
-        "timestamp": pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~has_time),
         "timestampType": opened.column("timestamp_type"),
         "headers": opened.column("headers").cast(schema.field("headers").type),
     }
+    if "topic" in schema.names:
+        arrays["topic"] = _repeated(topic, len(columns))
+    if "timestamp" in schema.names:
+        has_time = (columns.timestamp >= MIN_TIMESTAMP_MS) & (columns.timestamp <= MAX_TIMESTAMP_MS)
+        micros = np.where(has_time, columns.timestamp, 0) * 1000
+        arrays["timestamp"] = pa.array(micros, pa.timestamp("us", tz="UTC"), mask=~has_time)
     if "batch_crc" in schema.names:
         headers = columns.batches
         facts = {

@@ -36,7 +36,7 @@ from pipeline.hadoop.cluster_offsets import TopicState, topic_state
 from pipeline.hadoop.manifest import OffsetRange
 from pipeline.hadoop.plan import DataLossError, split_ranges
 from pipeline.hadoop.range_reader import RangeReader
-from pipeline.hadoop.rows import BATCH_COLUMNS, KAFKA_COLUMNS
+from pipeline.hadoop.rows import row_schema
 from pipeline.settings import parse_addresses
 
 DEFAULT_MAX_RECORDS_PER_TASK = 50_000_000
@@ -143,11 +143,7 @@ class PipelineDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of Spark's Kafka source, and those of batches if asked for."""
-        columns = KAFKA_COLUMNS + (BATCH_COLUMNS if self._parsed.include_batches else "")
-        schema = StructType.fromDDL(columns)
-        if not isinstance(schema, StructType):
-            raise TypeError(f"{columns} are no columns")
-        return schema
+        return row_schema(include_batches=self._parsed.include_batches)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""

@@ -93,7 +93,7 @@ class TaskWriter:
             for row in batch.filter(pa.array(is_end)).to_pylist():
                 self._ends.append((row["partition"], row["offset"], row["batch_records"]))
             batch = batch.filter(pa.array(~is_end))
-        if not batch.num_rows or self._bad_record is not None:
+        if not batch.num_rows:
             return
         self._tally.add(batch)
         self._rows += batch.num_rows
@@ -109,6 +109,11 @@ class TaskWriter:
             rows, ids, decoded = self._set_aside(rows, ids, decoded, faults)
         if rows.num_rows:
             self._split(rows, ids, decoded)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a record was found for which the load fails: nothing more need be added."""
+        return self._bad_record is not None
 
     def finish(self, attempt_number: int) -> TaskResult:
         """Closes all files and says what was done."""
@@ -287,4 +292,6 @@ def write_task(spec: TaskSpec, attempt: Attempt, attempt_number: int, batches: I
     writer = TaskWriter(spec, files, topic_layout(path, spec.topic), attempt)
     for batch in batches:
         writer.add(batch)
+        if writer.has_failed:
+            break
     return writer.finish(attempt_number)

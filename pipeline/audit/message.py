@@ -7,8 +7,8 @@ C. `revision` never goes back: it is the offset counted up to (broker, load) or 
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pipeline.audit.window import Counts
@@ -17,6 +17,7 @@ from pipeline.model import TopicPartition
 
 AUDIT_TOPIC = "_audit"
 MESSAGE_VERSION = 1
+MAX_WINDOWS_PER_MESSAGE = 5000
 
 
 class Tier(StrEnum):
@@ -51,6 +52,13 @@ class AuditEvent:
     window_ms: int
     windows: Mapping[int, Counts]
     """Window start (ms since 1970 UTC) to the counts up to `revision`; only windows that changed are named."""
+
+
+def portions(event: AuditEvent) -> Iterator[AuditEvent]:
+    """The same event in messages of bounded size. Each holds for the windows it names, so their order is free."""
+    windows = sorted(event.windows.items())
+    for first in range(0, len(windows), MAX_WINDOWS_PER_MESSAGE):
+        yield replace(event, windows=dict(windows[first : first + MAX_WINDOWS_PER_MESSAGE]))
 
 
 def encode_key(source: AuditSource) -> bytes:

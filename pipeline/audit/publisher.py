@@ -1,6 +1,6 @@
 """Publishing what was counted, at regular intervals, to the audit topic of the cluster where it was counted."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -11,15 +11,15 @@ import structlog
 import trio
 
 from pipeline.audit.counters import ProducerCounter
-from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, encode_event, encode_key
-from pipeline.audit.window import DEFAULT_WINDOW_MS
+from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_event, encode_key, portions
+from pipeline.audit.window import DEFAULT_WINDOW_MS, Counts
 from pipeline.client.admin import NewTopic, create_topics
 from pipeline.client.batches import DeliveredBatch
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ProducerConfig
 from pipeline.client.producer import Producer, open_producer
 from pipeline.errors import PipelineError
-from pipeline.model import Clock
+from pipeline.model import Clock, TopicPartition
 
 HOST_HEADER = "audit.host"
 """Names the host that made a record (paper section 4); its creation time is the record's timestamp."""
@@ -59,7 +59,9 @@ async def publish(counter: Counter, producer: Producer) -> bool:
         return True
     try:
         deliveries = [
-            await producer.send(AUDIT_TOPIC, encode_event(event), key=encode_key(event.source)) for event in events
+            await producer.send(AUDIT_TOPIC, encode_event(portion), key=encode_key(event.source))
+            for event in events
+            for portion in portions(event)
         ]
         await producer.flush()
         for delivery in deliveries:
@@ -122,3 +124,32 @@ async def open_audited_producer(
             nursery.cancel_scope.cancel()
         await producer.flush()
         await publish(counter, producer)
+
+
+async def publish_load(
+    cluster: Cluster,
+    datacenter: str,
+    counts: Mapping[TopicPartition, Mapping[int, Counts]],
+    *,
+    up_to: Mapping[TopicPartition, int],
+    window_ms: int,
+    clock: Clock,
+    random: Random,
+) -> None:
+    """Tell what was loaded: for each partition the counts by window (start in ms), and the offset loaded up to.
+
+    Raises KafkaError, DeliveryError, NetworkError; repeating it changes nothing.
+    """
+    await ensure_audit_topic(cluster)
+    async with open_producer(cluster, ProducerConfig(), clock=clock, random=random) as producer:
+        for partition, windows in counts.items():
+            source = AuditSource(tier=Tier.LOAD, cluster=datacenter, partition=partition)
+            event = AuditEvent(
+                source=source,
+                revision=up_to[partition],
+                created_ms=clock(),
+                window_ms=window_ms,
+                windows=windows,
+            )
+            for portion in portions(event):
+                await producer.send(AUDIT_TOPIC, encode_event(portion), key=encode_key(source))

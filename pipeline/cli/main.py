@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from pipeline.cli import audit, broker, consume, local, mirror, output, produce, registry, topic
+from pipeline.cli import audit, broker, consume, demo, load, local, mirror, output, produce, registry, topic
 from pipeline.errors import ConfigurationError, PipelineError
 
 app = typer.Typer(
@@ -29,6 +29,8 @@ app.add_typer(mirror.app, name="mirror")
 app.add_typer(registry.app, name="registry")
 app.add_typer(registry.schema_app, name="schema")
 app.add_typer(audit.app, name="audit")
+app.add_typer(load.app, name="load")
+app.command("demo")(demo.demo)
 
 
 def main() -> None:

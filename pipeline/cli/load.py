@@ -1,0 +1,217 @@
+"""`pipeline load`: bring a topic into a Hadoop file system with Spark, and look at what was committed."""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import trio
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Json, randomness, wall_clock
+from pipeline.cli.settings import Settings, parse_assignments, read_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipeline.hadoop.load import LoadConfig, LoadResult
+
+app = typer.Typer(no_args_is_help=True, help="Load a topic into a Hadoop file system with Spark.")
+
+REPORTED_COMMITS = 10
+"""Counts of so many commits are told to the audit again by each run, in case earlier runs died before telling them."""
+
+Root = Annotated[str, typer.Option("--root", metavar="URL", help="hdfs://name-node:8020/data or file:///data.")]
+Topic = Annotated[str, typer.Option("--topic", help="The topic.")]
+
+
+@app.command()
+def run(
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings; see docs/load.md for their names.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Setting topic.")] = None,
+    root: Annotated[str | None, typer.Option("--root", metavar="URL", help="Setting root.")] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Setting bootstrap.servers.")
+    ] = None,
+    registry: Annotated[
+        str | None, typer.Option("--registry", metavar="URL", help="Setting schema.registry.url.")
+    ] = None,
+    file_format: Annotated[str | None, typer.Option("--format", help="Setting format: parquet or avro.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting; may be repeated.")
+    ] = None,
+    datacenter: Annotated[
+        str | None, typer.Option(help="Tell the audit what was loaded from this datacenter's cluster.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Load what is new in a topic since the last run, and commit data and offsets in one step.
+
+    Two runs at once: one commits, the other ends with exit code 3 and has changed nothing.
+    """
+    from pipeline.hadoop.commit import CommitConflictError
+    from pipeline.hadoop.load import LoadConfig
+
+    given = {
+        "topic": topic,
+        "root": root,
+        "bootstrap.servers": bootstrap,
+        "schema.registry.url": registry,
+        "format": file_format,
+    }
+    settings: Settings = {} if config is None else read_settings(config)
+    settings |= {name: value for name, value in given.items() if value is not None}
+    settings |= parse_assignments(assignments or [])
+    output.configure_logging("warning")
+    load_config = LoadConfig.from_settings(settings)
+    try:
+        result = _load(load_config)
+    except CommitConflictError as error:
+        output.fail(str(error), output.EXIT_CONFLICT)
+    if datacenter is not None:
+        trio.run(_report, load_config, datacenter)
+    _show(load_config, result, as_json=json)
+
+
+def _load(config: "LoadConfig") -> "LoadResult":
+    from pipeline.hadoop.load import local_session, run_load
+
+    with output.progress(f"Loading {config.topic}", total=None):
+        spark = local_session()
+        try:
+            return run_load(spark, config, clock=wall_clock)
+        finally:
+            spark.stop()
+
+
+def _show(config: "LoadConfig", result: "LoadResult", *, as_json: bool) -> None:
+    sequence = None if result.manifest is None else result.manifest.sequence
+    if as_json:
+        document = {
+            "topic": config.topic,
+            "committed": result.committed,
+            "commit": sequence,
+            "records": result.records,
+            "quarantined": result.quarantined,
+            "files": result.files,
+        }
+        output.print_json(document)
+    elif result.committed:
+        aside = f", {result.quarantined} set aside" if result.quarantined else ""
+        output.say(f"{config.topic}: commit {sequence}: {result.records} records in {result.files} files{aside}.")
+    else:
+        output.say(f"{config.topic}: nothing new.")
+
+
+async def _report(config: "LoadConfig", datacenter: str) -> None:
+    """Tell the audit what is committed. Repeating it changes nothing."""
+    from pipeline.audit.publisher import publish_load
+    from pipeline.audit.window import Counts
+    from pipeline.client.cluster import open_cluster
+    from pipeline.client.config import ClientConfig
+    from pipeline.hadoop.commit import read_manifests
+    from pipeline.hadoop.manifest import committed_counts, committed_offsets
+    from pipeline.model import TopicPartition
+
+    manifests = read_manifests(config.root, config.topic)
+    recent = {(c.partition, c.window_start_ms) for m in manifests[-REPORTED_COMMITS:] for c in m.counts}
+    counts: dict[TopicPartition, dict[int, Counts]] = {}
+    for count in committed_counts(manifests):
+        if (count.partition, count.window_start_ms) in recent:
+            windows = counts.setdefault(TopicPartition(config.topic, count.partition), {})
+            windows[count.window_start_ms] = Counts(count.records, count.bytes, count.batches, count.crc_sum)
+    async with open_cluster(ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")) as cluster:
+        await publish_load(
+            cluster,
+            datacenter,
+            counts,
+            up_to={TopicPartition(config.topic, p): o for p, o in committed_offsets(manifests).items()},
+            window_ms=config.window_ms,
+            clock=wall_clock,
+            random=randomness(),
+        )
+
+
+@app.command()
+def status(topic: Topic, root: Root, json: Json = False) -> None:
+    """Show the commits of a topic."""
+    from pipeline.hadoop.commit import read_manifests
+
+    manifests = read_manifests(root, topic)
+    rows: list[list[Any]] = [
+        [
+            m.sequence,
+            datetime.fromtimestamp(m.created_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            m.records,
+            len(m.files),
+            {str(r.partition): [r.start, r.end] for r in m.ranges},
+        ]
+        for m in manifests
+    ]
+    if json:
+        names = ("commit", "time", "records", "files", "offsets")
+        output.print_json({"topic": topic, "commits": [dict(zip(names, row, strict=True)) for row in rows]})
+        return
+    for row, manifest in zip(rows, manifests, strict=True):
+        row[-1] = " ".join(f"{r.partition}:{r.start}-{r.end}" for r in manifest.ranges)
+    output.say(output.table(["COMMIT", "TIME", "RECORDS", "FILES", "OFFSETS"], rows))
+
+
+@app.command("files")
+def files_(topic: Topic, root: Root, json: Json = False) -> None:
+    """Print the path of each committed file; files not listed here are not part of the data."""
+    paths = committed_paths(topic, root)
+    if json:
+        output.print_json({"topic": topic, "files": paths})
+    else:
+        for path in paths:
+            output.say(path)
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(help="Spark SQL; the topic is a table of its own name.")],
+    topic: Topic,
+    root: Root,
+    json: Json = False,
+) -> None:
+    """Query the committed data of a topic that was loaded as Parquet."""
+    from pipeline.hadoop.load import local_session
+
+    paths = committed_paths(topic, root)
+    if not paths:
+        output.fail(f"{topic}: nothing is committed below {root}")
+    if not paths[0].endswith(".parquet"):
+        output.fail(f"{topic}: is loaded as Avro; this command reads Parquet")
+    spark = local_session(app_name="pipeline-sql")
+    try:
+        spark.read.option("mergeSchema", "true").parquet(*paths).createOrReplaceTempView(topic)
+        frame = spark.sql(query)
+        rows = _rows(frame)
+    finally:
+        spark.stop()
+    if json:
+        output.print_json({"columns": frame.columns, "rows": rows})
+    else:
+        output.say(_fitted(output.table(frame.columns, rows)))
+
+
+def committed_paths(topic: str, root: str) -> list[str]:
+    """The committed files of a topic, as URLs or absolute paths."""
+    from pipeline.hadoop.commit import read_manifests
+    from pipeline.hadoop.manifest import committed_files
+
+    return [f"{root.rstrip('/')}/{topic}/{file.path}" for file in committed_files(read_manifests(root, topic))]
+
+
+def _rows(frame: "DataFrame") -> list[list[Any]]:
+    return [[v if isinstance(v, int | float | str | None) else str(v) for v in row] for row in frame.collect()]
+
+
+def _fitted(text: str) -> str:
+    """Lines no wider than the terminal."""
+    width = shutil.get_terminal_size((200, 24)).columns
+    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())

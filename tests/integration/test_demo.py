@@ -1,0 +1,70 @@
+"""The demo, as a user runs it: exact in every hour, the right answer, nothing left running."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+SAMPLE = Path(__file__).parents[2] / "pipeline" / "cli" / "samples" / "access.log.gz"
+DEADLINE_S = 300
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("demo") / "data"
+    command = [sys.executable, "-m", "pipeline", "demo", "--json", "--dir", str(directory)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout), directory
+
+
+def top_pages_of_the_plain_file():
+    """Computed from the lines alone, with nothing of ours."""
+    views, visitors = Counter(), defaultdict(set)
+    for line in gzip.decompress(SAMPLE.read_bytes()).decode().splitlines():
+        quoted = line.split('"')
+        method_path = re.match(r"\S+ (.*?)(?: HTTP/\S+)?$", quoted[1])
+        if quoted[2].split()[0] == "200":
+            views[method_path[1]] += 1
+            visitors[method_path[1]].add(line.split()[0])
+    best = sorted(views, key=lambda path: (-views[path], path))[:10]
+    return [[path, views[path], len(visitors[path])] for path in best]
+
+
+def test_top_pages_are_those_of_the_plain_file(demo):
+    assert demo[0]["top_pages"] == top_pages_of_the_plain_file()
+
+
+def test_every_hour_is_exact_on_the_whole_way(demo):
+    hours = demo[0]["hours"]
+    assert len(hours) == 84
+    assert {hour["status"] for hour in hours} == {"exact"}
+    for stage in ("produced", "live", "replica", "loaded"):
+        assert sum(hour["stages"][stage]["records"] for hour in hours) == 10_000
+
+
+def test_the_second_load_finds_only_what_is_new(demo):
+    first, second = demo[0]["loads"]
+    assert (first["commit"], second["commit"]) == (1, 2)
+    assert first["records"] == 8000
+    assert second["records"] == 2000
+
+
+def test_the_files_are_there_and_the_processes_are_gone(demo):
+    document, directory = demo
+    assert all(Path(path.removeprefix("file://")).is_file() for path in document["files"])
+    ours = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(os.fsencode(directory) in argument for argument in arguments):
+            ours.append(arguments)
+    assert ours == []

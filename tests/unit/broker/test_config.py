@@ -1,0 +1,62 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.broker.config import BrokerConfig
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+
+NEEDED: dict[str, Any] = {"broker.id": 1, "log.dirs": "/data", "zookeeper.connect": "localhost:2181"}
+
+
+def test_defaults_are_kafkas() -> None:
+    config = BrokerConfig.from_settings(NEEDED)
+    assert config.log_dir == Path("/data")
+    assert config.listener == HostPort("", 9092)
+    assert not config.auto_create_topics
+    assert config.num_partitions == 1
+    assert config.message_max_bytes == 1_048_588
+    assert config.zookeeper_session_timeout_ms == 18_000
+
+
+def test_text_and_numbers_mean_the_same() -> None:
+    text = {**NEEDED, "broker.id": "1", "auto.create.topics.enable": "true", "num.partitions": "3"}
+    number = {**NEEDED, "broker.id": 1, "auto.create.topics.enable": True, "num.partitions": 3}
+    assert BrokerConfig.from_settings(text) == BrokerConfig.from_settings(number)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "reason"),
+    [
+        ({"broker.id": -1}, "broker.id", "greater than or equal to 0"),
+        ({"broker.id": "one"}, "broker.id", "valid integer"),
+        ({"broker.idd": 1}, "broker.idd", "did you mean broker.id"),
+        ({"listeners": "SSL://h:1"}, "listeners", "PLAINTEXT://host:port"),
+        ({"listeners": "PLAINTEXT://h:99999"}, "listeners", "not host:port"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "listeners", "one listener"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients cannot reach"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients can reach"),
+        ({"log.dirs": "/a,/b"}, "log.dirs", "one directory"),
+        ({"http.listen": "nowhere"}, "http.listen", "not host:port"),
+        ({"log.segment.bytes": 10}, "log.segment.bytes", "1024"),
+    ],
+)
+def test_errors_name_the_key(settings: dict[str, Any], key: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        BrokerConfig.from_settings({**NEEDED, **settings})
+    assert raised.value.key == key
+    assert reason in raised.value.reason
+
+
+@pytest.mark.parametrize("key", list(NEEDED))
+def test_what_is_missing_is_named(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key}: is missing"):
+        BrokerConfig.from_settings({name: value for name, value in NEEDED.items() if name != key})
+
+
+def test_advertised_address_takes_the_bound_port() -> None:
+    plain = BrokerConfig.from_settings({**NEEDED, "listeners": "PLAINTEXT://[::1]:0"})
+    assert plain.advertised_address(1234) == HostPort("::1", 1234)
+    advertised = BrokerConfig.from_settings({**NEEDED, "advertised.listeners": "PLAINTEXT://public:9"})
+    assert advertised.advertised_address(1234) == HostPort("public", 9)

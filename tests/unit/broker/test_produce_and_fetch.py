@@ -1,0 +1,256 @@
+import struct
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.model import TopicPartition
+from pipeline.protocol.connection import ClientConnection
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
+from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pipeline.records.batch import TimestampType, iterate_headers, read_header
+from tests.unit.broker.conftest import NOW_MS, Start, batch
+
+
+def headers_of(data: Any) -> list[tuple[int, int]]:
+    return [(header.base_offset, header.last_offset) for _, header in iterate_headers(data.records)]
+
+
+async def test_batches_get_offsets_and_come_back(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", 2)
+        first = await broker.produce("t", batch(b"a", b"b"))
+        second = await broker.produce("t", batch(b"c") + batch(b"d", b"e"))
+        assert (first.error_code, first.base_offset, first.log_append_time_ms) == (0, 0, -1)
+        assert (second.error_code, second.base_offset, second.log_start_offset) == (0, 2, 0)
+        data = await broker.fetch("t", 0)
+        assert data.error_code == ErrorCode.NONE
+        assert headers_of(data) == [(0, 1), (2, 2), (3, 4)]
+        assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (5, 5, 0)
+        other = await broker.fetch("t", 0, partition=1)
+        assert (other.high_watermark, bytes(other.records)) == (0, b"")  # type: ignore[arg-type]
+        assert ("appended", TopicPartition("t", 0), [2, 3]) in broker.observed.events
+
+
+async def test_an_offset_inside_a_batch_returns_the_whole_batch(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a", b"b", b"c"))
+        assert headers_of(await broker.fetch("t", 2)) == [(0, 2)]
+
+
+async def test_limits_leave_the_first_batch_whole(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", 2)
+        for partition in (0, 1):
+            await broker.produce("t", batch(b"x" * 1000), partition=partition)
+            await broker.produce("t", batch(b"y" * 1000), partition=partition)
+        assert headers_of(await broker.fetch("t", 0, partition_max_bytes=1)) == [(0, 0)]
+        topic = await broker.named(
+            FetchTopic,
+            "t",
+            partitions=[FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in (0, 1)],
+        )
+        response = await broker.ask(FetchRequest(max_bytes=1, topics=[topic]))
+        sizes = [len(data.records) for data in response.responses[0].partitions]
+        assert sizes[0] > 1000
+        assert sizes[1] == 0
+
+
+@pytest.mark.parametrize(("offset", "code"), [(3, 0), (4, 1), (-1, 1)])
+async def test_offsets_out_of_range(start: Start, offset: int, code: int) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a", b"b", b"c"))
+        assert (await broker.fetch("t", offset, max_wait_ms=0)).error_code == code
+
+
+async def test_a_fetch_is_woken_by_the_append(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", 2)
+        woken_s: list[float] = []
+
+        async def poll() -> None:
+            data = await broker.fetch("t", 0, partition=1, max_wait_ms=9000)
+            woken_s.append(trio.current_time())
+            assert headers_of(data) == [(0, 0)]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poll)
+            while broker.handle.replicas.partitions[TopicPartition("t", 1)].waiters == set():
+                await trio.lowlevel.checkpoint()
+            await broker.produce("t", batch(b"elsewhere"), partition=0)
+            assert not woken_s
+            appended_s = trio.current_time()
+            await broker.produce("t", batch(b"here"), partition=1)
+        assert woken_s[0] - appended_s < 1
+        assert broker.handle.replicas.partitions[TopicPartition("t", 1)].waiters == set()
+
+
+async def test_min_bytes_are_waited_for_and_max_wait_ends_it(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a" * 100))
+        started_s = trio.current_time()
+        data = await broker.fetch("t", 0, min_bytes=10_000, max_wait_ms=50)
+        assert trio.current_time() - started_s >= 0.05
+        assert headers_of(data) == [(0, 0)]
+
+        async def append() -> None:
+            for _ in range(3):
+                await broker.produce("t", batch(b"b" * 5000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(append)
+            data = await broker.fetch("t", 1, min_bytes=10_000, max_wait_ms=9000)
+        assert len(headers_of(data)) >= 2
+
+
+async def test_a_deleted_topic_ends_the_wait(start: Start) -> None:
+    from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+    async with start() as broker:
+        await broker.create("t")
+        topic = await broker.named(FetchTopic, "t", partitions=[FetchPartition(partition_max_bytes=100)])
+        async with trio.open_nursery() as nursery:
+
+            async def poll() -> None:
+                response = await broker.ask(FetchRequest(max_wait_ms=9000, min_bytes=1, topics=[topic]), lane="fetch")
+                code = response.responses[0].partitions[0].error_code
+                assert code in {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+            nursery.start_soon(poll)
+            while not broker.handle.replicas.partitions[TopicPartition("t", 0)].waiters:
+                await trio.lowlevel.checkpoint()
+            await broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
+
+
+async def test_refused_batches(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", max_message_bytes="500")
+        await broker.create("mirror", mirror_source="east:t")
+
+        async def code(records: bytes | bytearray | None, topic: str = "t", **more: Any) -> ErrorCode:
+            return ErrorCode((await broker.produce(topic, records, **more)).error_code)
+
+        assert await code(batch(b"x" * 1000)) == ErrorCode.MESSAGE_TOO_LARGE
+        damaged = batch(b"abc")
+        damaged[-1] ^= 1
+        assert await code(damaged) == ErrorCode.CORRUPT_MESSAGE
+        assert await code(b"garbage") == ErrorCode.CORRUPT_MESSAGE
+        assert await code(None) == ErrorCode.INVALID_RECORD
+        assert await code(batch(b"a"), acks=7) == ErrorCode.INVALID_REQUIRED_ACKS
+        assert await code(batch(b"a"), transactional_id="x") == ErrorCode.INVALID_TXN_STATE
+        assert await code(batch(b"a"), partition=5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await code(batch(b"a"), keep_offsets=True) == ErrorCode.POLICY_VIOLATION
+        assert await code(batch(b"a"), topic="mirror") == ErrorCode.POLICY_VIOLATION
+        said = await broker.produce("mirror", batch(b"a"))
+        assert said.error_message == "mirror is a read-only mirror of east:t; produce to its source."
+        assert await code(batch(b"a")) == ErrorCode.NONE
+
+
+async def test_mirror_topics_keep_offsets(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("m", mirror_source="east:t")
+        first = await broker.produce("m", batch(b"a", b"b", base_offset=100), keep_offsets=True)
+        assert (first.error_code, first.base_offset, first.log_end_offset) == (0, 100, 102)
+        gap = await broker.produce("m", batch(b"c", base_offset=110), keep_offsets=True)
+        assert (gap.error_code, gap.log_end_offset) == (0, 111)
+        overlap = await broker.produce("m", batch(b"b", base_offset=101), keep_offsets=True)
+        assert (overlap.error_code, overlap.log_end_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 111)
+        data = await broker.fetch("m", 0)
+        assert headers_of(data) == [(100, 101), (110, 110)]
+        assert data.high_watermark == 111
+
+
+async def test_produce_below_version_3_is_refused_in_words_of_the_protocol(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        machine = ClientConnection("old")
+        request = ProduceRequest(
+            acks=1, topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(records=b"x" * 40)])]
+        )
+        stream = await trio.open_tcp_stream(broker.address.host, broker.address.port)
+        async with stream:
+            for version in (0, 1, 2):
+                _, pieces = machine.encode_request(request, version)
+                for piece in pieces:
+                    assert isinstance(piece, bytes)
+                    await stream.send_all(piece)
+                while (answer := machine.next_response()) is None:
+                    received = await stream.receive_some()
+                    machine.get_buffer()[: len(received)] = received
+                    machine.bytes_received(len(received))
+                code = answer[1].responses[0].partition_responses[0].error_code  # type: ignore[attr-defined]
+                assert code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_a_refusal_with_acks_0_closes_the_connection(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        topic = await broker.named(TopicProduceData, "t", partition_data=[PartitionProduceData(records=batch(b"fine"))])
+        await broker.ask(ProduceRequest(acks=0, topic_data=[topic]), lane="acks0")
+        bad = await broker.named(TopicProduceData, "t", partition_data=[PartitionProduceData(records=b"garbage")])
+        await broker.ask(ProduceRequest(acks=0, topic_data=[bad]), lane="acks0")
+        with trio.fail_after(5):
+            while not broker.metrics.get_sample_value("kafka_server_socket_server_metrics_connection_broken_total"):
+                await trio.sleep(0)
+        assert headers_of(await broker.fetch("t", 0)) == [(0, 0)]
+
+
+async def test_idempotence(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        given = await broker.ask(InitProducerIdRequest(transactional_id=None))
+        assert (given.error_code, given.producer_epoch) == (0, 0)
+        producer: dict[str, int] = {"producer_id": given.producer_id, "producer_epoch": 0}
+        assert (await broker.produce("t", batch(b"a", b"b", **producer, base_sequence=0))).base_offset == 0
+        again = await broker.produce("t", batch(b"a", b"b", **producer, base_sequence=0))
+        assert (again.error_code, again.base_offset) == (0, 0)
+        lost = await broker.produce("t", batch(b"z", **producer, base_sequence=9))
+        assert lost.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await broker.fetch("t", 0)).high_watermark == 2
+        other = await broker.ask(InitProducerIdRequest(transactional_id=None))
+        assert other.producer_id != given.producer_id
+        refused = await broker.ask(InitProducerIdRequest(transactional_id="x"))
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_log_append_time(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", message_timestamp_type="LogAppendTime")
+        response = await broker.produce("t", batch(b"a", timestamp_ms=5))
+        assert response.log_append_time_ms == NOW_MS
+        data = await broker.fetch("t", 0)
+        header = read_header(data.records)  # type: ignore[arg-type]
+        assert (header.timestamp_type, header.max_timestamp) == (TimestampType.LOG_APPEND_TIME, NOW_MS)
+
+
+async def test_leader_epochs_fence(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        assert (await broker.fetch("t", 0, current_leader_epoch=0)).error_code == ErrorCode.NONE
+        newer = await broker.fetch("t", 0, current_leader_epoch=1)
+        assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    async with start() as broker:
+        older = await broker.fetch("t", 0, current_leader_epoch=0)
+        assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_fetch_sessions_are_refused(start: Start) -> None:
+    async with start() as broker:
+        assert (await broker.ask(FetchRequest(session_id=5))).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_hostile_bytes_leave_the_broker_alive(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        for hostile in (b"\xff" * 100, struct.pack(">ihhi", 20, 0, 7, 1) + b"\xff" * 12, b"GET / HTTP/1.1\r\n\r\n"):
+            stream = await trio.open_tcp_stream(broker.address.host, broker.address.port)
+            async with stream:
+                await stream.send_all(hostile)
+                with trio.fail_after(5):
+                    assert await stream.receive_some() == b""
+        assert (await broker.produce("t", batch(b"a"))).error_code == ErrorCode.NONE

@@ -1,0 +1,42 @@
+import pytest
+
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.replicas import log_config
+from pipeline.broker.topic_settings import readable_settings, topic_settings
+
+BROKER = BrokerConfig.from_settings(
+    {"broker.id": 1, "log.dirs": "/data", "zookeeper.connect": "z:1", "log.segment.bytes": 2048, "log.roll.ms": 7}
+)
+
+
+def test_the_broker_says_what_the_topic_does_not() -> None:
+    settings = topic_settings({"segment.ms": "9", "cleanup.policy": "compact,delete"}, BROKER)
+    assert settings.segment_bytes == 2048
+    assert settings.segment_ms == 9
+    assert settings.cleanup_policy == "compact,delete"
+    assert log_config(settings).segment_ms == 9
+    assert log_config(settings).flush_messages is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"segment.byte": "1"}, "Unknown topic config name: segment.byte; did you mean segment.bytes?"),
+        ({"unclean.leader.election.enable": "true"}, "Unknown topic config name"),
+        ({"segment.bytes": "much"}, "Invalid value much for configuration segment.bytes"),
+        ({"segment.bytes": None}, "segment.bytes"),
+        ({"cleanup.policy": "shred"}, "delete, compact"),
+        ({"compression.type": "rar"}, "compression.type"),
+        ({"message.timestamp.type": "Never"}, "message.timestamp.type"),
+        ({"min.insync.replicas": "0"}, "min.insync.replicas"),
+    ],
+)
+def test_a_wrong_setting_is_named(overrides: dict[str, str | None], message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        topic_settings(overrides, BROKER)
+
+
+def test_what_is_stored_is_read_as_far_as_possible() -> None:
+    settings, ignored = readable_settings({"segment.ms": "9", "flush.ms": "soon", "other": "1"}, BROKER)
+    assert settings.segment_ms == 9
+    assert ignored == ("flush.ms", "other")

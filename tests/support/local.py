@@ -23,6 +23,8 @@ class Local:
     zookeeper: str
     pids: dict[str, int]
     process: subprocess.Popen[bytes]
+    registry: str | None = None
+    """Its URL, with `--registry`."""
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def running_local(directory: Path, *options: str) -> Iterator[Local]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
     try:
         ready = json.loads(_first_line(process, directory / "local.log"))
-        yield Local(ready["bootstrap"], ready["zookeeper"], ready["pids"], process)
+        yield Local(ready["bootstrap"], ready["zookeeper"], ready["pids"], process, ready.get("registry"))
     finally:
         process.send_signal(signal.SIGTERM)
         try:

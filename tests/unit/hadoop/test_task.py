@@ -104,6 +104,9 @@ class Load:
         return Path(self.root, "t", file.path)
 
     def avro(self, file):
+        if self.spec.codec == "zstandard":  # which fastavro reads with a further library only
+            with avro.datafile.DataFileReader(self.path(file).open("rb"), avro.io.DatumReader()) as reader:
+                return list(reader)
         with self.path(file).open("rb") as stream:
             return list(fastavro.reader(stream))
 

@@ -1,0 +1,204 @@
+"""Loads by a real Spark from a real broker: what arrives, what the manifests say, what goes wrong by name."""
+
+import io
+import json
+import threading
+import time
+from pathlib import Path
+
+import fastavro
+import httpx
+import pytest
+
+from pipeline.errors import ConfigurationError
+from pipeline.hadoop import load as load_module
+from pipeline.hadoop.commit import CommitConflictError
+from pipeline.hadoop.filesystem import LocalFileSystem
+from pipeline.hadoop.load import BadRecordError, LoadConfig, LoadError, run_load
+from pipeline.hadoop.manifest import committed_counts, committed_files
+from pipeline.hadoop.plan import DataLossError
+from tests.support.load_topic import FIRST_MS, LoadedTopic
+from tests.support.local import running_local
+
+EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [{"name": "page", "type": "string"}, {"name": "status", "type": ["null", "int"], "default": None}],
+}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    with running_local(tmp_path_factory.mktemp("local"), "--registry") as running:
+        yield running
+
+
+@pytest.fixture
+def topic(local, tmp_path):
+    return LoadedTopic(local.bootstrap, tmp_path.as_uri())
+
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def load(spark, topic, **settings):
+    return run_load(spark, LoadConfig.from_settings(topic.settings(**settings)), clock=now_ms)
+
+
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+def test_each_load_takes_what_is_new(spark, topic, file_format):
+    topic.produce(3000)
+    first = load(spark, topic, format=file_format)
+    assert (first.committed, first.records) == (True, 3000)
+    assert topic.check_exact() == 3000
+    nothing = load(spark, topic, format=file_format)
+    assert not nothing.committed
+    topic.produce(500)
+    assert load(spark, topic, format=file_format).records == 500
+    assert topic.check_exact() == 3500
+    assert [manifest.sequence for manifest in topic.manifests()] == [1, 2]
+    assert topic.files_on_disk() == first.files + len(topic.manifests()[1].files)
+    assert not list(Path(f"{topic.root.removeprefix('file://')}/{topic.name}/_runs").iterdir())
+
+
+def test_spark_reads_brokers_directly(spark, topic):
+    topic.produce(2500)
+    source = spark.read.format("pipeline").option("kafka.bootstrap.servers", topic.bootstrap)
+    rows = source.option("subscribe", topic.name).option("maxRecordsPerTask", "100").load()
+    assert rows.selectExpr("count(distinct cast(value as string))", "min(timestamp)").collect()[0][0] == 2500
+    partial = source.option("startingOffsets", json.dumps({topic.name: {"1": 3}}))
+    rows = partial.option("endingOffsets", json.dumps({topic.name: {"1": 7}})).load()
+    assert [(row.partition, row.offset) for row in rows.collect()] == [(1, 3), (1, 4), (1, 5), (1, 6)]
+    with pytest.raises(Exception, match="does not hold these offsets"):
+        partial.option("endingOffsets", json.dumps({topic.name: {"1": 10**6}})).load().count()
+
+
+def test_a_stream_reads_what_comes(spark, topic, tmp_path):
+    topic.produce(300)
+    rows = spark.readStream.format("pipeline").option("kafka.bootstrap.servers", topic.bootstrap)
+    numbers = rows.option("subscribe", topic.name).load().selectExpr("cast(value as string) as number")
+    for _ in range(2):
+        query = (
+            numbers.writeStream.format("parquet")
+            .option("path", f"{tmp_path}/stream")
+            .option("checkpointLocation", f"{tmp_path}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        found = [int(row.number) for row in spark.read.parquet(f"{tmp_path}/stream").collect()]
+        assert sorted(found) == list(range(topic.produced))
+        topic.produce(200)
+
+
+@pytest.fixture(scope="module")
+def event_schema_id(local):
+    answer = httpx.post(f"{local.registry}/subjects/events-value/versions", json={"schema": json.dumps(EVENT)})
+    return answer.raise_for_status().json()["id"]
+
+
+def event(schema_id, number):
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(EVENT), {"page": f"/{number}", "status": number % 7})
+    return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
+
+
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+def test_datums_by_the_registry_and_bad_ones_in_quarantine(spark, local, topic, event_schema_id, file_format):
+    topic.produce(200, lambda number: event(event_schema_id, number) if number != 77 else b"no datum")
+    settings = {"value.format": "avro", "schema.registry.url": local.registry, "format": file_format}
+    with pytest.raises(BadRecordError, match=f"{topic.name}-\\d offset \\d+: the value does not begin"):
+        load(spark, topic, **settings)
+    assert topic.manifests() == []
+    assert topic.files_on_disk() == 0
+    result = load(spark, topic, **settings, **{"on.bad.record": "quarantine"})
+    assert (result.records, result.quarantined) == (199, 1)
+    pages = {row["page"] if file_format == "parquet" else row["value"]["page"] for row in topic.rows()}
+    assert pages == {f"/{number}" for number in range(200) if number != 77}
+    (aside,) = committed_files(topic.manifests(), quarantined=True)
+    assert aside.path.startswith("quarantine/")
+    assert sum(count.records for count in committed_counts(topic.manifests())) == 200
+
+
+class PausedFileSystem(LocalFileSystem):
+    """Waits before it commits."""
+
+    def __init__(self):
+        self.ready, self.go_on = threading.Event(), threading.Event()
+
+    def rename_exclusive(self, source, target):
+        self.ready.set()
+        assert self.go_on.wait(60)
+        super().rename_exclusive(source, target)
+
+
+def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch):
+    topic.produce(1000)
+    paused = PausedFileSystem()
+    real = load_module.open_filesystem
+    outcome = []
+
+    def lose():
+        try:
+            load(spark, topic)
+        except CommitConflictError as error:
+            outcome.append(error)
+
+    monkeypatch.setattr(load_module, "open_filesystem", lambda url: (paused, real(url)[1]))
+    loser = threading.Thread(target=lose)
+    loser.start()
+    assert paused.ready.wait(60)
+    monkeypatch.setattr(load_module, "open_filesystem", real)
+    topic.produce(100)
+    winner = load(spark, topic)
+    paused.go_on.set()
+    loser.join()
+    assert [error.winner for error in outcome] == [winner.manifest.run_id]
+    assert topic.check_exact() == winner.records == 1100
+    assert topic.files_on_disk() == winner.files
+
+
+def test_a_job_that_fails_leaves_nothing(spark, topic):
+    topic.produce(10)
+    settings = {"value.format": "avro", "schema.registry.url": "ftp://nowhere"}
+    topic.produce(10, lambda number: event(1, number))
+    with pytest.raises(LoadError, match=r"schema\.registry\.url"):
+        load(spark, topic, **settings, **{"on.bad.record": "quarantine"})
+    assert topic.manifests() == []
+    assert topic.files_on_disk() == 0
+
+
+def test_a_topic_made_anew_is_refused(spark, local, topic):
+    from confluent_kafka.admin import AdminClient
+
+    topic.produce(100)
+    load(spark, topic)
+    admin = AdminClient({"bootstrap.servers": local.bootstrap})
+    admin.delete_topics([topic.name])[topic.name].result(20)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            again = LoadedTopic(local.bootstrap, topic.root, topic.name)
+            break
+        except Exception:
+            assert time.monotonic() < deadline
+    again.produce(300)
+    with pytest.raises(DataLossError, match="created again"):
+        load(spark, again)
+
+
+def test_a_load_may_begin_at_a_point_in_time(spark, topic):
+    topic.produce(3000)
+    start = FIRST_MS + 15 * 60_000
+    load(spark, topic, **{"start.timestamp.ms": start})
+    assert sorted(int(row["value"]) for row in topic.rows()) == list(range(1500, 3000))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("format", "orc"), ("window.ms", 1), ("value.format", "avro"), ("colour", "red"), ("root", "data")],
+)
+def test_wrong_settings_are_named(spark, topic, setting, value):
+    with pytest.raises(ConfigurationError, match=setting if setting != "value.format" else "schema.registry.url"):
+        load(spark, topic, **{setting: value})

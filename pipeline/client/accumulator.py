@@ -98,26 +98,27 @@ class Accumulator:
         headers: Sequence[Header],
         timestamp_ms: int,
         charge: int,
-        now_ms: int,
-    ) -> ProducerBatch:
-        """Add a record that `has_room`; it is the last of the returned batch."""
-        window = None if self._window_ms is None else timestamp_ms // self._window_ms
+    ) -> ProducerBatch | None:
+        """Add a record that `has_room` to the partition's open batch, as its last. None if that takes no more."""
         queue = self._waiting.get(topic_partition)
-        if queue is not None:
-            batch = queue.batches[-1]
-            if not batch.closed:
-                if batch.window == window and batch.builder.append(key, value, headers, timestamp_ms):
-                    batch.charged_bytes += charge
-                    batch.record_count += 1
-                    self.used_bytes += charge
-                    return batch
-                batch.closed = True
-        return self._append_to_new(topic_partition, window, key, value, headers, timestamp_ms, charge, now_ms)
+        if queue is None:
+            return None
+        batch = queue.batches[-1]
+        if batch.closed:
+            return None
+        if (
+            self._window_ms is not None and batch.window != timestamp_ms // self._window_ms
+        ) or not batch.builder.append(key, value, headers, timestamp_ms):
+            batch.closed = True
+            return None
+        batch.charged_bytes += charge
+        batch.record_count += 1
+        self.used_bytes += charge
+        return batch
 
-    def _append_to_new(
+    def append_to_new(
         self,
         topic_partition: TopicPartition,
-        window: int | None,
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[Header],
@@ -125,6 +126,8 @@ class Accumulator:
         charge: int,
         now_ms: int,
     ) -> ProducerBatch:
+        """Begin a batch with a record that `has_room` and that no open batch took."""
+        window = None if self._window_ms is None else timestamp_ms // self._window_ms
         batch = ProducerBatch(topic_partition, self._new_builder(), created_ms=now_ms, window=window)
         if not batch.builder.append(key, value, headers, timestamp_ms):
             raise ValueError(f"{topic_partition}: a record of {charge} bytes does not fit into an empty batch")
@@ -134,6 +137,8 @@ class Accumulator:
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = _PartitionQueue()
+        if queue.batches:
+            queue.batches[-1].closed = True
         queue.batches.append(batch)
         self._waiting[topic_partition] = queue
         return batch

@@ -51,6 +51,7 @@ class Cluster:
         self._last_refreshed = 0
         self._refresh_wanted = trio.Event()
         self._view_replaced = trio.Event()
+        self._failed_at: dict[HostPort, float] = {}
 
     def track(self, topics: Iterable[str]) -> None:
         """Have these topics in every further metadata refresh."""
@@ -129,16 +130,18 @@ class Cluster:
         """Send to the first broker that answers: a known one, else one that discovery gives. Raises NetworkError."""
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
         failures = 0
+        last_error: Exception | None = None
         while True:
-            last_error: Exception | None = None
-            for address in await self._candidates():
-                attempt_s = min(self.config.request_timeout_ms / 1000, deadline - trio.current_time())
-                if attempt_s <= 0:
-                    break
-                try:
-                    return await self._pool.request(address, message, timeout_s=attempt_s)
-                except UNREACHABLE as error:
-                    last_error = error
+            for addresses in (self._known, self._discovered):
+                for address in await addresses():
+                    attempt_s = min(self.config.request_timeout_ms / 1000, deadline - trio.current_time())
+                    if attempt_s <= 0:
+                        break
+                    try:
+                        return await self._pool.request(address, message, timeout_s=attempt_s)
+                    except UNREACHABLE as error:
+                        self._failed_at[address] = trio.current_time()
+                        last_error = error
             failures += 1
             if not await self.back_off(failures, deadline):
                 raise NetworkError(f"no broker of the cluster answers, last error: {last_error}") from last_error
@@ -184,14 +187,21 @@ class Cluster:
             raise NetworkError(f"broker {broker} is not registered")
         return endpoint.address
 
-    async def _candidates(self) -> list[HostPort]:
-        """Known brokers first, those of discovery after them (KIP-899)."""
-        candidates = dict.fromkeys(broker.address for broker in self.view.brokers.values())
+    async def _known(self) -> list[HostPort]:
+        """Brokers of the view, those that failed lately last."""
+        return sorted(
+            (broker.address for broker in self.view.brokers.values()),
+            key=lambda address: self._failed_at.get(address, 0),
+        )
+
+    async def _discovered(self) -> list[HostPort]:
+        """Brokers the view does not have, for a start and for when all that it has are gone (KIP-899)."""
+        known = {broker.address for broker in self.view.brokers.values()}
         try:
-            candidates.update(dict.fromkeys(await self._discover()))
+            return [address for address in await self._discover() if address not in known]
         except CoordinationError as error:
             log.warning("discovery_failed", error=str(error))
-        return list(candidates)
+            return []
 
     def _api_timeout_s(self, timeout_s: float | None) -> float:
         return self.config.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s

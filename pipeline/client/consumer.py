@@ -10,8 +10,8 @@ import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Self
+from operator import attrgetter
+from typing import NamedTuple, Self
 
 import structlog
 import trio
@@ -44,6 +44,8 @@ log = structlog.get_logger()
 FETCH_LANE = "fetch"
 POLL_TIMEOUT_S = 1.0
 
+_RECORD_FIELDS = attrgetter("offset", "timestamp_ms", "key", "value", "headers")
+
 
 Taken = list[tuple[FetchState, FetchedBatches]]
 """What one poll takes out of the buffer, in order."""
@@ -70,9 +72,8 @@ class PartitionFetchError(PipelineError):
         self.cause = cause
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRecord:
-    """One record and where it comes from."""
+class ConsumerRecord(NamedTuple):
+    """One record and where it comes from. A tuple, because these are made by the million."""
 
     topic_partition: TopicPartition
     offset: int
@@ -95,6 +96,7 @@ class Consumer:
         self._fetching: set[BrokerId] = set()
         self._changed = trio.Event()
         self._arrived = trio.Event()
+        self._changes = 0
         self._records = _RecordIterator(self._take, self._open)
 
     @property
@@ -156,20 +158,19 @@ class Consumer:
 
     def _open(self, taken: Taken) -> Iterator[ConsumerRecord]:
         for state, batches in taken:
-            for record in iterate_records(batches.data):
-                if not self._is_current(state):
+            position, topic_partition = batches.position, state.topic_partition
+            if not self._is_current(state):
+                continue
+            changes = self._changes
+            for offset, timestamp_ms, key, value, headers in map(_RECORD_FIELDS, iterate_records(batches.data)):
+                if offset < position:
+                    continue
+                state.position = offset + 1
+                yield ConsumerRecord(topic_partition, offset, timestamp_ms, key, value, headers)
+                if changes != self._changes and not self._is_current(state):
                     break
-                if record.offset >= batches.position:
-                    state.position = record.offset + 1
-                    yield ConsumerRecord(
-                        state.topic_partition,
-                        record.offset,
-                        record.timestamp_ms,
-                        record.key,
-                        record.value,
-                        record.headers,
-                    )
-            state.position = batches.next_offset
+            else:
+                state.position = batches.next_offset
 
     async def _take(self, timeout_s: float) -> Taken:
         await trio.lowlevel.checkpoint()
@@ -187,6 +188,7 @@ class Consumer:
 
     def _forget_stale(self) -> None:
         """Drop what was fetched for, or went wrong with, partitions that were removed or sought since."""
+        self._changes += 1
         kept = [entry for entry in self._ready if self._is_current(entry[1])]
         if len(kept) != len(self._ready):
             self._ready = deque(kept)
@@ -267,10 +269,7 @@ class Consumer:
                 failures = 0
             except PipelineError as error:
                 failures += 1
-                log.warning("fetch_failed", broker=broker, error=str(error))
-                self._cluster.refresh_soon()
-                for state in due:
-                    self._postpone(state, failures)
+                self._fail_request(broker, due, error, failures)
         self._fetching.discard(broker)
         self._notify_change()
 
@@ -305,6 +304,18 @@ class Consumer:
             else:
                 state.high_watermark = data.high_watermark if outcome.error is None else state.high_watermark
                 self._apply(broker, state, outcome)
+
+    def _fail_request(
+        self, broker: BrokerId, states: Sequence[FetchState], error: PipelineError, failures: int
+    ) -> None:
+        """Try again later, or tell the caller, if the broker will never answer such a request."""
+        log.warning("fetch_failed", broker=broker, error=str(error))
+        self._cluster.refresh_soon()
+        for state in states:
+            if isinstance(error, KafkaError) and not error.retriable:
+                self._park(state, error)
+            else:
+                self._postpone(state, failures)
 
     def _apply(self, broker: BrokerId, state: FetchState, outcome: FetchOutcome) -> None:
         if outcome.batches is not None:

@@ -1,7 +1,7 @@
 """The producer: records in, batches out, one delivery for each record.
 
-`send` is the hot path: it appends to a batch in memory and gives way to other tasks only when a batch has filled up, a
-topic is new or the memory is full; it is no checkpoint otherwise. `sender.py` does the rest.
+`send` is the hot path: it appends to a batch in memory and gives way to other tasks only when a batch begins, after
+`FAIR_SHARE_RECORDS`, when a topic is new or the memory is full; else it is no checkpoint. `sender.py` does the rest.
 
 Invariants: records that one task sends to one partition arrive in that order; with idempotence (the default) each is
 there exactly once, whatever breaks, unless its delivery says that it failed.
@@ -22,11 +22,13 @@ from pipeline.client.delivery import Delivery, wait_for_outcome
 from pipeline.client.metadata import ClusterView, TopicView
 from pipeline.client.partitioner import next_sticky_partition, partition_for_key
 from pipeline.client.sender import Sender, now_ms
-from pipeline.errors import DeadlineExceededError
+from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import HEADER_SIZE
 from pipeline.records.builder import BatchBuilder, Header
+
+FAIR_SHARE_RECORDS = 256
 
 
 class _Route:
@@ -64,6 +66,8 @@ class Producer:
         self._routes: dict[str, _Route] = {}
         self._memory_turn = trio.StrictFIFOLock()
         self._max_charge = min(config.buffer_memory, config.max_request_size) - HEADER_SIZE
+        self._unshared_records = 0
+        self._closed = False
 
     async def send(
         self,
@@ -84,7 +88,7 @@ class Producer:
         full for `max_block_ms`: the brokers take records in more slowly than they are sent.
         """
         route = self._routes.get(topic)
-        if route is None or route.view is not self._cluster.view:
+        if route is None or route.view is not self._cluster.view or self._closed:
             route = await self._route(topic)
         if self._config.record_headers:
             headers = (*headers, *self._config.record_headers) if headers else self._config.record_headers
@@ -98,16 +102,20 @@ class Producer:
             partition = self._sticky(route, charge) if key is None else partition_for_key(key, len(route.partitions))
         elif not 0 <= partition < len(route.partitions):
             route = await self._grown_route(topic, partition)
-        batch = self._accumulator.append(
-            route.partitions[partition], key, value, headers, timestamp_ms, charge, now_ms()
-        )
+        target = route.partitions[partition]
+        batch = self._accumulator.append(target, key, value, headers, timestamp_ms, charge)
+        if batch is None:
+            batch = self._accumulator.append_to_new(target, key, value, headers, timestamp_ms, charge, now_ms())
+            self._sender.wake()
+            self._unshared_records = FAIR_SHARE_RECORDS
         if is_sticky:
             route.sticky_batch = batch
         index = batch.record_count - 1
         if callback is not None:
             batch.add_callback(index, timestamp_ms, callback)
-        if index == 0:
-            self._sender.wake()
+        self._unshared_records += 1
+        if self._unshared_records > FAIR_SHARE_RECORDS:
+            self._unshared_records = 0
             await trio.lowlevel.checkpoint()
         return Delivery(batch, index, timestamp_ms)
 
@@ -125,6 +133,11 @@ class Producer:
         if failure is not None:
             raise failure
 
+    def close(self) -> None:
+        """Take no more records, and give up those that were not sent."""
+        self._closed = True
+        self._sender.abandon_all()
+
     def _sticky(self, route: _Route, charge: int) -> int:
         """The partition of the batch that fills up now, or another one if it has gone or is full."""
         batch = route.sticky_batch
@@ -140,6 +153,8 @@ class Producer:
 
     async def _route(self, name: str) -> _Route:
         """The route as of the newest view. Waits for the metadata of a topic that is not known."""
+        if self._closed:
+            raise PipelineError("the producer is closed: its block has ended")
         route = self._routes.get(name)
         topic = self._cluster.view.topics.get(name)
         if topic is None or (route is None and not topic.led_partitions):
@@ -208,4 +223,4 @@ async def open_producer(
             yield producer
             await producer.flush()
     finally:
-        sender.abandon_all()
+        producer.close()

@@ -108,7 +108,7 @@ async def test_topics_are_made_grown_described_and_removed(cluster):
     assert [len(records) for records in found.values()] == [0, 1, 1]
     await delete_topics(cluster, ["admin"])
     with trio.fail_after(DEADLINE_S):
-        while "admin" in await list_topics(cluster):
+        while "admin" in await list_topics(cluster):  # noqa: ASYNC110
             await trio.sleep(0.05)
     with pytest.raises(KafkaError) as caught:
         await delete_topics(cluster, ["admin"])

@@ -1,4 +1,4 @@
-"""The only broker is killed, again and again, under a producer and a consumer: nothing acknowledged is lost or doubled."""
+"""The only broker is killed, again and again, under a producer and a consumer: nothing is lost, nothing doubled."""
 
 import json
 import os

@@ -39,7 +39,16 @@ def accumulator(*, window_ms: int | None = None, idempotent: bool = True, linger
 def add(
     memory: Accumulator, value: bytes, *, partition: int = 0, timestamp_ms: int = 0, now_ms: int = 0
 ) -> ProducerBatch:
-    return memory.append(PARTITIONS[partition], None, value, (), timestamp_ms, record_charge(None, value, ()), now_ms)
+    return append(memory, PARTITIONS[partition], value, timestamp_ms, now_ms)
+
+
+def append(
+    memory: Accumulator, partition: TopicPartition, value: bytes, timestamp_ms: int, now_ms: int
+) -> ProducerBatch:
+    charge = record_charge(None, value, ())
+    return memory.append(partition, None, value, (), timestamp_ms, charge) or memory.append_to_new(
+        partition, None, value, (), timestamp_ms, charge, now_ms
+    )
 
 
 def drain(memory: Accumulator, now_ms: int, *, pressed: bool = False) -> list[ProducerBatch]:
@@ -253,7 +262,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         value = b"%010d" % self.next_value + b"x" * (size - 10)
         charge = record_charge(None, value, ())
         if self.memory.has_room(charge):
-            self.memory.append(partition, None, value, (), timestamp_ms, charge, self.now_ms)
+            append(self.memory, partition, value, timestamp_ms, self.now_ms)
             self.accepted[partition].append(self.next_value)
             self.next_value += 1
 

@@ -5,7 +5,7 @@ import trio
 
 from pipeline.client.batches import DeliveredBatch, DeliveryError, RecordMetadata
 from pipeline.client.config import Acks
-from pipeline.errors import DeadlineExceededError, NetworkError
+from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import iterate_headers
@@ -264,6 +264,8 @@ async def test_an_aborted_block_gives_up_what_was_not_sent(scripted, connect, pr
                 await producer.send("t", b"x", callback=lambda found, error: told.append(error))
                 raise ZeroDivisionError
         assert "the producer was closed" in str(told[0])
+        with pytest.raises(PipelineError, match="the producer is closed"):
+            await producer.send("t", b"y")
 
 
 async def test_sequences_are_gapless(scripted, connect, produce):

@@ -126,7 +126,8 @@ async def _serve(
     try:
         async with trio.open_nursery() as nursery:
             try:
-                http_address = await nursery.start(serve_http, application, config.http_listen)
+                with unwrapped_errors():
+                    http_address = await nursery.start(serve_http, application, config.http_listen)
             except OSError as error:
                 raise ConfigurationError("http.listen", f"cannot listen on {config.http_listen}: {error}") from error
             await nursery.start(server.serve, listeners)

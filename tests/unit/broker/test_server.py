@@ -1,0 +1,232 @@
+import gc
+import json
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from pipeline.coordination.znodes import BrokerRegistration, PartitionState, broker_path, partition_state_path
+from pipeline.errors import ConfigurationError
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
+from pipeline.protocol.messages.metadata import MetadataRequest
+from pipeline.testing.faulty_files import FaultyFiles
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.unit.broker.conftest import Broker, Start, batch
+
+
+async def until_ready(broker: Broker, condition: Callable[[Any], bool]) -> Any:
+    with trio.fail_after(10):
+        while not condition(response := await broker.ask(MetadataRequest(topics=None))):
+            await trio.lowlevel.checkpoint()
+        return response
+
+
+async def test_it_registers_with_the_address_that_clients_reach(start: Start) -> None:
+    async with start(7, broker_rack="r") as broker:
+        found = await broker.zookeeper.get(broker_path(BrokerId(7)))
+        endpoint = BrokerRegistration.decode(BrokerId(7), found.data).endpoint()
+        assert endpoint is not None
+        assert (endpoint.address, endpoint.rack) == (broker.address, "r")
+
+
+async def test_a_broker_id_that_is_taken_is_refused_and_its_owner_named(start: Start, tmp_path: Any) -> None:
+    async with start(1) as broker:
+        with pytest.raises(ConfigurationError) as raised:
+            async with start(1, log_dirs=str(tmp_path / "other")):
+                pass
+        assert raised.value.key == "broker.id"
+        assert f"registered already by the broker at {broker.address}" in raised.value.reason
+        assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("setting", ["listeners", "http_listen", "log_dirs"])
+async def test_what_is_in_use_is_named(start: Start, setting: str) -> None:
+    async with start(1) as broker:
+        taken = {
+            "listeners": f"PLAINTEXT://{broker.address}",
+            "http_listen": str(broker.handle.http_address),
+            "log_dirs": str(broker.handle.replicas._directory.path),
+        }
+        with pytest.raises(ConfigurationError) as raised:
+            async with start(2, **{setting: taken[setting]}):
+                pass
+        assert raised.value.key == setting.replace("_", ".")
+        del raised
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            gc.collect()  # Hypercorn leaves the socket that it could not bind to the garbage collector
+
+
+async def test_a_restart_keeps_data_and_raises_the_epoch(start: Start, tmp_path: Any) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a", b"b"))
+    assert (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
+    async with start() as broker:
+        assert ("loaded", TopicPartition("t", 0), (0, 2, 2)) in broker.observed.events
+        data = await broker.fetch("t", 0)
+        assert data.high_watermark == 2
+        stored = await broker.zookeeper.get(partition_state_path("t", 0))
+        state = PartitionState.decode("t", 0, stored.data)
+        assert (state.leader, state.leader_epoch, state.isr) == (1, 1, (1,))
+        assert (await broker.produce("t", batch(b"c"))).base_offset == 2
+
+
+async def test_brokers_share_a_cluster(start: Start) -> None:
+    async with start(1) as first, start(2) as second:
+        await until_ready(first, lambda response: len(response.brokers) == 2)
+        await first.create("t", 4)
+        response = await until_ready(
+            second, lambda found: found.topics and all(p.leader_id > 0 for p in found.topics[0].partitions)
+        )
+        leaders = [partition.leader_id for partition in response.topics[0].partitions]
+        assert sorted(leaders) == [1, 1, 2, 2]
+        here, there = leaders.index(1), leaders.index(2)
+        assert (await first.produce("t", batch(b"a"), partition=here)).error_code == ErrorCode.NONE
+        wrong = await first.produce("t", batch(b"a"), partition=there)
+        assert wrong.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await second.produce("t", batch(b"a"), partition=there)).error_code == ErrorCode.NONE
+        wanted = CreatableTopic(name="replicated", num_partitions=1, replication_factor=2)
+        refused = (await first.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=5000))).topics[0]
+        assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert "do not replicate yet" in refused.error_message
+        ids = [
+            (await broker.ask(InitProducerIdRequest(transactional_id=None))).producer_id for broker in (first, second)
+        ]
+        assert ids[0] // 1000 != ids[1] // 1000
+
+
+async def test_the_partitions_of_a_broker_that_left_have_no_leader(start: Start) -> None:
+    async with start(1) as first:
+        async with start(2) as second:
+            await until_ready(second, lambda response: len(response.brokers) == 2)
+            await second.create("t", 2)
+            await until_ready(first, lambda response: bool(response.topics))
+        response = await until_ready(first, lambda response: len(response.brokers) == 1)
+        assert sorted(partition.leader_id for partition in response.topics[0].partitions) == [-1, 1]
+        gone = next(partition for partition in response.topics[0].partitions if partition.leader_id == -1)
+        assert (gone.error_code, gone.offline_replicas) == (ErrorCode.LEADER_NOT_AVAILABLE, (2,))
+
+
+async def test_it_serves_on_without_zookeeper_and_registers_again_after_expiry(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with start() as broker, zookeeper_twin.open() as other:
+        await broker.create("t")
+        zookeeper_twin.stop()
+        assert (await broker.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+        assert (await broker.fetch("t", 0)).high_watermark == 1
+        wanted = CreatableTopic(name="later", num_partitions=1, replication_factor=1)
+        refused = (await broker.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=50))).topics[0]
+        assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
+        zookeeper_twin.start()
+        await broker.create("later")
+        zookeeper_twin.expire(broker.zookeeper)
+        assert (await broker.produce("t", batch(b"b"))).error_code == ErrorCode.NONE
+        with trio.fail_after(10):
+            while await other.exists(broker_path(BrokerId(1))) is None:
+                await trio.lowlevel.checkpoint()
+        await until_ready(broker, lambda response: len(response.brokers) == 1)
+
+
+async def test_a_failed_sync_takes_its_partition_offline_alone(start: Start) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    async with start(files=files) as broker:
+        await broker.create("synced", flush_messages="1")
+        await broker.create("other")
+        assert (await broker.produce("synced", batch(b"a"))).error_code == ErrorCode.NONE
+        partition = broker.handle.replicas.partitions[TopicPartition("synced", 0)]
+        assert partition.log.recovery_point == 1
+        assert broker.handle.health() is None
+        files.fail_sync_in = 1
+        assert (await broker.produce("synced", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert partition.high_watermark == 1
+        assert (await broker.produce("synced", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await broker.fetch("synced", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await broker.produce("other", batch(b"a"))).error_code == ErrorCode.NONE
+        health = broker.handle.health()
+        assert health is not None
+        assert "synced-0" in health
+        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
+            answer = await http.get("/healthz")
+            assert answer.status_code == 503
+            assert "synced-0" in answer.json()["reason"]
+        value = broker.metrics.get_sample_value("kafka_server_replicamanager_offlinereplicacount")
+        assert value == 1
+
+
+async def test_a_full_disk_refuses_appends_and_recovers(start: Start) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    async with start(files=files) as broker:
+        await broker.create("t")
+        assert (await broker.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+        files.capacity_bytes = files.used_bytes + 10
+        assert (await broker.produce("t", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.handle.health() is not None
+        assert (await broker.fetch("t", 0)).high_watermark == 1
+        files.capacity_bytes = None
+        assert (await broker.produce("t", batch(b"b"))).base_offset == 1
+        assert broker.handle.health() is None
+
+
+async def test_many_producers_share_a_flush(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", flush_messages="1")
+
+        async def produce(number: int) -> None:
+            result = await broker.produce("t", batch(b"x"))
+            assert result.error_code == ErrorCode.NONE
+            partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
+            assert partition.log.recovery_point > result.base_offset
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(produce, number)
+        assert (await broker.fetch("t", 0)).high_watermark == 20
+
+
+async def test_metrics_and_health_over_http(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a", b"b"))
+        await broker.fetch("t", 0)
+        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
+            assert (await http.get("/healthz")).json() == {"status": "ok"}
+            text = (await http.get("/metrics")).text
+        for line in (
+            'kafka_server_brokertopicmetrics_messagesin_total{topic="t"} 2.0',
+            'kafka_network_requestmetrics_requests_total{request="Produce"} 1.0',
+            'kafka_log_log_logendoffset{partition="0",topic="t"} 2.0',
+            "kafka_server_replicamanager_leadercount 1.0",
+        ):
+            assert line in text
+
+
+async def test_logs_of_unknown_topics_are_left_alone(start: Start, zookeeper_twin: MemoryZooKeeper) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a"))
+        directory = broker.handle.replicas.partitions[TopicPartition("t", 0)].log.directory
+    async with zookeeper_twin.open() as client:
+        for path in ("/brokers/topics/t/partitions/0/state", "/brokers/topics/t/partitions/0"):
+            await client.delete(path)
+        await client.delete("/brokers/topics/t/partitions")
+        await client.delete("/brokers/topics/t")
+    async with start() as broker:
+        assert directory.exists()
+        assert not (await broker.ask(MetadataRequest(topics=None))).topics
+
+
+async def test_a_znode_that_cannot_be_read_harms_no_other(start: Start) -> None:
+    async with start() as broker:
+        await broker.zookeeper.create("/brokers/topics/bad", b"{")
+        await broker.zookeeper.create("/brokers/ids/99", json.dumps({"version": 1}).encode())
+        await broker.create("good")
+        assert (await broker.produce("good", batch(b"a"))).error_code == ErrorCode.NONE

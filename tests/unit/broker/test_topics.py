@@ -1,0 +1,256 @@
+import uuid
+from typing import Any
+
+import pytest
+
+from pipeline.coordination.znodes import (
+    TopicAssignment,
+    TopicConfig,
+    partition_state_path,
+    topic_config_path,
+    topic_path,
+)
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.api_versions import ApiVersionsRequest
+from pipeline.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from pipeline.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
+
+
+async def create(broker: Broker, *topics: CreatableTopic, validate_only: bool = False) -> list[Any]:
+    request = CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=validate_only)
+    return list((await broker.ask(request)).topics)
+
+
+async def describe(broker: Broker, *names: str) -> list[Any]:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+    return list((await broker.ask(request)).topics)
+
+
+def topic(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> CreatableTopic:
+    return CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **more)
+
+
+async def test_a_created_topic_is_in_zookeeper_as_kafka_writes_it_and_usable_at_once(start: Start) -> None:
+    async with start() as broker:
+        (result,) = await create(
+            broker, topic("t", 2, configs=[CreatableTopicConfig(name="segment.bytes", value="4096")])
+        )
+        assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 2, 1)
+        stored = TopicAssignment.decode("t", (await broker.zookeeper.get(topic_path("t"))).data)
+        assert stored.topic_id == result.topic_id
+        assert stored.partitions == {0: (1,), 1: (1,)}
+        config = TopicConfig.decode("t", (await broker.zookeeper.get(topic_config_path("t"))).data)
+        assert config.settings == {"segment.bytes": "4096"}
+        assert await broker.zookeeper.exists(partition_state_path("t", 1)) is not None
+        (described,) = await describe(broker, "t")
+        assert described.topic_id == result.topic_id
+        assert [partition.leader_id for partition in described.partitions] == [1, 1]
+        assert broker.handle.replicas.partitions[TopicPartition("t", 0)].log.config.segment_bytes == 4096
+        assert (await broker.produce("t", batch(b"a"), partition=1)).error_code == ErrorCode.NONE
+
+
+async def test_refused_topics(start: Start) -> None:
+    async with start() as broker:
+        results = await create(
+            broker,
+            topic("good"),
+            topic("twice"),
+            topic("twice"),
+            topic("a b"),
+            topic("three", factor=3),
+            topic("config", configs=[CreatableTopicConfig(name="segment.byte", value="1")]),
+            topic("defaults", -1, -1),
+        )
+        codes = [result.error_code for result in results]
+        assert codes == [0, 42, 42, 17, 38, 40, 0]
+        assert "larger than available brokers: 1" in results[4].error_message
+        assert "segment.byte" in results[5].error_message
+        assert [result.error_code for result in await create(broker, topic("good"))] == [36]
+
+
+async def test_validate_only_makes_nothing(start: Start) -> None:
+    async with start() as broker:
+        (result,) = await create(broker, topic("t", 3), validate_only=True)
+        assert (result.error_code, result.num_partitions) == (0, 3)
+        assert [described.error_code for described in await describe(broker, "t")] == [3]
+
+
+async def test_metadata(start: Start) -> None:
+    async with start(broker_rack="r1") as broker:
+        await broker.create("b")
+        await broker.create("a", 2)
+        everything = await broker.ask(MetadataRequest(topics=None))
+        assert [found.name for found in everything.topics] == ["a", "b"]
+        (node,) = everything.brokers
+        assert (node.node_id, node.host, node.port, node.rack) == (1, "127.0.0.1", broker.address.port, "r1")
+        assert everything.controller_id == 1
+        assert len(everything.cluster_id) == 22
+        assert not (await broker.ask(MetadataRequest(topics=[]))).topics
+        unknown, illegal = await describe(broker, "nowhere", "a b")
+        assert (unknown.error_code, illegal.error_code) == (3, 17)
+        by_id = await broker.ask(
+            MetadataRequest(topics=[MetadataRequestTopic(topic_id=everything.topics[0].topic_id, name=None)])
+        )
+        assert by_id.topics[0].name == "a"
+        missing = uuid.UUID(int=5)
+        by_id = await broker.ask(MetadataRequest(topics=[MetadataRequestTopic(topic_id=missing, name=None)]))
+        assert (by_id.topics[0].error_code, by_id.topics[0].topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, missing)
+
+
+async def test_topics_are_made_on_asking_only_if_both_sides_want_it(start: Start) -> None:
+    async with start() as broker:
+        assert [found.error_code for found in await describe(broker, "t")] == [3]
+    async with start(auto_create_topics_enable=True, num_partitions=3) as broker:
+        names = [MetadataRequestTopic(name=name) for name in ("t", "a b")]
+        unwanted = await broker.ask(MetadataRequest(topics=names, allow_auto_topic_creation=False))
+        assert [found.error_code for found in unwanted.topics] == [3, 17]
+        made = await broker.ask(MetadataRequest(topics=names))
+        assert [found.error_code for found in made.topics] == [0, 17]
+        assert [partition.leader_id for partition in made.topics[0].partitions] == [1, 1, 1]
+
+
+async def test_deleted_topics_are_gone_with_all_their_traces(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", 2, segment_ms="5")
+        await broker.create("by-id")
+        await broker.produce("t", batch(b"a"))
+        directory = broker.handle.replicas.partitions[TopicPartition("t", 0)].log.directory
+        (found,) = await describe(broker, "by-id")
+        wanted = [
+            DeleteTopicState(name="t"),
+            DeleteTopicState(topic_id=found.topic_id),
+            DeleteTopicState(name="nowhere"),
+            DeleteTopicState(topic_id=uuid.UUID(int=9)),
+            DeleteTopicState(name="t", topic_id=found.topic_id),
+        ]
+        response = await broker.ask(DeleteTopicsRequest(topics=wanted, timeout_ms=5000))
+        assert [result.error_code for result in response.responses] == [0, 0, 3, 100, 42]
+        assert [result.name for result in response.responses[:2]] == ["t", "by-id"]
+        assert not (await broker.ask(MetadataRequest(topics=None))).topics
+        assert await broker.zookeeper.exists(topic_path("t")) is None
+        assert await broker.zookeeper.exists(topic_config_path("t")) is None
+        assert not directory.exists()
+        assert ("removed", TopicPartition("t", 1), None) in broker.observed.events
+        await broker.create("t")
+        assert (await broker.fetch("t", 0)).high_watermark == 0
+
+
+async def test_a_topic_made_anew_while_the_broker_was_away_is_not_mixed_with_the_old_one(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.create("kept")
+        await broker.produce("t", batch(b"old"))
+        await broker.produce("kept", batch(b"old"))
+    async with zookeeper_twin.open() as client:
+        anew = TopicAssignment(topic="t", topic_id=uuid.UUID(int=77), partitions={0: (BrokerId(1),)})
+        await client.set(topic_path("t"), anew.encode())
+    async with start() as broker:
+        assert (await broker.fetch("t", 0)).high_watermark == 0
+        assert (await broker.fetch("kept", 0)).high_watermark == 1
+
+
+async def test_partitions_are_added(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", 1)
+
+        async def grow(name: str, count: int, *, validate_only: bool = False, assignments: Any = None) -> int:
+            wanted = CreatePartitionsTopic(name=name, count=count, assignments=assignments)
+            request = CreatePartitionsRequest(topics=[wanted], timeout_ms=5000, validate_only=validate_only)
+            return int((await broker.ask(request)).results[0].error_code)
+
+        assert await grow("t", 3, validate_only=True) == ErrorCode.NONE
+        assert len((await describe(broker, "t"))[0].partitions) == 1
+        assert await grow("t", 3) == ErrorCode.NONE
+        assert [partition.leader_id for partition in (await describe(broker, "t"))[0].partitions] == [1, 1, 1]
+        assert (await broker.produce("t", batch(b"a"), partition=2)).error_code == ErrorCode.NONE
+        assert await grow("t", 3) == ErrorCode.INVALID_PARTITIONS
+        assert await grow("nowhere", 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await grow("t", 4, assignments=[CreatePartitionsAssignment(broker_ids=[9])]) == 39
+        assert await grow("t", 4, assignments=[CreatePartitionsAssignment(broker_ids=[1])]) == ErrorCode.NONE
+
+
+async def test_manual_assignment(start: Start) -> None:
+    async with start() as broker:
+        places = [CreatableReplicaAssignment(partition_index=index, broker_ids=[1]) for index in (0, 1)]
+        (result,) = await create(broker, topic("t", -1, -1, assignments=places))
+        assert (result.error_code, result.num_partitions) == (0, 2)
+
+
+async def test_changed_settings_are_followed(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        assert (await broker.produce("t", batch(b"x" * 1000))).error_code == ErrorCode.NONE
+        changed = TopicConfig(topic="t", settings={"max.message.bytes": "100", "unknown": "1"})
+        await broker.zookeeper.set(changed.path, changed.encode())
+        partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
+        while partition.settings.max_message_bytes != 100:
+            await broker.ask(MetadataRequest(topics=[]))
+        assert (await broker.produce("t", batch(b"x" * 1000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_list_offsets(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.create("empty")
+        await broker.produce("t", batch(b"a", b"b", timestamp_ms=1000))
+        await broker.produce("t", batch(b"late", timestamp_ms=9000))
+        await broker.produce("t", batch(b"c", b"d", timestamp_ms=3000))
+
+        async def find(timestamp: int, name: str = "t", partition: int = 0, epoch: int = -1) -> tuple[int, int, int]:
+            asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
+            request = ListOffsetsRequest(
+                replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=[asked])], timeout_ms=1000
+            )
+            found = (await broker.ask(request)).topics[0].partitions[0]
+            return found.error_code, found.timestamp, found.offset
+
+        assert await find(-1) == (0, -1, 5)
+        assert await find(-2) == (0, -1, 0)
+        assert await find(-3) == (0, 9000, 2)
+        assert await find(-4) == (0, -1, 0)
+        assert await find(-5) == (0, -1, -1)
+        assert await find(0) == (0, 1000, 0)
+        assert await find(1001) == (0, 1001, 1)
+        assert await find(1002) == (0, 9000, 2)
+        assert await find(9001) == (0, -1, -1)
+        assert await find(NOW_MS, "empty") == (0, -1, -1)
+        assert await find(-1, "empty") == (0, -1, 0)
+        assert await find(-3, "empty") == (0, -1, -1)
+        assert (await find(-1, "nowhere"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await find(-1, epoch=4))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+async def test_api_versions(start: Start) -> None:
+    async with start() as broker:
+        response = await broker.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
+        ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+        assert set(ranges) == {0, 1, 2, 3, 18, 19, 20, 22, 37}
+        assert ranges[0][0] == 0
+        features = await broker.pool.features(broker.address, timeout_s=5)
+        assert features == {"pipeline.keep_offsets": (1, 1)}
+
+
+@pytest.mark.parametrize("count", [1001])
+async def test_producer_ids_outlast_a_block(start: Start, count: int) -> None:
+    from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
+
+    async with start() as broker:
+        given = [(await broker.ask(InitProducerIdRequest(transactional_id=None))).producer_id for _ in range(count)]
+        assert len(set(given)) == count

@@ -239,3 +239,11 @@ async def test_old_and_new_brokers_are_spoken_to(scripted, connect, consume, fil
     ):
         consumer.assign({T0: 3})
         assert (await read(consumer, 7))[T0] == numbers(3, 10)
+
+
+async def test_a_broker_too_old_to_be_fetched_from_is_an_error(scripted, connect, consume, fill):
+    fill(1)
+    async with scripted.broker(1, versions={1: 3}), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="UNSUPPORTED_VERSION"):
+            await consumer.poll_batches(timeout_s=DEADLINE_S)

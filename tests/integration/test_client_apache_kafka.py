@@ -1,0 +1,78 @@
+"""The client against a real Apache Kafka 4: its newest versions, topic ids included."""
+
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+import trio
+
+from pipeline.client.admin import (
+    LATEST,
+    NewTopic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    list_offsets,
+    list_topics,
+)
+from pipeline.client.cluster import open_cluster
+from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.consumer import PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.producer import open_producer
+from pipeline.client.raw_produce import can_keep_offsets, raw_produce
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import KafkaError
+from pipeline.records.compression import Codec
+from pipeline.settings import parse_addresses
+from tests.support.kafka import Kafka, running_kafka
+
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with running_kafka(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.mark.timeout(900)  # the jars are fetched when they are not there yet
+async def test_topics_records_offsets_and_raw_batches(kafka: Kafka) -> None:
+    partitions = [TopicPartition("ours", number) for number in range(3)]
+    async with open_cluster(ClientConfig(bootstrap=parse_addresses(kafka.bootstrap))) as cluster:
+        await create_topics(cluster, [NewTopic(name="ours", partitions=2, replication_factor=1)])
+        await create_partitions(cluster, {"ours": 3})
+        await create_topics(cluster, [NewTopic(name="copy", partitions=1, replication_factor=1)])
+        assert set(await list_topics(cluster)) == {"ours", "copy"}
+        sent: dict[tuple[TopicPartition, int], bytes] = {}
+        for codec in Codec:
+            config = ProducerConfig(compression=codec, batch_size=2000, window_ms=1000)
+            async with open_producer(
+                cluster, config, clock=lambda: time.time_ns() // 1_000_000, random=Random(1)
+            ) as producer:
+                values = [b"%s %d" % (codec.name.encode(), number) for number in range(300)]
+                deliveries = [(value, await producer.send("ours", value, key=value[-2:])) for value in values]
+                await producer.flush()
+                for value, delivery in deliveries:
+                    found = await delivery.wait()
+                    sent[found.topic_partition, found.offset] = value
+        ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=DEADLINE_S)
+        assert sum(end.offset for end in ends.values()) == len(sent)
+        async with open_consumer(cluster, ConsumerConfig()) as consumer:
+            consumer.assign(dict.fromkeys(partitions, 0))
+            read: dict[tuple[TopicPartition, int], bytes | None] = {}
+            with trio.fail_after(DEADLINE_S):
+                while len(read) < len(sent):
+                    record = await anext(consumer.records())
+                    read[record.topic_partition, record.offset] = record.value
+            assert read == sent
+            consumer.assign({partitions[0]: 10**6})
+            with pytest.raises(PartitionOffsetOutOfRangeError, match="ours-0"):
+                await consumer.poll_batches(timeout_s=DEADLINE_S)
+            consumer.assign({partitions[0]: 0})
+            (batches, *_) = await consumer.poll_batches(timeout_s=DEADLINE_S)
+        assert not await can_keep_offsets(cluster, BrokerId(1))
+        copy = {TopicPartition("copy", 0): batches.data}
+        result = (await raw_produce(cluster, copy, keep_offsets=False, timeout_s=DEADLINE_S))[TopicPartition("copy", 0)]
+        assert isinstance(result.error, KafkaError), "stock Kafka takes one batch for a partition in a request"
+        await delete_topics(cluster, ["ours"])

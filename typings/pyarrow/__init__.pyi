@@ -2,7 +2,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-
 class DataType:
     def __getattr__(self, name: str) -> Any: ...
 

@@ -22,7 +22,7 @@ class ZnodeStat(NamedTuple):
     version: int
     cversion: int
     aversion: int
-    ephemeralOwner: int  # noqa: N815
-    dataLength: int  # noqa: N815
-    numChildren: int  # noqa: N815
+    ephemeralOwner: int
+    dataLength: int
+    numChildren: int
     pzxid: int

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...]`: every benchmark, or those named, one after the other. Ratios count, not absolute times."""
+"""`python -m bench [NAME ...]`: every benchmark, or those named, one after the other. Quote ratios, not times."""
 
 import subprocess
 import sys

@@ -14,16 +14,15 @@ from pathlib import Path
 
 import structlog
 
-from pipeline.log.checkpoint import read_partition_metadata
+from pipeline.log.checkpoint import read_file, read_partition_metadata
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
 from pipeline.log.segment import (
-    INDEX_SUFFIX,
+    BESIDE_LOG,
+    GAP_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
-    TIME_INDEX_SUFFIX,
     Segment,
     segment_path,
 )
@@ -86,13 +85,7 @@ class _Loader:
         next_offset = 0
         for number, base_offset in enumerate(base_offsets):
             is_last = number + 1 == len(base_offsets)
-            segment = Segment.load(
-                self._files,
-                self._directory,
-                base_offset,
-                index_interval_bytes=self._config.index_interval_bytes,
-                now_ms=self._now_ms,
-            )
+            segment = self._segment(base_offset)
             segments.append(segment)
             if not is_last and (clean or base_offsets[number + 1] < recovery_point):
                 self._trust_closed(segment)
@@ -104,12 +97,14 @@ class _Loader:
                 break
             if not is_last:
                 segment.seal()
+        end = self._drop_unused(segments)
+        next_offset = next_offset if end is None else end
         if not segments:
             segments.append(self._first_segment())
         return tuple(segments), Offset(next_offset)
 
     def _base_offsets(self) -> list[int]:
-        """Of all segments, sorted; indexes that belong to none are removed."""
+        """Of all segments, sorted; what belongs to none is removed."""
         names = self._files.names(self._directory)
         base_offsets = sorted(
             int(name.removesuffix(LOG_SUFFIX))
@@ -118,9 +113,29 @@ class _Loader:
         )
         for name in names:
             stem, _, suffix = name.rpartition(".")
-            if f".{suffix}" in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) and f"{stem}{LOG_SUFFIX}" not in names:
+            if f".{suffix}" in BESIDE_LOG and f"{stem}{LOG_SUFFIX}" not in names:
                 self._files.unlink(self._directory / name)
         return base_offsets
+
+    def _drop_unused(self, segments: list[Segment]) -> int | None:
+        """Take away a last segment behind a gap that holds nothing; returns where the log ends then."""
+        if len(segments) < 2 or segments[-1].size_bytes:
+            return None
+        end = self._end_before_gap(segments[-1].base_offset)
+        if end is not None:
+            segments.pop().remove()
+            self._files.sync_directory(self._directory)
+            segments[-1].is_synced = False
+        return end
+
+    def _segment(self, base_offset: int) -> Segment:
+        return Segment.load(
+            self._files,
+            self._directory,
+            base_offset,
+            index_interval_bytes=self._config.index_interval_bytes,
+            now_ms=self._now_ms,
+        )
 
     def _first_segment(self) -> Segment:
         return Segment.create(
@@ -145,6 +160,11 @@ class _Loader:
             return None
         return segment.find_end()
 
+    def _end_before_gap(self, base_offset: int) -> int | None:
+        """Where the segment before ends, for a segment that was left a gap."""
+        content = read_file(self._files, segment_path(self._directory, base_offset, GAP_SUFFIX))
+        return int(content) if content is not None and content.isdigit() else None
+
     def _recover(self, segment: Segment, later: Sequence[int]) -> int:
         """Keep what is good of a segment; if that is not all of it, nothing that lies behind can be kept either.
 
@@ -152,10 +172,8 @@ class _Loader:
         """
         good = check_segment(segment)
         damage = good.damage
-        if damage is None and later and good.next_offset != later[0]:
-            # A segment starts where the one before ends. Only one out of its reach does not: then the one before
-            # was synced first.
-            damage = None if later[0] - segment.base_offset > MAX_RELATIVE_OFFSET + 1 else "its last batches are gone"
+        if damage is None and later and good.next_offset not in (later[0], self._end_before_gap(later[0])):
+            damage = "its last batches are gone"
         if damage is None:
             return good.next_offset
         self.damaged = True
@@ -168,8 +186,7 @@ class _Loader:
             log_end_offset=good.next_offset,
         )
         for base_offset in reversed(later):
-            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                self._files.unlink(segment_path(self._directory, base_offset, suffix))
+            self._segment(base_offset).remove()
         self._files.sync_directory(self._directory)
         segment.truncate(good.size_bytes)
         segment.sync(with_indexes=False)

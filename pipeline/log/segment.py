@@ -5,6 +5,9 @@ Invariants:
 - Batches lie end to end with rising offsets; gaps between them are allowed.
 - Only the last segment of a log is written to. `size_bytes` moves after the bytes are written, so a reader in another
   thread sees whole batches.
+- A segment is named by the offset at which the one before ends. Only a gap wider than an index reaches lies between
+  segments; then `<base offset>.gap` holds the offset at which the one before ends, written when that one was on disk.
+  So a segment that lost its last batches in a crash shows.
 - All offsets are within 2^31 - 1 of the segment's base offset, the reach of an index entry.
 """
 
@@ -21,7 +24,9 @@ from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+GAP_SUFFIX = ".gap"
 MAX_RELATIVE_OFFSET = 2**31 - 1
+BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX)
 NO_TIMESTAMP = -1
 
 _READ_BYTES = 4096
@@ -151,6 +156,11 @@ class Segment:
         """Cut off what lies behind `size_bytes`; the indexes are the caller's matter. Raises StorageError."""
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
+
+    def remove(self) -> None:
+        """Unlink its files, the log first. Raises StorageError."""
+        for suffix in (LOG_SUFFIX, *BESIDE_LOG):
+            self._files.unlink(segment_path(self._directory, self.base_offset, suffix))
 
     def seal(self) -> None:
         """Complete the index files. The last time entry tells the newest timestamp. Raises StorageError."""

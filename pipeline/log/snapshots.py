@@ -1,7 +1,10 @@
 """Producer snapshots beside the segments: `<offset>.snapshot` is the state after all batches before that offset.
 
-Invariant: a snapshot is used only if its checksum is true and its offset not beyond the end of the log; without one
-the state is made anew from the batch headers.
+Invariants:
+
+- A snapshot is used only if its checksum is true; without one the state is made anew from the batch headers.
+- A snapshot beyond the end of the log is removed for good before anything is appended, for what is appended may differ
+  from what it tells of.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,6 +50,7 @@ def restore_producers(
     from its header: producers found there count as heard of now.
     """
     start = log_start_offset
+    has_removed = False
     for offset in sorted(_snapshot_offsets(files.names(directory)), reverse=True):
         path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
         if log_start_offset <= offset <= log_end_offset:
@@ -58,6 +62,9 @@ def restore_producers(
                 start = Offset(offset)
                 break
         files.unlink(path)
+        has_removed = True
+    if has_removed:
+        files.sync_directory(directory)
     if start < log_end_offset:
         for header in headers_from(start):
             producers.update(header, now_ms)

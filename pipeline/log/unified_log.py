@@ -22,10 +22,11 @@ from operator import attrgetter
 from pathlib import Path
 
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
+from pipeline.log.checkpoint import replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES, LogConfig
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import MAX_RELATIVE_OFFSET, NO_TIMESTAMP, BatchPlace, Segment
+from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, BatchPlace, Segment, segment_path
 from pipeline.log.snapshots import write_snapshot
 from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import (
@@ -199,10 +200,12 @@ class UnifiedLog:
             self._take_back(segment, error)
             raise
         self._log_end_offset = Offset(headers[-1].next_offset)
+        messages = 0
         for header in headers:
             if header.producer_id >= 0:
                 self._producers.update(header, now_ms)
-            self._unflushed_messages += header.record_count
+            messages += header.record_count
+        self._unflushed_messages += messages
         if self._unflushed_since_ms is None:
             self._unflushed_since_ms = now_ms
         flush_messages = self.config.flush_messages
@@ -220,17 +223,16 @@ class UnifiedLog:
         """Remove what a failed append may have left behind the end."""
         try:
             segment.truncate(segment.size_bytes)
+            if segment.base_offset > self._log_end_offset:
+                self._segments = self._segments[:-1]
+                self._segments[-1].is_synced = False
+                segment.remove()
         except StorageError as second:
             self._fail(second)
-        if not isinstance(error, DiskFullError):
-            self._fail(error)
+        self._fail_unless_full(error)
 
     def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
-        """The segment to append to, a new one when it is time for that.
-
-        A new one is named by the end of the log, so that after a crash a gap between segments shows what is lost. Only
-        offsets out of its reach make another name necessary: then the log is flushed before.
-        """
+        """The segment to append to, a new one when it is time for that."""
         segment = self._segments[-1]
         end_offset, first_offset, last_offset = self._log_end_offset, headers[0].base_offset, headers[-1].last_offset
         if last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET and (
@@ -244,6 +246,12 @@ class UnifiedLog:
         if segment.size_bytes and last_offset - end_offset <= MAX_RELATIVE_OFFSET:
             return self._roll(end_offset, now_ms)
         self.flush()
+        try:
+            gap = segment_path(self.directory, first_offset, GAP_SUFFIX)
+            replace_file(self._files, gap, str(end_offset).encode())
+        except StorageError as error:
+            self._fail_unless_full(error)
+            raise
         return self._roll(Offset(first_offset), now_ms)
 
     def _is_old(self, segment: Segment, headers: Sequence[BatchHeader], now_ms: int) -> bool:
@@ -271,8 +279,7 @@ class UnifiedLog:
                 now_ms=now_ms,
             )
         except StorageError as error:
-            if not isinstance(error, DiskFullError):
-                self._fail(error)
+            self._fail_unless_full(error)
             raise
         self._segments = (*self._segments, segment)
         self._has_new_names = True
@@ -335,6 +342,10 @@ class UnifiedLog:
     def _fail(self, error: StorageError) -> None:
         if self.failure is None:
             self.failure = error
+
+    def _fail_unless_full(self, error: StorageError) -> None:
+        if not isinstance(error, DiskFullError):
+            self._fail(error)
 
     def _check_online(self) -> None:
         if self.failure is not None:

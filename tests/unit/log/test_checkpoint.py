@@ -2,7 +2,7 @@ import random
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import StorageError
@@ -24,6 +24,7 @@ from pipeline.testing.faulty_files import Crash, FaultyFiles
 NAMES = st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 9999))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES, st.integers(0, 2**63 - 1), max_size=5))
 def test_offsets_come_back(offsets):
     assert decode_offsets(encode_offsets(offsets)) == offsets
@@ -33,6 +34,7 @@ def test_offsets_look_as_in_kafka():
     assert encode_offsets({TopicPartition("b", 1): 7, TopicPartition("a", 0): 3}) == b"0\n2\na 0 3\nb 1 7\n"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40) | st.text(alphabet="01a \n", max_size=20).map(str.encode))
 def test_a_damaged_checkpoint_counts_as_none(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("checkpoint")

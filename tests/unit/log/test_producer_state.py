@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
@@ -101,6 +101,7 @@ def test_the_silent_are_forgotten_by_age_and_by_number():
     assert len(producers) == 2
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60))
 def test_a_snapshot_brings_everything_back(steps):
     producers = states(max_producers=4)
@@ -121,6 +122,7 @@ def test_a_snapshot_brings_everything_back(steps):
     assert other.snapshot() == producers.snapshot()
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 7))
 def test_a_damaged_snapshot_is_refused(junk, position, bit):
     producers = states()

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hdfs_native import Client
+from hdfs_native import Client, WriteOptions
 
+from pipeline.hadoop.filesystem import HDFS_RETRIES
 from tests.support.jars import Artifact, fetch_jars, java
 
 HADOOP_REVISION = "3.5.0"
@@ -111,8 +112,8 @@ def _wait_until_writable(url: str, processes: list[subprocess.Popen[bytes]], dir
                 logs = "\n".join(path.read_text()[-2000:] for path in directory.glob("*node.log"))
                 raise RuntimeError(f"HDFS ended with {process.returncode}:\n{logs}")
         try:
-            client = Client(url)
-            with client.create("/.ready") as file:
+            client = Client(url, config=HDFS_RETRIES)
+            with client.create("/.ready", WriteOptions(overwrite=True)) as file:
                 file.write(b"ready")
             client.delete("/.ready")
         except (OSError, RuntimeError) as error:

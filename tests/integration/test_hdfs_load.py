@@ -1,0 +1,182 @@
+"""Loads into a real HDFS: its promises that the commit stands on, kills around the rename, and two loaders at once."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import StorageError
+from pipeline.hadoop import load as load_module
+from pipeline.hadoop.commit import CommitConflictError
+from pipeline.hadoop.filesystem import HdfsFileSystem, PathExistsError, PathNotFoundError, open_filesystem
+from pipeline.hadoop.load import LoadConfig, run_load
+from tests.support.load_topic import LoadedTopic
+from tests.support.local import running_local
+
+DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    with running_local(tmp_path_factory.mktemp("local")) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(local, hdfs, request):
+    return LoadedTopic(local.bootstrap, f"{hdfs.url}/{request.node.name.replace('[', '-').rstrip(']')}")
+
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def load(spark, topic, **settings):
+    return run_load(spark, LoadConfig.from_settings(topic.settings(**settings)), clock=now_ms)
+
+
+def drive(topic, kill):
+    order = json.dumps({"settings": topic.settings(), "kill": kill})
+    command = [sys.executable, str(DRIVER), order]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_hdfs_keeps_what_the_commit_stands_on(hdfs):
+    files, path = open_filesystem(f"{hdfs.url}/door")
+    a, b = f"{path}/d/a", f"{path}/d/b"
+    for name, content in ((a, b"1"), (b, b"2" * 100_000)):
+        with files.create(name) as sink:
+            sink.write(content)
+    with pytest.raises(PathExistsError):
+        files.create(a)
+    with pytest.raises(PathExistsError):
+        files.rename_exclusive(a, b)
+    assert files.read(a) == b"1"
+    assert files.read(b) == b"2" * 100_000
+    with pytest.raises(PathNotFoundError):
+        files.rename_exclusive(f"{path}/none", f"{path}/d/c")
+    with pytest.raises(PathNotFoundError):
+        files.read(f"{path}/none")
+    files.rename_exclusive(a, f"{path}/d/c")
+    found = files.list_files(path, recursive=True)
+    assert [(info.path, info.size_bytes) for info in found] == [(b, 100_000), (f"{path}/d/c", 1)]
+    assert all(abs(info.modified_ms - now_ms()) < 60_000 for info in found)
+    assert files.list_files(f"{path}/none") == []
+    assert files.delete(b)
+    assert not files.delete(b)
+    with pytest.raises(StorageError):
+        files.delete(f"{path}/d")
+
+
+def test_of_many_renames_to_one_name_one_succeeds(hdfs):
+    _, path = open_filesystem(f"{hdfs.url}/race")
+    barrier = threading.Barrier(6)
+    won = []
+
+    def commit(number):
+        files = HdfsFileSystem(hdfs.url)
+        with files.create(f"{path}/.{number}") as sink:
+            sink.write(b"%d" % number)
+        barrier.wait()
+        try:
+            files.rename_exclusive(f"{path}/.{number}", f"{path}/1.json")
+            won.append(number)
+        except PathExistsError:
+            pass
+
+    threads = [threading.Thread(target=commit, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert HdfsFileSystem(hdfs.url).read(f"{path}/1.json") == b"%d" % won[0]
+
+
+@pytest.mark.parametrize("file_format", ["avro", "parquet"])
+def test_spark_reads_what_a_load_wrote(spark, topic, file_format):
+    topic.produce(1500)
+    result = load(spark, topic, format=file_format)
+    assert topic.check_exact() == 1500
+    paths = [f"{topic.root}/{topic.name}/{file.path}" for file in result.manifest.files]
+    if file_format == "parquet":
+        rows = spark.read.parquet(*paths)
+        assert rows.selectExpr("count(distinct cast(value as string))").collect()[0][0] == 1500
+    assert load(spark, topic, format=file_format).manifest is None
+
+
+def test_killed_before_and_after_the_rename(spark, topic):
+    topic.produce(1200)
+    before = drive(topic, "before")
+    assert before.returncode == -9, before.stderr[-2000:]
+    assert topic.manifests() == []
+    assert topic.files_on_disk() > 0
+
+    after = drive(topic, "after")
+    assert after.returncode == -9, after.stderr[-2000:]
+    assert topic.check_exact() == 1200
+
+    topic.produce(300)
+    assert load(spark, topic).records == 300
+    assert topic.check_exact() == 1500
+    assert load(spark, topic).manifest is None
+
+
+def test_what_the_dead_left_is_cleaned_up_when_it_is_old(spark, topic):
+    topic.produce(300)
+    assert drive(topic, "before").returncode == -9
+    orphans = topic.files_on_disk()
+    assert orphans > 0
+    topic.produce(10)
+    config = LoadConfig.from_settings(topic.settings(**{"orphan.age.ms": 60_000}))
+    first = run_load(spark, config, clock=now_ms)
+    assert topic.files_on_disk() == first.files + orphans
+    run_load(spark, config, clock=lambda: now_ms() + 121_000)
+    assert topic.files_on_disk() == first.files
+    assert topic.check_exact() == 310
+
+
+class PausedFileSystem:
+    """Waits before it commits."""
+
+    def __init__(self, inner):
+        self._inner = inner
+        self.ready, self.go_on = threading.Event(), threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def rename_exclusive(self, source, target):
+        self.ready.set()
+        assert self.go_on.wait(60)
+        self._inner.rename_exclusive(source, target)
+
+
+def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch):
+    topic.produce(600)
+    files, path = open_filesystem(topic.root)
+    paused = PausedFileSystem(files)
+    outcome = []
+
+    def lose():
+        try:
+            load(spark, topic)
+        except CommitConflictError as error:
+            outcome.append(error)
+
+    real = load_module.open_filesystem
+    monkeypatch.setattr(load_module, "open_filesystem", lambda url: (paused, path))
+    loser = threading.Thread(target=lose)
+    loser.start()
+    assert paused.ready.wait(60)
+    monkeypatch.setattr(load_module, "open_filesystem", real)
+    winner = load(spark, topic)
+    paused.go_on.set()
+    loser.join()
+    assert [error.winner for error in outcome] == [winner.manifest.run_id]
+    assert topic.check_exact() == 600
+    assert topic.files_on_disk() == winner.files

@@ -1,0 +1,64 @@
+"""The driver of a load as a process of its own, which a test kills: at a step of its commit, or whenever it likes.
+
+    python load_driver.py '{"settings": {...}, "kill": "before" | "after" | null}'
+
+Prints `planned` when the run has begun to write, and `committed <sequence>` or the kind of its error at the end.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from pipeline.errors import PipelineError
+from pipeline.hadoop import load as load_module
+from pipeline.hadoop.load import LoadConfig, local_session, run_load
+
+
+class KillingFileSystem:
+    """Kills this process before or after the rename of the commit."""
+
+    def __init__(self, inner, kill):
+        self._inner = inner
+        self._kill = kill
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def create(self, path):
+        if "/_runs/" in path:
+            print("planned", flush=True)
+        return self._inner.create(path)
+
+    def rename_exclusive(self, source, target):
+        if self._kill == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._inner.rename_exclusive(source, target)
+        if self._kill == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    real = load_module.open_filesystem
+
+    def open_filesystem(url):
+        files, path = real(url)
+        return KillingFileSystem(files, order["kill"]), path
+
+    load_module.open_filesystem = open_filesystem
+    spark = local_session(memory="512m")
+    try:
+        config = LoadConfig.from_settings(order["settings"])
+        result = run_load(spark, config, clock=lambda: time.time_ns() // 1_000_000)
+        print(f"committed {result.manifest.sequence}" if result.manifest else "nothing new", flush=True)
+    except PipelineError as error:
+        print(type(error).__name__, flush=True)
+        raise
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,8 @@ Invariants
   B. Bodies with records keep views of a buffer that is not used again.
   C. Whatever is not a request that this server serves raises ProtocolError; the connection is then of no use.
      Only ApiVersions of an unknown version is answered: error UNSUPPORTED_VERSION in version 0, with our range.
+  D. Bytes behind the body of a request are passed over, as Apache Kafka does: librdkafka 2.x ends a Metadata request
+     for all topics (v9 on) with three of them.
 """
 
 import struct
@@ -21,7 +23,7 @@ from typing import Generic, TypeVar
 
 from pipeline.errors import ProtocolError
 from pipeline.protocol.api import API, ApiKey
-from pipeline.protocol.codec import decode, encode, is_flexible
+from pipeline.protocol.codec import decode, decode_from, encode, is_flexible
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.framing import FrameBuffer
 from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -93,7 +95,7 @@ class ServerConnection:
             body_view = frame[position:]
             if shared and holds_records(api_key.request):
                 body_view = memoryview(bytearray(body_view))
-            body = decode(api_key.request, version, body_view)
+            body, _ = decode_from(api_key.request, version, body_view, 0)
         else:
             body = ApiVersionsRequest()
         return Request(

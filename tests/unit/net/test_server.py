@@ -230,3 +230,22 @@ async def test_api_versions_of_an_unknown_version_is_answered_in_version_0(serve
             size = await transport.receive_into(buffer)
         assert struct.unpack(">iih", buffer[:10]) == (size - 4, 7, 35)
         transport.close()
+
+
+async def test_bytes_behind_a_request_are_passed_over(serve: Any) -> None:
+    """What librdkafka 2.16 sends to ask for all topics."""
+    asked: list[Message] = []
+
+    def handle(request: Request[Message], peer: Peer) -> MetadataResponse:
+        asked.append(request.body)
+        return MetadataResponse()
+
+    async with serve(handle) as (address, _):
+        transport = await connect(address)
+        frame = bytes.fromhex("000000190003000d00000003000772646b61666b610000000000010000")
+        await transport.send([frame])
+        buffer = memoryview(bytearray(1000))
+        with trio.fail_after(DEADLINE_S):
+            assert await transport.receive_into(buffer) > 0
+        assert asked == [MetadataRequest(topics=None, allow_auto_topic_creation=False)]
+        transport.close()

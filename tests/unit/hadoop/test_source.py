@@ -1,0 +1,81 @@
+import pickle
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.errors import ConfigurationError
+from pipeline.hadoop.cluster_offsets import TopicState
+from pipeline.hadoop.manifest import OffsetRange
+from pipeline.hadoop.plan import DataLossError, PartitionBounds
+from pipeline.hadoop.rows import row_schema
+from pipeline.hadoop.source import PipelineDataSource, SourceOptions, TopicRange, _resolve, _tasks
+
+OPTIONS = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
+
+
+def options(**more):
+    return SourceOptions.parse(OPTIONS | more)
+
+
+@pytest.fixture
+def states():
+    bounds = {
+        0: PartitionBounds(log_start_offset=5, high_watermark=9),
+        1: PartitionBounds(log_start_offset=0, high_watermark=0),
+    }
+    return {"t": TopicState(name="t", topic_id=None, bounds=bounds)}
+
+
+def ranges(parsed, states):
+    start, end = _resolve(parsed.starting, states), _resolve(parsed.ending, states)
+    return [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in _tasks(parsed, states, start, end)]
+
+
+def test_defaults_are_those_of_sparks_kafka_source():
+    parsed = options()
+    assert (parsed.starting, parsed.ending, parsed.fail_on_data_loss) == ("earliest", "latest", True)
+    assert [str(address) for address in parsed.client.bootstrap] == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("kafka.bootstrap.servers", "nowhere"),
+        ("subscribe", ""),
+        ("startingOffsets", "soon"),
+        ("endingOffsets", '{"t": 3}'),
+        ("failOnDataLoss", "maybe"),
+        ("maxRecordsPerTask", "0"),
+        ("group.id", "g"),
+    ],
+)
+def test_wrong_options_are_named(key, value):
+    with pytest.raises(ConfigurationError, match=key):
+        options(**{key: value})
+
+
+def test_partitions_become_tasks(states):
+    assert ranges(options(), states) == [(0, 5, 9)]
+    assert ranges(options(maxRecordsPerTask="3"), states) == [(0, 5, 7), (0, 7, 9)]
+    assert ranges(options(startingOffsets='{"t": {"0": 6}}', endingOffsets='{"t": {"0": -1, "1": -1}}'), states) == [
+        (0, 6, 9)
+    ]
+
+
+def test_offsets_that_are_gone_are_loss(states):
+    with pytest.raises(DataLossError, match="deleted"):
+        ranges(options(startingOffsets='{"t": {"0": 2}}'), states)
+    assert ranges(options(startingOffsets='{"t": {"0": 2}}', failOnDataLoss="false"), states) == [(0, 5, 9)]
+    with pytest.raises(DataLossError, match="does not hold"):
+        ranges(options(endingOffsets='{"t": {"0": 10}}'), states)
+    with pytest.raises(DataLossError, match="no such partition"):
+        ranges(options(startingOffsets='{"t": {"7": 2}}'), states)
+
+
+def test_what_spark_carries_to_its_workers_is_picklable():
+    source = PipelineDataSource(OPTIONS | {"includeBatches": "true"})
+    reader = source.reader(source.schema())
+    task = TopicRange("t", OffsetRange(partition=0, start=1, end=2))
+    assert pickle.loads(pickle.dumps((source, reader, task)))[2] == task
+    assert "batch_crc" in to_arrow_schema(source.schema(), timezone="UTC").names
+    assert PipelineDataSource(OPTIONS).schema() == row_schema(include_batches=False)

@@ -24,5 +24,5 @@ stamp=.venv/.installed${extra:+-$extra}
 if [ -f "$stamp" ] && [ "$stamp" -nt pyproject.toml ] && [ "$stamp" -nt constraints.txt ]; then exit 0; fi
 echo "Installing into .venv ($("$python" --version), Java $version)" >&2
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".${extra:+[$extra]}"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable ".${extra:+[$extra]}"
 touch "$stamp"

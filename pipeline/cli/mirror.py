@@ -42,6 +42,8 @@ def status(
         for partition in source["partitions"]
     ]
     output.say(output.table(["SOURCE", "PARTITION", "REPLICA", "POSITION", "LAG", "ERROR"], rows))
+    if document["error"]:
+        output.say(f"destination: {document['error']}")
     for source in document["sources"]:
         if source["error"]:
             output.say(f"{source['name']}: {source['error']}")

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import NamedTuple, Self
+from uuid import UUID
 
 import structlog
 import trio
@@ -111,11 +112,14 @@ class Consumer:
             self.add(topic_partition, offset)
         self._forget_stale()
 
-    def add(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Fetch one more partition, from this offset on; one that is assigned starts anew there."""
+    def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
+        """Fetch one more partition, from this offset on; one that is assigned starts anew there.
+
+        With `topic_id` the offset belongs to that topic alone, not to one created anew under the same name.
+        """
         if offset < 0:
             raise ValueError(f"{topic_partition}: {offset} is no offset")
-        self._states[topic_partition] = FetchState(topic_partition, offset=offset, position=offset)
+        self._states[topic_partition] = FetchState(topic_partition, offset=offset, position=offset, topic_id=topic_id)
         self._cluster.track((topic_partition.topic,))
         self._forget_stale()
 

@@ -6,7 +6,10 @@ A. The position of a partition is the replica's log end offset and nothing else:
    lost and nothing twice.
 B. The destination appends a batch only at or after its log end offset (`keep_offsets`), so two mirrors at work on the
    same partition, or a retry of an append whose answer was lost, cannot double anything: one of them finds an overlap.
-C. A partition that cannot be copied rests with its reason in the status; the others go on.
+C. Only what was fetched at a partition's present position is appended: after a failure nothing fetched before it is, so
+   no gap can come about.
+D. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
+   others go on.
 """
 
 from collections.abc import Iterable
@@ -25,16 +28,21 @@ from pipeline.client.consumer import (
 )
 from pipeline.client.fetch_plan import FetchedBatches
 from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
-from pipeline.client.raw_produce import RawProduced, raw_produce
+from pipeline.client.raw_produce import RawProduced, can_keep_offsets, raw_produce
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.table import Assignment
 from pipeline.model import TopicPartition
 
+MAX_LOCATING = 20
 POLL_TIMEOUT_S = 1.0
 
 log = structlog.get_logger()
+
+
+class ReplicaError(PipelineError):
+    """A replica that cannot be the copy of its source."""
 
 
 @dataclass(slots=True)
@@ -46,6 +54,13 @@ class PartitionCopy:
     high_watermark: int | None = None
     error: str | None = None
     retry_at: float = 0.0
+    is_rejected: bool = False
+    is_being_located: bool = False
+
+    @property
+    def source(self) -> TopicPartition:
+        """Where it is copied from."""
+        return self.assignment.source.partition
 
     @property
     def lag(self) -> int | None:
@@ -67,16 +82,20 @@ class SourceCopier:
         self._destination = destination
         self._config = config
         self._metrics = metrics
+        self._timeout_s = config.produce_timeout_ms / 1000
+        self._locating = trio.CapacityLimiter(MAX_LOCATING)
+        self._uncertain = trio.Event()
 
     def assign(self, assignments: Iterable[Assignment]) -> None:
         """Copy these too."""
         for assignment in assignments:
             self.copies.setdefault(assignment.source.partition, PartitionCopy(assignment))
+        self._uncertain.set()
 
     def reject(self, partition: TopicPartition, reason: str) -> None:
-        """Do not copy a partition (any more), and say why."""
-        self.copies[partition].error = reason
-        self.copies[partition].retry_at = float("inf")
+        """Do not copy a partition any more, and say why."""
+        copy = self.copies[partition]
+        copy.is_rejected, copy.position, copy.error = True, None, reason
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -85,104 +104,130 @@ class SourceCopier:
             max_partition_bytes=min(self._config.fetch_max_bytes, 4 * 1024 * 1024),
             max_wait_ms=self._config.fetch_max_wait_ms,
         )
-        async with open_consumer(self._source, settings) as consumer:
+        async with open_consumer(self._source, settings) as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_located, consumer)
             while True:
-                self._drop_rejected(consumer)
-                await self._find_positions(consumer)
                 await self._copy_once(consumer)
 
-    def _drop_rejected(self, consumer: Consumer) -> None:
-        for partition in consumer.assignment:
-            if self.copies[partition].retry_at == float("inf"):
-                consumer.remove(partition)
+    async def _keep_located(self, consumer: Consumer) -> None:
+        """Find the replica's end of every partition whose position is not certain, each by itself, for ever."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._uncertain = trio.Event()
+                waiting = [
+                    copy
+                    for copy in self.copies.values()
+                    if copy.position is None and not (copy.is_rejected or copy.is_being_located)
+                ]
+                for copy in waiting:
+                    if copy.retry_at <= trio.current_time():
+                        copy.is_being_located = True
+                        nursery.start_soon(self._locate, consumer, copy)
+                retries = [copy.retry_at for copy in waiting if not copy.is_being_located]
+                with trio.move_on_at(min(retries, default=float("inf"))):
+                    await self._uncertain.wait()
 
-    async def _find_positions(self, consumer: Consumer) -> None:
-        """Ask the destination for the ends of replicas that are not certain, and fetch on from there."""
-        now = trio.current_time()
-        uncertain = {
-            copy.assignment.replica: copy
-            for copy in self.copies.values()
-            if copy.position is None and copy.retry_at <= now
-        }
-        if not uncertain:
-            return
+    async def _locate(self, consumer: Consumer, copy: PartitionCopy) -> None:
+        """Find the replica's end and fetch on from there."""
         try:
-            replicas = await self._list(self._destination, uncertain, LATEST)
-            empty = {uncertain[r].assignment.source.partition for r, offset in replicas.items() if offset == 0}
-            # The log of a source may begin later than 0 (retention); an empty replica begins where its source does.
-            starts = await self._list(self._source, empty, EARLIEST) if empty else {}
+            async with self._locating:
+                position = await self._end_of_replica(copy)
         except PipelineError as error:
-            for copy in uncertain.values():
-                self._fail(consumer, copy, str(error))
-            return
-        for replica, copy in uncertain.items():
-            partition = copy.assignment.source.partition
-            copy.position = max(replicas[replica], starts.get(partition, 0))
-            copy.error = None
-            consumer.add(partition, copy.position)
-            log.info("copying", source=self.name, partition=str(partition), replica=str(replica), offset=copy.position)
+            self._rest(consumer, copy, str(error))
+        else:
+            if not copy.is_rejected:
+                copy.position, copy.high_watermark = position, None
+                consumer.add(copy.source, position, copy.assignment.source.topic_id)
+                replica = str(copy.assignment.replica)
+                log.info("copying", source=self.name, partition=str(copy.source), replica=replica, offset=position)
+        finally:
+            copy.is_being_located = False
+            self._uncertain.set()
 
-    async def _list(
-        self, cluster: Cluster, partitions: Iterable[TopicPartition], position: int
-    ) -> dict[TopicPartition, int]:
-        timeout_s = self._config.produce_timeout_ms / 1000
-        listed = await list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=timeout_s)
-        return {partition: found.offset for partition, found in listed.items()}
+    async def _end_of_replica(self, copy: PartitionCopy) -> int:
+        """The offset to go on at. An empty replica begins where its source does, which may be later than 0."""
+        replica = copy.assignment.replica
+        end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
+        leader = self._destination.view.leader_of(replica)
+        if leader is not None and not await can_keep_offsets(self._destination, leader):
+            raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
+        if end > 0:
+            return end
+        first = await list_offsets(self._source, {copy.source: EARLIEST}, timeout_s=self._timeout_s)
+        return first[copy.source].offset
 
     async def _copy_once(self, consumer: Consumer) -> None:
         """Append what was fetched; what fails is looked at anew from the replica's end."""
         try:
             polled = await consumer.poll_batches(POLL_TIMEOUT_S)
         except (PartitionOffsetOutOfRangeError, PartitionFetchError) as error:
-            self._fail(consumer, self.copies[error.topic_partition], str(error))
+            self._rest(consumer, self.copies[error.topic_partition], str(error))
             return
-        for fetched in _rounds(polled):
-            due = {p: f for p, f in fetched.items() if p in consumer.assignment}
-            replicas = {self.copies[p].assignment.replica: f.data for p, f in due.items()}
-            results = await raw_produce(
-                self._destination,
-                replicas,
-                keep_offsets=True,
-                timeout_s=self._config.produce_timeout_ms / 1000,
-            )
+        for fetched in requests_of(polled, self._config.fetch_max_bytes):
+            due = {p: batches for p, batches in fetched.items() if self.copies[p].position == batches.position}
+            replicas = {self.copies[p].assignment.replica: batches.data for p, batches in due.items()}
+            results = await raw_produce(self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s)
             for partition, batches in due.items():
                 copy = self.copies[partition]
                 self._conclude(consumer, copy, batches, results[copy.assignment.replica])
         for partition in consumer.assignment:
-            copy = self.copies[partition]
-            copy.high_watermark = consumer.high_watermark(partition)
-            self._metrics.set_lag(copy.assignment.source, copy.lag)
+            self._look_at(consumer, self.copies[partition])
+
+    def _look_at(self, consumer: Consumer, copy: PartitionCopy) -> None:
+        """Take note of how far the source is; what has caught up has nothing to complain of."""
+        if copy.is_rejected:
+            consumer.remove(copy.source)
+            return
+        copy.high_watermark = consumer.high_watermark(copy.source)
+        self._metrics.set_lag(copy.assignment.source, copy.lag)
+        if copy.lag == 0:
+            copy.error = None
 
     def _conclude(self, consumer: Consumer, copy: PartitionCopy, batches: FetchedBatches, result: RawProduced) -> None:
+        if copy.is_rejected:
+            return
         if result.error is None:
-            assert copy.position is not None
-            self._metrics.count_copied(copy.assignment.source, len(batches.data), batches.next_offset - copy.position)
-            copy.position = batches.next_offset
-        elif result.is_overlap:
+            offsets = batches.next_offset - batches.position
+            self._metrics.count_copied(copy.assignment.source, len(batches.data), offsets)
+            copy.position, copy.error = batches.next_offset, None
+        elif not result.is_overlap:
+            self._rest(consumer, copy, str(result.error))
+        elif result.log_end_offset == copy.position:
+            reason = f"a batch of the source begins before the end of the replica, {copy.position}: they are not copies"
+            self._rest(consumer, copy, reason)
+        else:
             # Appended before (a lost answer, or another mirror at work): no failure, but look where the end is.
             copy.position = None
-            consumer.remove(copy.assignment.source.partition)
-        else:
-            self._fail(consumer, copy, str(result.error))
+            consumer.remove(copy.source)
+            self._uncertain.set()
 
-    def _fail(self, consumer: Consumer, copy: PartitionCopy, reason: str) -> None:
-        partition = copy.assignment.source.partition
-        consumer.remove(partition)
-        copy.position = None
-        copy.error = reason
-        copy.retry_at = trio.current_time() + self._config.retry_backoff_ms / 1000
+    def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str) -> None:
+        """Say why it is not copied, and try again later from the replica's end."""
+        consumer.remove(copy.source)
         self._metrics.count_failure(copy.assignment.source)
-        log.warning("copy_failed", source=self.name, partition=str(partition), error=reason)
+        log.warning("copy_failed", source=self.name, partition=str(copy.source), error=reason)
+        if not copy.is_rejected:
+            copy.position, copy.error = None, reason
+            copy.retry_at = trio.current_time() + self._config.retry_backoff_ms / 1000
+            self._uncertain.set()
 
 
-def _rounds(polled: Iterable[FetchedBatches]) -> list[dict[TopicPartition, FetchedBatches]]:
-    """The fetched pieces in requests: each holds at most one piece of a partition, in order."""
-    rounds: list[dict[TopicPartition, FetchedBatches]] = []
-    depth: dict[TopicPartition, int] = {}
+def requests_of(polled: Iterable[FetchedBatches], max_bytes: int) -> list[dict[TopicPartition, FetchedBatches]]:
+    """The fetched pieces as requests: each at most one piece of a partition, in order, and at most `max_bytes`.
+
+    A piece that is larger goes alone.
+    """
+    requests: list[dict[TopicPartition, FetchedBatches]] = []
+    sizes: list[int] = []
+    next_place: dict[TopicPartition, int] = {}
     for batches in polled:
-        place = depth.get(batches.topic_partition, 0)
-        depth[batches.topic_partition] = place + 1
-        if place == len(rounds):
-            rounds.append({})
-        rounds[place][batches.topic_partition] = batches
-    return rounds
+        place, size = next_place.get(batches.topic_partition, 0), len(batches.data)
+        while place < len(requests) and sizes[place] + size > max_bytes:
+            place += 1
+        if place == len(requests):
+            requests.append({})
+            sizes.append(0)
+        requests[place][batches.topic_partition] = batches
+        sizes[place] += size
+        next_place[batches.topic_partition] = place + 1
+    return requests

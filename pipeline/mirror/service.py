@@ -61,6 +61,8 @@ class MirrorService:
         self._journal = Journal(destination)
         self._sources = sources
         self._source_errors: dict[str, str | None] = dict.fromkeys(sources)
+        self._error: str | None = None
+        self._journal_turn = trio.Lock()
         self._copiers = {
             name: SourceCopier(name, source, destination, config, metrics) for name, source in sources.items()
         }
@@ -72,28 +74,32 @@ class MirrorService:
                 await self._journal.open()
                 break
             except PipelineError as error:
+                self._error = str(error)
                 log.warning("destination_not_ready", error=str(error))
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
+        self._error = None
         async with trio.open_nursery() as nursery:
-            for copier in self._copiers.values():
+            for name, copier in self._copiers.items():
                 nursery.start_soon(copier.run)
-            while True:
-                await self.refresh()
-                await trio.sleep(self._config.refresh_interval_ms / 1000)
+                nursery.start_soon(self._refresh_regularly, name)
 
-    async def refresh(self) -> None:
-        """Look for new topics and partitions in every source; a source that is away does not hold up the others."""
-        for name, source in self._sources.items():
+    async def _refresh_regularly(self, name: str) -> None:
+        """Look for new topics and partitions of one source; one that is away does not hold up the others."""
+        timeout_s = self._config.produce_timeout_ms / 1000
+        while True:
             try:
-                view = await source.fetch_all_topics(timeout_s=self._config.produce_timeout_ms / 1000)
+                view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
                 topics = [topic for topic in view.topics.values() if self._selection.selects(topic.name)]
-                await self._take_in(name, topics)
-                self._source_errors[name] = None
+                async with self._journal_turn:
+                    self._source_errors[name] = await self._take_in(name, topics)
             except PipelineError as error:
                 self._source_errors[name] = str(error)
-                log.warning("refresh_failed", source=name, error=str(error))
+            if self._source_errors[name] is not None:
+                log.warning("refresh_failed", source=name, error=self._source_errors[name])
+            await trio.sleep(self._config.refresh_interval_ms / 1000)
 
-    async def _take_in(self, name: str, topics: list[TopicView]) -> None:
+    async def _take_in(self, name: str, topics: list[TopicView]) -> str | None:
+        """Have these topics in the table and copied; says what is wrong with those whose replica cannot be made."""
         proposals = [
             Proposal(
                 source=SourcePartition(cluster=name, partition=TopicPartition(topic.name, number), topic_id=topic.id),
@@ -103,19 +109,26 @@ class MirrorService:
             for number in sorted(topic.partitions)
         ]
         await self._journal.propose(proposals, clock=self._clock, random=self._random)
-        lines = [self._journal.table.assignment(name, proposal.source.partition) for proposal in proposals]
-        assignments = [line for line in lines if line is not None]
-        for topic in sorted({assignment.replica.topic for assignment in assignments}):
-            await self._ensure_replica(topic)
+        problems: dict[str, str] = {}
+        for proposal in proposals:
+            assignment = self._journal.table.assignment(name, proposal.source.partition)
+            if assignment is not None and assignment.replica.topic not in problems:
+                try:
+                    await self._ensure_replica(assignment.replica.topic)
+                    self._assign(name, proposal.source, assignment)
+                except PipelineError as error:
+                    problems[assignment.replica.topic] = f"replica {assignment.replica.topic}: {error}"
+        return "; ".join(problems.values()) or None
+
+    def _assign(self, name: str, source: SourcePartition, assignment: Assignment) -> None:
         copier = self._copiers[name]
-        copier.assign(assignments)
-        for proposal, assignment in zip(proposals, assignments, strict=True):
-            if _is_recreated(proposal.source, assignment):
-                copier.reject(
-                    assignment.source.partition,
-                    f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
-                    "old one: give the new one another name",
-                )
+        copier.assign([assignment])
+        if _is_recreated(source, assignment):
+            copier.reject(
+                assignment.source.partition,
+                f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
+                "old one: give the new one another name",
+            )
 
     async def _ensure_replica(self, topic: str) -> None:
         """Create the replica topic, or grow it, to the number of partitions that the table says."""
@@ -132,6 +145,7 @@ class MirrorService:
     def status(self) -> dict[str, Any]:
         """What `/v1/status` answers."""
         return {
+            "error": self._error,
             "sources": [
                 {
                     "name": name,
@@ -151,7 +165,7 @@ class MirrorService:
                     ],
                 }
                 for name, copier in self._copiers.items()
-            ]
+            ],
         }
 
 

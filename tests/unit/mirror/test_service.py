@@ -1,0 +1,307 @@
+"""A mirror between real brokers in this process: what it copies, what it refuses and says, how it goes on."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.client.admin import NewTopic, create_partitions, create_topics, delete_topics
+from pipeline.client.batches import DeliveryError
+from pipeline.client.cluster import Cluster, open_cluster
+from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.consumer import open_consumer
+from pipeline.client.metadata import TopicView
+from pipeline.client.offsets import LATEST, list_offsets
+from pipeline.client.producer import open_producer
+from pipeline.client.raw_produce import raw_produce
+from pipeline.mirror.config import MirrorConfig
+from pipeline.mirror.metrics import MirrorMetrics
+from pipeline.mirror.service import MirrorService
+from pipeline.model import HostPort, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.record import iterate_records
+from tests.support.brokers import clock, serving_cluster
+
+DEADLINE_S = 20
+CLICKS = TopicPartition("clicks", 0)
+NOWHERE = TopicView(name="")
+
+
+@dataclass
+class Site:
+    """Two live clusters and a hub."""
+
+    east: Cluster
+    west: Cluster
+    hub: Cluster
+    metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def failures(self, source: str = "east", partition: int = 0) -> float:
+        """How often the mirror failed to copy a partition."""
+        labels = {"source": source, "topic": "clicks", "partition": str(partition)}
+        return self.metrics.get_sample_value("mirror_failures_total", labels) or 0
+
+    @asynccontextmanager
+    async def mirroring(self, **settings: Any) -> AsyncIterator[MirrorService]:
+        """A mirror of both, until the block ends as suddenly as a crash."""
+        sources = {"east": self.east, "west": self.west}
+        config = MirrorConfig.from_settings(
+            {
+                "destination.bootstrap.servers": "given:1",
+                "sources": [{"name": name, "bootstrap.servers": "given:1"} for name in sources],
+                "topics": ["clicks.*"],
+                "http.listen": "127.0.0.1:0",
+                "refresh.interval.ms": 100,
+                "retry.backoff.ms": 20,
+                "fetch.max.wait.ms": 50,
+                "produce.timeout.ms": 1000,
+                **{key.replace("_", "."): value for key, value in settings.items()},
+            }
+        )
+        self.metrics = CollectorRegistry()
+        metrics = MirrorMetrics(self.metrics)
+        service = MirrorService(config, sources, self.hub, clock=clock, random=Random(1), metrics=metrics)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.run)
+            yield service
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def site(tmp_path) -> AsyncIterator[Site]:
+    async with (
+        serving_cluster(tmp_path / "east") as east,
+        serving_cluster(tmp_path / "west") as west,
+        serving_cluster(tmp_path / "hub") as hub,
+    ):
+        yield Site(east, west, hub)
+
+
+async def make(cluster: Cluster, topic: str = "clicks", partitions: int = 1, **configs: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in configs.items()}
+    await create_topics(cluster, [NewTopic(name=topic, partitions=partitions, configs=settings)])
+
+
+async def publish(cluster: Cluster, *values: bytes, topic: str = "clicks", partition: int = 0) -> None:
+    """Each value a batch of its own."""
+    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, random=Random(1)) as producer:
+        for value in values:
+            await producer.send(topic, value, partition=partition)
+            await producer.flush()
+
+
+def batch_at(offset: int, *values: bytes) -> bytes:
+    builder = BatchBuilder(Codec.NONE, 1 << 20)
+    for value in values:
+        assert builder.append(None, value, (), 1_700_000_000_000)
+    built = builder.build()
+    built[0:8] = offset.to_bytes(8, "big")
+    return bytes(built)
+
+
+async def put(cluster: Cluster, data: bytes, replica: TopicPartition = CLICKS) -> None:
+    """As another mirror would."""
+    await cluster.topic(replica.topic)
+    result = (await raw_produce(cluster, {replica: data}, keep_offsets=True, timeout_s=DEADLINE_S))[replica]
+    assert result.error is None
+
+
+async def read(cluster: Cluster, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
+    listed = await list_offsets(cluster, {partition: LATEST}, timeout_s=DEADLINE_S)
+    found: list[tuple[int, bytes | None]] = []
+    async with open_consumer(cluster, ConsumerConfig(max_wait_ms=50)) as consumer:
+        consumer.assign({partition: 0})
+        while consumer.position(partition) < listed[partition].offset:
+            for batches in await consumer.poll_batches():
+                found += [(record.offset, record.value) for record in iterate_records(batches.data)]
+    return found
+
+
+async def until_copied(cluster: Cluster, partition: TopicPartition, *values: bytes) -> None:
+    """Until these, at offsets from 0 on, are all that is there."""
+    expected = list(enumerate(values))
+    found: list[tuple[int, bytes | None]] = []
+    with trio.move_on_after(DEADLINE_S):
+        while found != expected:
+            await trio.sleep(0.02)
+            if (
+                partition.partition
+                in (await cluster.fetch_all_topics()).topics.get(partition.topic, NOWHERE).partitions
+            ):
+                found = await read(cluster, partition)
+    assert found == expected
+
+
+async def until_said(service: MirrorService, reason: str, *, source: str = "east", partition: int = 0) -> None:
+    said: Any = None
+    with trio.move_on_after(DEADLINE_S):
+        while said is None or reason not in said:
+            await trio.sleep(0.01)
+            said = reason_of(service, source=source, partition=partition)
+    assert said is not None
+    assert reason in said
+
+
+def reason_of(service: MirrorService, *, source: str = "east", partition: int = 0) -> str | None:
+    for one in service.status()["sources"]:
+        for line in one["partitions"]:
+            if one["name"] == source and line["partition"] == partition:
+                found: str | None = line["error"]
+                return found
+    return None
+
+
+async def test_two_sources_lie_side_by_side_and_growth_appends(site):
+    await make(site.east)
+    await make(site.west)
+    await publish(site.east, b"e0", b"e1")
+    await publish(site.west, b"w0")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"e0", b"e1")
+        await until_copied(site.hub, TopicPartition("clicks", 1), b"w0")
+        await create_partitions(site.east, {"clicks": 2})
+        await site.east.refresh()
+        await publish(site.east, b"new", partition=1)
+        await until_copied(site.hub, TopicPartition("clicks", 2), b"new")
+
+
+async def test_a_mirror_goes_on_where_another_one_ended(site):
+    await make(site.east)
+    await publish(site.east, b"a", b"b")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+    await publish(site.east, b"c")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a", b"b", b"c")
+
+
+async def test_two_mirrors_at_once_double_nothing(site):
+    await make(site.east, partitions=3)
+    values = [b"%d" % number for number in range(50)]
+    async with site.mirroring(), site.mirroring():
+        async with trio.open_nursery() as nursery:
+            for partition in range(3):
+                nursery.start_soon(partial(publish, site.east, *values, partition=partition))
+        for partition in range(3):
+            await until_copied(site.hub, TopicPartition("clicks", partition), *values)
+
+
+async def test_a_batch_that_another_mirror_appended_first_is_left_to_it(site):
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring() as service:
+        await until_copied(site.hub, CLICKS, b"a")
+        await put(site.hub, batch_at(1, b"b"))
+        await publish(site.east, b"b", b"c")
+        await until_copied(site.hub, CLICKS, b"a", b"b", b"c")
+        with trio.fail_after(DEADLINE_S):
+            while reason_of(service) is not None:
+                await trio.sleep(0.01)
+        assert site.failures() == 0
+
+
+async def test_a_replica_that_ends_within_a_batch_of_its_source_rests_with_the_reason(site):
+    await make(site.east)
+    await make(site.hub, mirror_source="pipeline")
+    await put(site.hub, batch_at(0, b"a"))
+    async with open_producer(site.east, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+        for value in (b"a", b"b", b"c"):
+            await producer.send("clicks", value)
+    async with site.mirroring() as service:
+        await until_said(service, "begins before the end of the replica")
+        await stays_said(site, service)
+    assert await read(site.hub, CLICKS) == [(0, b"a")]
+
+
+async def test_a_replica_that_is_past_its_source_rests_with_the_reason_and_others_go_on(site):
+    await make(site.east, partitions=2)
+    await make(site.hub, partitions=2, mirror_source="pipeline")
+    await put(site.hub, batch_at(50, b"from a former life"))
+    await publish(site.east, b"a")
+    async with site.mirroring() as service:
+        await until_said(service, "outside of the log")
+        await publish(site.east, b"b", partition=1)
+        await until_copied(site.hub, TopicPartition("clicks", 1), b"b")
+        await stays_said(site, service)
+        assert reason_of(service, partition=1) is None
+
+
+async def test_a_topic_created_again_while_no_mirror_ran_is_refused(site):
+    await make(site.east)
+    await publish(site.east, b"old")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"old")
+    await delete_topics(site.east, ["clicks"])
+    await make(site.east)
+    await publish(site.east, b"new", b"newer")
+    async with site.mirroring() as service:
+        await until_said(service, "created again")
+        await publish(site.east, b"newest")
+        await create_partitions(site.east, {"clicks": 2})
+        await publish(site.east, b"partition of its own", partition=1)
+        await until_copied(site.hub, TopicPartition("clicks", 1), b"partition of its own")
+        await until_said(service, "created again")
+    assert await read(site.hub, CLICKS) == [(0, b"old")]
+
+
+async def test_a_topic_created_again_under_a_running_mirror_is_never_mixed_with_the_old_one(site):
+    await make(site.east)
+    await publish(site.east, b"old")
+    async with site.mirroring(refresh_interval_ms=60_000) as service:
+        await until_copied(site.hub, CLICKS, b"old")
+        await delete_topics(site.east, ["clicks"])
+        await make(site.east)
+        await publish(site.east, b"new", b"newer")
+        await until_said(service, "created again")
+        await stays_said(site, service)
+    assert await read(site.hub, CLICKS) == [(0, b"old")]
+
+
+async def test_a_topic_of_the_hub_itself_is_not_written_to(site):
+    await make(site.hub)
+    await make(site.east, partitions=2)
+    await publish(site.hub, b"own")
+    await publish(site.east, b"a", b"b")
+    async with site.mirroring() as service:
+        await until_said(service, "no mirror.source")
+    assert await read(site.hub, CLICKS) == [(0, b"own")]
+
+
+async def test_replicas_are_read_only_for_others(site):
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"a")
+        with pytest.raises(DeliveryError) as caught:
+            await publish(site.hub, b"intruder")
+    assert isinstance(caught.value.last_error, KafkaError)
+    assert caught.value.last_error.code is ErrorCode.POLICY_VIOLATION
+    assert await read(site.hub, CLICKS) == [(0, b"a")]
+
+
+async def test_a_source_that_is_away_does_not_hold_up_the_others(site):
+    nobody = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),))
+    async with open_cluster(nobody) as away:
+        site.east = away
+        async with site.mirroring(produce_timeout_ms=60_000) as service:
+            await make(site.west)
+            await publish(site.west, b"w")
+            await until_copied(site.hub, CLICKS, b"w")
+            assert {one["name"]: one["error"] for one in service.status()["sources"]}["west"] is None
+
+
+async def stays_said(site: Site, service: MirrorService) -> None:
+    """Through three more attempts."""
+    before = site.failures()
+    with trio.fail_after(DEADLINE_S):
+        while site.failures() < before + 3:
+            assert reason_of(service) is not None
+            await trio.sleep(0.001)

@@ -20,7 +20,7 @@ import structlog
 from pipeline.errors import PipelineError, StorageError
 from pipeline.hadoop.filesystem import FileSystem, PathNotFoundError, open_filesystem
 from pipeline.hadoop.layout import TopicLayout, manifest_sequences, run_of, topic_layout
-from pipeline.hadoop.manifest import Manifest, ManifestError, check_follows, sha256_of
+from pipeline.hadoop.manifest import Manifest, ManifestError, check_follows, committed_files, sha256_of
 
 logger = structlog.get_logger()
 
@@ -96,6 +96,11 @@ def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
         manifests.append(manifest)
         previous, checksum = manifest, sha256_of(encoded)
     return manifests
+
+
+def committed_urls(root: str, topic: str) -> list[str]:
+    """URLs of all data files that readers may read, for `spark.read.parquet(*urls)` and its like."""
+    return [f"{root.rstrip('/')}/{topic}/{file.path}" for file in committed_files(read_manifests(root, topic))]
 
 
 def mark_run(files: FileSystem, layout: TopicLayout, run_id: str) -> None:

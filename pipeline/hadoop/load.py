@@ -173,9 +173,7 @@ def run_load(spark: SparkSession, config: LoadConfig, *, clock: Clock, run_id: s
     except Exception:
         _clean_up_quietly(files, layout, run_id)
         raise
-    if has_leftovers:
-        _clean_up_quietly(files, layout, run_id)
-    end_run(files, layout, run_id)
+    _end_quietly(files, layout, run_id, has_leftovers)
     result = LoadResult(
         committed=True,
         manifest=manifest,
@@ -279,6 +277,16 @@ def _worker_reason(text: str) -> str:
     """What a worker raised, out of the traces that Spark puts around it."""
     found = _WORKER_ERROR.findall(text)
     return found[-1] if found else text.strip().split("\n", 1)[0]
+
+
+def _end_quietly(files: FileSystem, layout: TopicLayout, run_id: str, has_leftovers: bool) -> None:
+    """A commit stands, whatever happens to the mark of its run."""
+    if has_leftovers:
+        _clean_up_quietly(files, layout, run_id)
+    try:
+        end_run(files, layout, run_id)
+    except PipelineError as error:
+        logger.warning("load_mark_not_removed", topic_root=layout.topic_root, reason=str(error))
 
 
 def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:

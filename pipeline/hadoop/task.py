@@ -8,9 +8,9 @@ Invariants: every row is in exactly one file of the result, or the result names 
 and the bytes that wait in them are bounded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -209,19 +209,19 @@ class TaskWriter:
     def _split(self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded) -> None:
         """Writes rows to the files of their partition, hour and schema."""
         timestamps = rows.column("timestamp_ms").to_numpy()
-        hours = timestamps - timestamps % HOUR_MS
-        partitions = rows.column("partition").to_numpy().astype(np.int64)
         file_ids = ids if self._spec.format == "avro" else np.full_like(ids, self._reader_id)
-        keys, members = np.unique(np.stack((partitions, hours, file_ids)), axis=1, return_inverse=True)
-        members = members.reshape(-1)
-        for index, (partition, hour, schema_id) in enumerate(keys.T.tolist()):
-            key = (partition, hour, schema_id)
-            if keys.shape[1] == 1:
-                self._write(key, rows, decoded)
-                return
-            mask = members == index
-            share = [decoded[row] for row in np.flatnonzero(mask).tolist()] if decoded else []
-            self._write(key, rows.filter(pa.array(mask)), share)
+        parts = (rows.column("partition").to_numpy(), timestamps - timestamps % HOUR_MS, file_ids)
+        partition, hour, schema_id = (int(part[0]) for part in parts)
+        if all((part == part[0]).all() for part in parts):
+            self._write((partition, hour, schema_id), rows, decoded)
+            return
+        members = _group_numbers(parts)
+        for group in range(int(members.max()) + 1):
+            mask = members == group
+            at = np.flatnonzero(mask)
+            partition, hour, schema_id = (int(part[at[0]]) for part in parts)
+            share = [decoded[row] for row in at.tolist()] if decoded else []
+            self._write((partition, hour, schema_id), rows.filter(pa.array(mask)), share)
 
     @property
     def _reader_id(self) -> int:
@@ -280,6 +280,15 @@ class TaskWriter:
         file.rows.finish()
         file.sink.close()
         self._finished.append(replace(file.listed, bytes=file.sum.bytes, crc32c=file.sum.crc32c))
+
+
+def _group_numbers(parts: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
+    """By row the number of its group: rows that are equal in all `parts` have the same, from 0 without gaps."""
+    numbers: NDArray[np.intp] = np.zeros(len(parts[0]), dtype=np.intp)
+    for part in parts:
+        values, at = np.unique(part, return_inverse=True)
+        _, numbers = np.unique(numbers * len(values) + at, return_inverse=True)
+    return numbers
 
 
 def _first(rows: pa.RecordBatch) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import StorageError
 from pipeline.hadoop import load as load_module
-from pipeline.hadoop.commit import CommitConflictError
+from pipeline.hadoop.commit import CommitConflictError, committed_urls
 from pipeline.hadoop.filesystem import HdfsFileSystem, PathExistsError, PathNotFoundError, open_filesystem
 from pipeline.hadoop.load import LoadConfig, run_load
 from tests.support.load_topic import LoadedTopic
@@ -102,9 +102,10 @@ def test_spark_reads_what_a_load_wrote(spark, topic, file_format):
     topic.produce(1500)
     result = load(spark, topic, format=file_format)
     assert topic.check_exact() == 1500
-    paths = [f"{topic.root}/{topic.name}/{file.path}" for file in result.manifest.files]
+    urls = committed_urls(topic.root, topic.name)
+    assert len(urls) == result.files
     if file_format == "parquet":
-        rows = spark.read.parquet(*paths)
+        rows = spark.read.parquet(*urls)
         assert rows.selectExpr("count(distinct cast(value as string))").collect()[0][0] == 1500
     assert load(spark, topic, format=file_format).manifest is None
 

@@ -1,0 +1,293 @@
+"""What confluent-kafka (librdkafka) is told by a server, as plain values that any right server gives."""
+
+import uuid
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from exchange import Deadline, main
+
+FIRST_MS = 1_431_849_903_000
+QUIET = {"log_level": 0}
+
+
+class Behaviour:
+    """One server, asked in many ways."""
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+
+    def topic(self, partitions=1, **config):
+        name = f"confluent-{uuid.uuid4().hex}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        self.wait_for_partitions(name, partitions)
+        return name
+
+    def wait_for_partitions(self, name, count):
+        deadline = Deadline(f"{name} having {count} partitions")
+        while len(self.admin.list_topics(name, timeout=30).topics[name].partitions) != count:
+            deadline.check()
+
+    def produce(self, topic, values, partition=0, timestamps=None, **settings):
+        """Offsets or error names, in the order of the values."""
+        outcome = {}
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 50, **QUIET, **settings})
+        for number, value in enumerate(values):
+
+            def delivered(error, message, number=number):
+                outcome[number] = error.name() if error else message.offset()
+
+            extra = {"timestamp": timestamps[number]} if timestamps else {}
+            producer.produce(topic, value, partition=partition, on_delivery=delivered, **extra)
+        assert producer.flush(60) == 0
+        return [outcome[number] for number in range(len(values))]
+
+    def consume(self, topic, offset, count, **settings):
+        """Messages or error names of partition 0, as soon as there are `count`."""
+        consumer = self.consumer(**settings)
+        consumer.assign([TopicPartition(topic, 0, offset)])
+        found, deadline = [], Deadline(f"reading {topic}")
+        while len(found) < count:
+            deadline.check()
+            found += [m.error().name() if m.error() else m for m in consumer.consume(count - len(found), timeout=1)]
+        consumer.close()
+        return found
+
+    def consumer(self, **settings):
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                **QUIET,
+                **{key.replace("_", "."): value for key, value in settings.items()},
+            }
+        )
+
+
+def answer(futures):
+    """The names of the errors of an admin call, None for success."""
+    names = []
+    for future in futures.values():
+        try:
+            future.result(30)
+            names.append(None)
+        except KafkaException as error:
+            names.append(error.args[0].name())
+    return names[0] if len(names) == 1 else names
+
+
+def unknown_topic(server):
+    return server.admin.list_topics("never-made", timeout=30).topics["never-made"].error.name()
+
+
+def invalid_topic_name(server):
+    return server.admin.list_topics("not a name", timeout=30).topics["not a name"].error.name()
+
+
+def cluster(server):
+    found = server.admin.list_topics(timeout=30)
+    described = server.admin.describe_cluster().result(30)
+    return {
+        "brokers": sorted(found.brokers),
+        "controller": found.controller_id,
+        "same id": described.cluster_id == found.cluster_id != "",
+        "nodes": [node.id for node in described.nodes],
+    }
+
+
+def produce_to_unknown_topic(server):
+    settings = {"topic.metadata.propagation.max.ms": 500, "message.timeout.ms": 20000}
+    return server.produce("never-made", [b"value"], **settings)
+
+
+def produce_to_unknown_partition(server):
+    settings = {"topic.metadata.propagation.max.ms": 500, "message.timeout.ms": 20000}
+    name = server.topic()
+    server.admin.list_topics(name, timeout=30)
+    try:
+        return server.produce(name, [b"value"], partition=3, **settings)
+    except KafkaException as error:
+        return [error.args[0].name()]
+
+
+def creating(server):
+    name = server.topic(3)
+    other = f"other-{name}"
+
+    def create(*arguments, **options):
+        validate_only = options.pop("validate_only", False)
+        return answer(server.admin.create_topics([NewTopic(*arguments, **options)], validate_only=validate_only))
+
+    found = {
+        "again": create(name, 3, 1),
+        "name": create("not a name", 1, 1),
+        "long name": create("x" * 250, 1, 1),
+        "no partitions": create(other, 0, 1),
+        "too many replicas": create(other, 1, 9),
+        "unknown setting": create(other, 1, 1, config={"no.such.setting": "1"}),
+        "wrong value": create(other, 1, 1, config={"max.message.bytes": "many"}),
+        "only validated": create(other, 1, 1, validate_only=True),
+        "not made": server.admin.list_topics(other, timeout=30).topics[other].error.name(),
+        "defaults": create(other),
+        "two": answer(server.admin.create_topics([NewTopic(f"{name}-2", 1, 1), NewTopic(f"{name}-3", 2, 1)])),
+        "assigned": create(f"{name}-4", 2, replica_assignment=[[1], [1]]),
+    }
+    server.wait_for_partitions(f"{name}-4", 2)
+    described = server.admin.describe_topics(TopicCollection([name, f"{name}-4", "never-made"]))
+    return {**found, "described": [describe(future) for future in described.values()]}
+
+
+def describe(future):
+    try:
+        return len(future.result(30).partitions)
+    except KafkaException as error:
+        return error.args[0].name()
+
+
+def growing(server):
+    name = server.topic(2)
+
+    def grow(topic, count):
+        return answer(server.admin.create_partitions([NewPartitions(topic, count)]))
+
+    grown = grow(name, 4)
+    server.wait_for_partitions(name, 4)
+    return {
+        "grown": grown,
+        "written": server.produce(name, [b"value"], partition=3),
+        "same": grow(name, 4),
+        "fewer": grow(name, 1),
+        "unknown": grow("never-made", 3),
+    }
+
+
+def deleting(server):
+    name = server.topic()
+    server.produce(name, [b"old"] * 3)
+    deleted = answer(server.admin.delete_topics([name]))
+    deadline = Deadline("deleting")
+    while (error := server.admin.list_topics(name, timeout=30).topics[name].error) is None:
+        deadline.check()
+    again = answer(server.admin.delete_topics([name]))
+    server.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    server.wait_for_partitions(name, 1)
+    return {"deleted": deleted, "then": error.name(), "again": again, "anew": server.produce(name, [b"new"])}
+
+
+def listing_offsets(server):
+    name = server.topic()
+    server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + 1000 * n for n in range(10)])
+    consumer = server.consumer()
+
+    def at(timestamp_ms):
+        return consumer.offsets_for_times([TopicPartition(name, 0, timestamp_ms)], timeout=30)[0].offset
+
+    def listed(spec):
+        futures = server.admin.list_offsets({TopicPartition(name, 0): spec})
+        found = next(iter(futures.values())).result(30)
+        return [found.offset, found.timestamp]
+
+    found = {
+        "watermarks": consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30),
+        "before": at(FIRST_MS - 5),
+        "exact": at(FIRST_MS + 3000),
+        "between": at(FIRST_MS + 3001),
+        "after": at(FIRST_MS + 99_000),
+        "earliest": listed(OffsetSpec.earliest()),
+        "latest": listed(OffsetSpec.latest()),
+        "newest": listed(OffsetSpec.max_timestamp()),
+        "by time": listed(OffsetSpec.for_timestamp(FIRST_MS + 8500)),
+    }
+    consumer.close()
+    return found
+
+
+def reading(server):
+    name = server.topic()
+    server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + n for n in range(10)])
+    middle = server.consume(name, 5, 6, enable_partition_eof=True)
+    committed = server.consume(name, 0, 10, isolation_level="read_committed")
+    return {
+        "middle of a batch": [m if isinstance(m, str) else m.offset() for m in middle],
+        "read committed": len(committed),
+        "beyond the end": server.consume(name, 1000, 1, auto_offset_reset="error"),
+        "beyond the end, earliest": server.consume(name, 1000, 1, auto_offset_reset="earliest")[0].offset(),
+        "timestamp": list(server.consume(name, 3, 1)[0].timestamp()),
+    }
+
+
+def sizes(server):
+    name = server.topic(max_message_bytes="2000")
+    large = server.topic()
+    server.produce(large, [b"x" * 50_000] * 3)
+    return {
+        "too large": server.produce(name, [b"x" * 5000]),
+        "fits when compressed": server.produce(name, [b"x" * 5000], **{"compression.type": "gzip"}),
+        "larger than the server takes": server.produce(large, [b"x" * 2_000_000], **{"message.max.bytes": 4_000_000}),
+        "larger than the fetch": [
+            len(m.value()) for m in server.consume(large, 0, 3, fetch_message_max_bytes=1000, fetch_max_bytes=1000000)
+        ],
+    }
+
+
+def acknowledging(server):
+    found = {}
+    for acks in ("0", "1", "all"):
+        name = server.topic()
+        server.produce(name, [b"%d" % n for n in range(20)], acks=acks)
+        values = [message.value().decode() for message in server.consume(name, 0, 20)]
+        found[acks] = values == [str(n) for n in range(20)]
+    return found
+
+
+def idempotence(server):
+    name = server.topic()
+    values = [b"%d" % n for n in range(2000)]
+    settings = {"enable.idempotence": True, "batch.num.messages": 50, "max.in.flight.requests.per.connection": 5}
+    offsets = server.produce(name, values, **settings)
+    read = [message.value() for message in server.consume(name, 0, 2000)]
+    return {"offsets": offsets == list(range(2000)), "read": read == values}
+
+
+def time_of_append(server):
+    name = server.topic(message_timestamp_type="LogAppendTime")
+    server.produce(name, [b"value"], timestamps=[FIRST_MS])
+    (message,) = server.consume(name, OFFSET_BEGINNING, 1)
+    kind, timestamp_ms = message.timestamp()
+    return {"kind": kind, "now": timestamp_ms > FIRST_MS + 10**10}
+
+
+QUESTIONS = [
+    unknown_topic,
+    invalid_topic_name,
+    cluster,
+    produce_to_unknown_topic,
+    produce_to_unknown_partition,
+    creating,
+    growing,
+    deleting,
+    listing_offsets,
+    reading,
+    sizes,
+    acknowledging,
+    idempotence,
+    time_of_append,
+]
+
+
+def ask(bootstrap, _asked):
+    server = Behaviour(bootstrap)
+    return {question.__name__: question(server) for question in QUESTIONS}
+
+
+if __name__ == "__main__":
+    main({"ask": ask})

@@ -1,0 +1,83 @@
+"""confluent-kafka writes, reads, and produces through restarts."""
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from exchange import Deadline, main, read_record, was_told_to_stop, write_record
+
+QUIET = {"log_level": 0}
+
+
+def write(bootstrap, asked):
+    failures = []
+    for topic in asked["topics"]:
+        producer = Producer({"bootstrap.servers": bootstrap, "compression.type": topic["codec"], **QUIET})
+        for record in topic["records"]:
+            key, value, headers, timestamp_ms = read_record(record)
+            producer.produce(
+                topic["name"],
+                value,
+                key,
+                partition=0,
+                headers=headers,
+                timestamp=timestamp_ms,
+                on_delivery=lambda error, _: error and failures.append(str(error)),
+            )
+        assert producer.flush(60) == 0
+    assert not failures, failures
+    return {}
+
+
+def read(bootstrap, asked):
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **QUIET})
+    consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING) for name in asked["counts"]])
+    found = {name: [] for name in asked["counts"]}
+    deadline = Deadline("reading")
+    while any(len(found[name]) < count for name, count in asked["counts"].items()):
+        deadline.check()
+        for message in consumer.consume(1000, timeout=1):
+            assert message.error() is None, message.error()
+            found[message.topic()].append(
+                write_record(
+                    message.offset(), message.key(), message.value(), message.headers() or [], message.timestamp()[1]
+                )
+            )
+    consumer.close()
+    return found
+
+
+def produce_until_told(bootstrap, asked):
+    """Numbered records until standard input ends: those that were acknowledged, with their offsets."""
+    acknowledged = []
+
+    def delivered(error, message):
+        assert error is None, error
+        acknowledged.append([int(message.value()), message.offset()])
+
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2, **QUIET})
+    number = 0
+    while not was_told_to_stop():
+        producer.produce(asked["topic"], b"%d" % number, partition=0, on_delivery=delivered)
+        number += 1
+        while len(producer) > 200:
+            producer.poll(0.1)
+        producer.poll(0.001)
+    assert producer.flush(60) == 0
+    return {"acknowledged": acknowledged, "sent": number}
+
+
+def consume_until_told(bootstrap, asked):
+    """The offsets read from a topic while it is written; once standard input has ended, up to the end of the log."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **QUIET})
+    partition = TopicPartition(asked["topic"], 0, OFFSET_BEGINNING)
+    consumer.assign([partition])
+    offsets, end, deadline = [], None, Deadline("reading to the end", 120)
+    while end is None or len(offsets) < end:
+        deadline.check()
+        if end is None and was_told_to_stop():
+            end = consumer.get_watermark_offsets(partition, timeout=30)[1]
+        offsets += [message.offset() for message in consumer.consume(1000, timeout=0.2) if message.error() is None]
+    consumer.close()
+    return {"offsets": offsets}
+
+
+if __name__ == "__main__":
+    main({"write": write, "read": read, "produce": produce_until_told, "consume": consume_until_told})

@@ -1,0 +1,61 @@
+"""kafka-python writes, reads, and produces through restarts. Its snappy is `snappy.py` beside this file."""
+
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from exchange import Deadline, main, read_record, was_told_to_stop, write_record
+
+
+def write(bootstrap, asked):
+    for topic in asked["topics"]:
+        codec = None if topic["codec"] == "none" else topic["codec"]
+        producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec, linger_ms=10)
+        sent = []
+        for record in topic["records"]:
+            key, value, headers, timestamp_ms = read_record(record)
+            sent.append(
+                producer.send(topic["name"], value, key, headers=headers, partition=0, timestamp_ms=timestamp_ms)
+            )
+        producer.flush(60)
+        for future in sent:
+            future.get(60)
+        producer.close()
+    return {}
+
+
+def read(bootstrap, asked):
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(name, 0) for name in asked["counts"]])
+    consumer.seek_to_beginning()
+    found = {name: [] for name in asked["counts"]}
+    deadline = Deadline("reading")
+    while any(len(found[name]) < count for name, count in asked["counts"].items()):
+        deadline.check()
+        for records in consumer.poll(1000).values():
+            for record in records:
+                found[record.topic].append(
+                    write_record(record.offset, record.key, record.value, record.headers, record.timestamp)
+                )
+    consumer.close()
+    return found
+
+
+def produce_until_told(bootstrap, asked):
+    """Numbered records until standard input ends: those that were acknowledged, with their offsets."""
+    producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2)
+    sent = []
+    while not was_told_to_stop():
+        sent.append(producer.send(asked["topic"], b"%d" % len(sent), partition=0))
+        if len(sent) > 200:
+            sent[-200].get(60)
+    producer.flush(60)
+    acknowledged = [[number, future.get(60).offset] for number, future in enumerate(sent)]
+    producer.close()
+    return {"acknowledged": acknowledged, "sent": len(sent)}
+
+
+if __name__ == "__main__":
+    main({"write": write, "read": read, "produce": produce_until_told})

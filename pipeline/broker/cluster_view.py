@@ -101,10 +101,7 @@ class ClusterView:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def wait_until(self, condition: Callable[["ClusterView"], bool], *, timeout_s: float) -> bool:
-        """Wait for a state of the cluster; False when it did not come in time."""
-        with trio.move_on_after(timeout_s):
-            while not condition(self):
-                await self._changed.wait()
-            return True
-        return condition(self)
+    async def wait_until(self, condition: Callable[["ClusterView"], bool]) -> None:
+        """Wait for a state of the cluster."""
+        while not condition(self):
+            await self._changed.wait()

@@ -10,6 +10,7 @@ Invariants:
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import structlog
@@ -100,9 +101,14 @@ class Replicas:
             return found
         if topic_partition in self._directory.failed:
             raise self._directory.failed[topic_partition]
-        return self._directory.create(
-            topic_partition, now_ms=self._clock(), topic_id=topic_id, config=log_config(settings)
+        create = partial(
+            self._directory.create,
+            topic_partition,
+            now_ms=self._clock(),
+            topic_id=topic_id,
+            config=log_config(settings),
         )
+        return await trio.to_thread.run_sync(create)
 
     def reconfigure(self, topic: str, settings: TopicSettings) -> None:
         """The topic's settings have changed."""

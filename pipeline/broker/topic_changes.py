@@ -5,13 +5,15 @@ it. A change is written by one transaction; if its answer is lost, the znode is 
 """
 
 import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import trio
 
 from pipeline.broker.cluster_view import ClusterView, TopicView
 from pipeline.broker.context import BrokerContext
-from pipeline.broker.topic_plan import Assignment, TopicPlan, TopicRequest, plan_growth, plan_topic
+from pipeline.broker.topic_plan import TopicPlan, TopicRequest, plan_growth, plan_topic
 from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode, Operation, SetNode
 from pipeline.coordination.znodes import (
     TOPIC_CONFIGS,
@@ -32,6 +34,7 @@ from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 ATTEMPTS = 5
+MIN_WRITE_S = 1.0
 
 
 def plan(broker: BrokerContext, request: TopicRequest) -> TopicPlan:
@@ -52,18 +55,29 @@ async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_
     topic_id = uuid.UUID(int=broker.random.getrandbits(128), version=4)
     assignment = TopicAssignment(topic=planned.name, topic_id=topic_id, partitions=planned.partitions)
     config = TopicConfig(topic=planned.name, settings=planned.settings)
-    with trio.move_on_after(timeout_s):
+
+    def is_there(view: ClusterView) -> bool:
+        topic = view.topic_of_id(topic_id)
+        return topic is not None and topic.is_led
+
+    deadline = trio.current_time() + timeout_s
+    with _writing(timeout_s):
         await _write_topic(broker, assignment, config)
+    with trio.move_on_at(deadline):
+        await broker.view.wait_until(is_there)
+    topic = broker.view.topic_of_id(topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    return topic
 
-        def is_there(view: ClusterView) -> bool:
-            topic = view.topic_of_id(topic_id)
-            return topic is not None and topic.is_led
 
-        await broker.view.wait_until(is_there, timeout_s=timeout_s)
-        topic = broker.view.topic_of_id(topic_id)
-        if topic is not None:
-            return topic
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+@contextmanager
+def _writing(timeout_s: float) -> Generator[None]:
+    """Gives a change the time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
+    with trio.move_on_after(max(timeout_s, MIN_WRITE_S)) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time.")
 
 
 async def _write_topic(broker: BrokerContext, assignment: TopicAssignment, config: TopicConfig) -> None:
@@ -108,28 +122,48 @@ async def grow_topic(
     timeout_s: float,
 ) -> None:
     """Add partitions and wait until they are led. Raises KafkaError, CoordinationError."""
-    with trio.move_on_after(timeout_s):
-        for _ in range(ATTEMPTS):
-            found = await broker.zookeeper.get_or_none(topic_path(name))
-            if found is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-            current = TopicAssignment.decode(name, found.data)
-            partitions = plan_growth(
-                current.partitions, total=total, assignments=assignments, brokers=sorted(broker.view.brokers)
-            )
-            if validate_only:
-                return
-            grown = replace(current, partitions=partitions)
-            try:
-                await broker.zookeeper.set(grown.path, grown.encode(), found.version)
-            except BadVersionError:
-                continue
-            except CoordinationLostError:
-                if not await _is_written(broker, grown):
-                    continue
-            await _wait_for_growth(broker, name, partitions, timeout_s)
+
+    def is_there(view: ClusterView) -> bool:
+        topic = view.topic(name)
+        return validate_only or topic is None or (len(topic.partitions) >= total and topic.is_led)
+
+    deadline = trio.current_time() + timeout_s
+    with _writing(timeout_s):
+        await _write_growth(broker, name, total, assignments, validate_only=validate_only)
+    with trio.move_on_at(deadline):
+        await broker.view.wait_until(is_there)
+    if not is_there(broker.view):
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def _write_growth(
+    broker: BrokerContext,
+    name: str,
+    total: int,
+    assignments: list[tuple[BrokerId, ...]] | None,
+    *,
+    validate_only: bool,
+) -> None:
+    for _ in range(ATTEMPTS):
+        found = await broker.zookeeper.get_or_none(topic_path(name))
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        current = TopicAssignment.decode(name, found.data)
+        partitions = plan_growth(
+            current.partitions, total=total, assignments=assignments, brokers=sorted(broker.view.brokers)
+        )
+        if validate_only:
             return
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        grown = replace(current, partitions=partitions)
+        try:
+            await broker.zookeeper.set(grown.path, grown.encode(), found.version)
+        except BadVersionError:
+            continue
+        except CoordinationLostError:
+            if not await _is_written(broker, grown):
+                continue
+        return
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the partitions; try again.")
 
 
 async def _is_written(broker: BrokerContext, assignment: TopicAssignment) -> bool:
@@ -137,31 +171,32 @@ async def _is_written(broker: BrokerContext, assignment: TopicAssignment) -> boo
     return found is not None and TopicAssignment.decode(assignment.topic, found.data) == assignment
 
 
-async def _wait_for_growth(broker: BrokerContext, name: str, partitions: Assignment, timeout_s: float) -> None:
-    def is_there(view: ClusterView) -> bool:
-        topic = view.topic(name)
-        return topic is None or (len(topic.partitions) >= len(partitions) and topic.is_led)
-
-    await broker.view.wait_until(is_there, timeout_s=timeout_s)
-
-
 async def delete_topic(broker: BrokerContext, topic: TopicView, *, timeout_s: float) -> None:
     """Delete a topic and wait until it is gone here. Raises KafkaError, CoordinationError."""
-    with trio.move_on_after(timeout_s):
-        for _ in range(ATTEMPTS):
-            found = await broker.zookeeper.get_or_none(topic_path(topic.name))
-            if found is None or TopicAssignment.decode(topic.name, found.data).topic_id not in {topic.topic_id, None}:
-                break
-            try:
-                await _delete_znodes(broker.zookeeper, topic.name)
-            except (NotEmptyError, NoNodeError, CoordinationLostError):
-                continue
-            break
-        else:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not delete the topic; try again.")
-        await broker.view.wait_until(lambda view: view.topic_of_id(topic.topic_id) is None, timeout_s=timeout_s)
+
+    def is_gone(view: ClusterView) -> bool:
+        return view.topic_of_id(topic.topic_id) is None
+
+    deadline = trio.current_time() + timeout_s
+    with _writing(timeout_s):
+        await _write_deletion(broker, topic)
+    with trio.move_on_at(deadline):
+        await broker.view.wait_until(is_gone)
+    if not is_gone(broker.view):
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+async def _write_deletion(broker: BrokerContext, topic: TopicView) -> None:
+    for _ in range(ATTEMPTS):
+        found = await broker.zookeeper.get_or_none(topic_path(topic.name))
+        if found is None or TopicAssignment.decode(topic.name, found.data).topic_id not in {topic.topic_id, None}:
+            return
+        try:
+            await _delete_znodes(broker.zookeeper, topic.name)
+        except (NotEmptyError, NoNodeError, CoordinationLostError):
+            continue
         return
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not delete the topic; try again.")
 
 
 async def _delete_znodes(zookeeper: CoordinationClient, name: str) -> None:

@@ -1,6 +1,7 @@
 """DeleteTopics (20): v1 on; v5 says what was wrong in words, v6 takes topic ids (KIP-516).
 
-Carried out by whichever broker is asked, through ZooKeeper; a broker that was down removes its logs when it returns.
+Carried out by whichever broker is asked, through ZooKeeper. A broker that was down meanwhile keeps its logs of the
+topic, names them as strays when it returns, and removes them once a topic of that name comes to it anew.
 """
 
 from collections.abc import Awaitable

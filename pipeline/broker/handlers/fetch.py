@@ -50,7 +50,8 @@ def handle(broker: BrokerContext, request: FetchRequest, version: int) -> FetchR
     if request.session_id != 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     reading = _read(broker, request, version)
-    if reading.read_bytes >= request.min_bytes or reading.has_failure or request.max_wait_ms <= 0:
+    is_complete = reading.read_bytes >= request.min_bytes or reading.has_failure
+    if is_complete or request.max_wait_ms <= 0 or not reading.partitions:
         return _answer(broker, reading)
     return _wait_and_answer(broker, request, version, reading)
 

@@ -27,6 +27,8 @@ from pipeline.protocol.messages.produce import (
 
 FIRST_VERSION_OF_BATCHES = 3
 FIRST_VERSION_OF_TOPIC_IDS = 13
+MAGIC_POSITION = 16
+OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
 
 
@@ -85,6 +87,8 @@ def _append(
             partition = broker.find_partition_by_id(topic.topic_id, data.index)
         if not isinstance(data.records, memoryview):
             raise KafkaError(ErrorCode.INVALID_RECORD, "No records.")
+        if len(data.records) > MAGIC_POSITION and data.records[MAGIC_POSITION] in OLD_MAGICS:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "Message formats v0 and v1 are not kept; send v2 batches.")
         _check_mirror(partition, data)
         info = partition.append(data.records, keep_offsets=data.keep_offsets, now_ms=now_ms)
     except PipelineError as error:

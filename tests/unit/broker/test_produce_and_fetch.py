@@ -141,6 +141,9 @@ async def test_refused_batches(start: Start) -> None:
         assert await code(damaged) == ErrorCode.CORRUPT_MESSAGE
         assert await code(b"garbage") == ErrorCode.CORRUPT_MESSAGE
         assert await code(None) == ErrorCode.INVALID_RECORD
+        old = batch(b"abc")
+        old[16] = 1
+        assert await code(old) == ErrorCode.INVALID_RECORD
         assert await code(batch(b"a"), acks=7) == ErrorCode.INVALID_REQUIRED_ACKS
         assert await code(batch(b"a"), transactional_id="x") == ErrorCode.INVALID_TXN_STATE
         assert await code(batch(b"a"), partition=5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -242,6 +245,8 @@ async def test_leader_epochs_fence(start: Start) -> None:
 async def test_fetch_sessions_are_refused(start: Start) -> None:
     async with start() as broker:
         assert (await broker.ask(FetchRequest(session_id=5))).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        nothing = await broker.ask(FetchRequest(max_wait_ms=9000, min_bytes=1))
+        assert (nothing.error_code, nothing.session_id, len(nothing.responses)) == (0, 0, 0)
 
 
 async def test_hostile_bytes_leave_the_broker_alive(start: Start) -> None:

@@ -2,6 +2,7 @@ import uuid
 from typing import Any
 
 import pytest
+import trio
 
 from pipeline.coordination.znodes import (
     TopicAssignment,
@@ -254,3 +255,15 @@ async def test_producer_ids_outlast_a_block(start: Start, count: int) -> None:
     async with start() as broker:
         given = [(await broker.ask(InitProducerIdRequest(transactional_id=None))).producer_id for _ in range(count)]
         assert len(set(given)) == count
+
+
+async def test_a_timeout_of_0_begins_what_it_does_not_wait_for(start: Start) -> None:
+    async with start() as broker:
+        await broker.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=0))
+        with trio.fail_after(10):
+            while (await describe(broker, "t"))[0].error_code != ErrorCode.NONE:
+                pass
+        await broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=0))
+        with trio.fail_after(10):
+            while (await describe(broker, "t"))[0].error_code == ErrorCode.NONE:
+                pass

@@ -5,6 +5,8 @@ Invariants of the broker's counter:
 A. `up_to` of a partition never exceeds its log end offset, and every batch below it is counted exactly once.
 B. The checkpoint is written only after what it holds was published. So a broker killed at any moment counts again, from
    the log itself, what it had counted since, and publishes it again; by the events' revisions this changes no sum.
+C. What does not go on from a checkpoint is counted from the start of the log, as a new generation, and told even if
+   there is nothing: what was told of a former log no longer holds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,8 +91,11 @@ class ProducerCounter:
 
 @dataclass(slots=True)
 class _LogCounts:
+    generation: int
     up_to: int
     counts: WindowCounts
+    is_untold: bool
+    """Nothing of this generation was told yet."""
     checkpoint: AuditEvent | None = None
     """All windows as they were when events were last taken; written once those are published."""
 
@@ -119,10 +124,13 @@ class BrokerCounter:
         if not is_audited(topic_partition.topic):
             return
         saved = self._checkpoints.read(topic_partition)
-        log = _LogCounts(log_start_offset, WindowCounts(self._window_ms))
         # A checkpoint past the end means that the log lost its end (power failure): what is left is counted anew.
         if saved is not None and saved.window_ms == self._window_ms and saved.revision <= log_end_offset:
-            log = _LogCounts(saved.revision, WindowCounts(self._window_ms, dict(saved.windows)))
+            counts = WindowCounts(self._window_ms, dict(saved.windows))
+            log = _LogCounts(saved.generation, saved.revision, counts, is_untold=False)
+        else:
+            generation = max(self._clock(), 0 if saved is None else saved.generation + 1)
+            log = _LogCounts(generation, log_start_offset, WindowCounts(self._window_ms), is_untold=True)
         self._logs[topic_partition] = log
         if log.up_to < log_end_offset:
             self._count(log, headers_from(Offset(max(log.up_to, log_start_offset))))
@@ -140,9 +148,10 @@ class BrokerCounter:
         """An event for each partition with changed windows."""
         events = []
         for partition, log in self._logs.items():
-            if log.counts.changed:
+            if log.counts.changed or log.is_untold:
+                log.is_untold = False
                 source = AuditSource(tier=Tier.BROKER, cluster=self._cluster, partition=partition)
-                event = _event(source, log.up_to, self._clock(), log.counts)
+                event = _event(source, log.up_to, self._clock(), log.counts, log.generation)
                 log.checkpoint = replace(event, windows=dict(log.counts.windows))
                 events.append(event)
         return events
@@ -151,7 +160,7 @@ class BrokerCounter:
         """These are in the audit topic: remember how far their logs are counted."""
         for event in events:
             log = self._logs.get(event.source.partition)
-            if log is not None and log.checkpoint is not None:
+            if log is not None and log.checkpoint is not None and log.generation == event.generation:
                 self._checkpoints.write(log.checkpoint)
                 log.checkpoint = None
 
@@ -159,8 +168,9 @@ class BrokerCounter:
         """These could not be published: take them again next time."""
         for event in events:
             log = self._logs.get(event.source.partition)
-            if log is not None:
+            if log is not None and log.generation == event.generation:
                 log.counts.changed.update(event.windows)
+                log.is_untold = True
 
     @staticmethod
     def _count(log: _LogCounts, headers: Iterable[BatchHeader]) -> None:
@@ -170,9 +180,10 @@ class BrokerCounter:
                 log.up_to = header.next_offset
 
 
-def _event(source: AuditSource, revision: int, now_ms: int, counts: WindowCounts) -> AuditEvent:
+def _event(source: AuditSource, revision: int, now_ms: int, counts: WindowCounts, generation: int = 0) -> AuditEvent:
     return AuditEvent(
         source=source,
+        generation=generation,
         revision=revision,
         created_ms=now_ms,
         window_ms=counts.window_ms,

@@ -28,6 +28,7 @@ UNREPORTED = WindowReport()
 
 @dataclass(slots=True)
 class _Reports:
+    generation: int
     revision: int = -1
     windows: dict[int, WindowReport] = field(default_factory=dict)
 
@@ -48,14 +49,19 @@ NEVER_REPORTED = TierCounts({}, -1)
 
 
 class Ledger:
-    """The reports of all sources. Of a source's reports of one window the highest revision holds (message.py, B)."""
+    """The reports of all sources. Of a source's highest generation, the highest revision of each window holds."""
 
     def __init__(self) -> None:
         self._reports: dict[TopicPartition, dict[AuditSource, _Reports]] = defaultdict(dict)
 
     def apply(self, event: AuditEvent) -> None:
-        """Take one event in."""
-        reports = self._reports[event.source.partition].setdefault(event.source, _Reports())
+        """Take one event in (message.py, B and C)."""
+        sources = self._reports[event.source.partition]
+        reports = sources.get(event.source)
+        if reports is None or reports.generation < event.generation:
+            reports = sources[event.source] = _Reports(event.generation)
+        if reports.generation > event.generation:
+            return
         reports.revision = max(reports.revision, event.revision)
         for start, counts in event.windows.items():
             known = reports.windows.get(start)

@@ -3,7 +3,9 @@
 Invariants, by which events may be lost, repeated or overtaken without changing a sum:
 A. The counts of an event are cumulative: all that was counted for the window up to `revision`.
 B. Of two events with the same source and window the one with the higher revision holds.
-C. `revision` never goes back: it is the offset counted up to (broker, load) or a sequence number (producer).
+C. `revision` never goes back within a generation: it is the offset counted up to (broker, load) or a sequence number
+   (producer). A log that is counted anew from its start, because it lost its end or its topic was created again, begins
+   a higher generation, which voids all that was told in lower ones.
 """
 
 import json
@@ -50,6 +52,7 @@ class AuditEvent:
     revision: int
     created_ms: int
     window_ms: int
+    generation: int = 0
     windows: Mapping[int, Counts]
     """Window start (ms since 1970 UTC) to the counts up to `revision`; only windows that changed are named."""
 
@@ -77,6 +80,7 @@ def encode_event(event: AuditEvent) -> bytes:
         "instance": source.instance,
         "topic": source.partition.topic,
         "partition": source.partition.partition,
+        "generation": event.generation,
         "revision": event.revision,
         "created_ms": event.created_ms,
         "window_ms": event.window_ms,
@@ -98,6 +102,7 @@ def decode_event(value: bytes) -> AuditEvent:
                 partition=TopicPartition(str(document["topic"]), int(document["partition"])),
                 instance=str(document["instance"]),
             ),
+            generation=int(document["generation"]),
             revision=int(document["revision"]),
             created_ms=int(document["created_ms"]),
             window_ms=int(document["window_ms"]),

@@ -14,6 +14,7 @@ from pipeline.audit.counters import ProducerCounter
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_event, encode_key, portions
 from pipeline.audit.window import DEFAULT_WINDOW_MS, Counts
 from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.background import background_tasks
 from pipeline.client.batches import DeliveredBatch
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ProducerConfig
@@ -106,8 +107,9 @@ async def open_audited_producer(
 ) -> AsyncIterator[Producer]:
     """A producer whose records bear their host, and that tells the audit what was acknowledged (paper section 4).
 
-    Before the block ends normally everything is flushed and told. A producer that is killed may leave up to
-    `interval_s` untold: the audit then shows more records at the broker than were announced.
+    When the block ends, what was acknowledged is told, also after an error; only a cancellation leaves no time for it.
+    A producer that is killed may leave up to `interval_s` untold: the audit then shows more records at the broker than
+    were announced. What is told goes through a producer of its own, so that the failures of one are not the other's.
     """
     instance = str(UUID(int=random.getrandbits(128), version=4))
     counter = ProducerCounter(datacenter, instance, window_ms, clock)
@@ -117,13 +119,16 @@ async def open_audited_producer(
         counter.delivered(batch.topic_partition, batch.header)
 
     await ensure_audit_topic(cluster)
-    async with open_producer(cluster, config, clock=clock, random=random, on_delivered=delivered) as producer:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish_regularly, counter, cluster, producer, interval_s)
-            yield producer
-            nursery.cancel_scope.cancel()
-        await producer.flush()
-        await publish(counter, producer)
+    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, random=random) as teller:
+        try:
+            async with background_tasks() as nursery:
+                nursery.start_soon(publish_regularly, counter, cluster, teller, interval_s)
+                async with open_producer(
+                    cluster, config, clock=clock, random=random, on_delivered=delivered
+                ) as producer:
+                    yield producer
+        finally:
+            await publish(counter, teller)
 
 
 async def publish_load(

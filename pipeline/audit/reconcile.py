@@ -3,7 +3,8 @@
 A partition's way is a chain of tiers: producers and broker of its live cluster, the replica's broker, the load.
 Mirrored partitions keep their offsets, so "not there yet" and "lost" can be told apart: a tier that has counted past
 the last change of a window in the tier before it, and has less, has lost something; one that has not is under way.
-Between producers and broker there are no offsets to go by; there both get `grace_ms` to speak.
+A tier can be ahead of the one before it for as long as that one takes to speak, `grace_ms`; then it has too much.
+Between producers and broker there are no offsets to go by; there both get `grace_ms`.
 """
 
 from collections import defaultdict
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts, WindowReport
+from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts
 from pipeline.audit.message import Tier
 from pipeline.audit.window import HOUR_MS, NOTHING, Counts, is_audited
 from pipeline.model import TopicPartition
@@ -162,7 +163,9 @@ def _compare(
         if after is Stage.PRODUCED:
             under_way = max(before.created_ms, now.created_ms) > settled_ms
         else:
-            under_way = _is_under_way(stages[after], before, stages[at], now)
+            is_behind = stages[at].revision < before.revision
+            is_ahead = stages[after].revision < now.revision and now.created_ms > settled_ms
+            under_way = is_behind or is_ahead
         findings.append(
             Finding(
                 cluster=cluster,
@@ -176,11 +179,6 @@ def _compare(
             )
         )
     return findings
-
-
-def _is_under_way(before: TierCounts, before_window: WindowReport, now: TierCounts, now_window: WindowReport) -> bool:
-    """Whether one of two tiers that share offsets has not counted as far as the other's last change of the window."""
-    return now.revision < before_window.revision or before.revision < now_window.revision
 
 
 def _judge(before: Counts, now: Counts) -> Status:

@@ -1,5 +1,6 @@
 """Counting along: every batch once, through restarts, lost reports and logs that lost their end."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -73,8 +74,8 @@ def checkpoints(tmp_path):
     return PartitionCheckpoints(tmp_path, DiskFiles())
 
 
-def counter(checkpoints):
-    return BrokerCounter("east", WINDOW_MS, checkpoints, clock=lambda: 5)
+def counter(checkpoints, now_ms=lambda: 5):
+    return BrokerCounter("east", WINDOW_MS, checkpoints, clock=now_ms)
 
 
 def load(broker, log):
@@ -127,6 +128,38 @@ def test_a_log_that_lost_its_end_is_counted_anew(checkpoints):
     (event,) = restarted.take_events()
     assert event.windows == log.expected()
     ledger.apply(event)
+    assert ledger_counts(ledger) == log.expected()
+
+
+def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints):
+    log, broker, ledger = Log(), counter(checkpoints), Ledger()
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 0, 7)))
+    told = broker.take_events()
+    broker.published(told)
+    log.headers.clear()
+    restarted = counter(checkpoints)
+    load(restarted, log)
+    untold = restarted.take_events()
+    restarted.put_back(untold)
+    for event in [*told, *restarted.take_events(), *told]:
+        ledger.apply(event)
+    assert ledger_counts(ledger) == {}
+
+
+def test_a_topic_created_again_is_counted_by_itself(checkpoints, tmp_path):
+    broker = counter(checkpoints, itertools.count().__next__)
+    former, log, ledger = Log(), Log(), Ledger()
+    load(broker, former)
+    broker.appended(CLICKS, former.append((3, 0, 7), (3, 0, 8), (1, WINDOW_MS, 9)))
+    late = broker.take_events()
+    broker.removed(CLICKS)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((2, 0, 5)))
+    broker.published(late)
+    for event in [*broker.take_events(), *late]:
+        ledger.apply(event)
+    assert ledger_counts(ledger) == log.expected()
 
 
 def test_a_damaged_checkpoint_only_costs_time(checkpoints, tmp_path):
@@ -143,7 +176,7 @@ def test_a_damaged_checkpoint_only_costs_time(checkpoints, tmp_path):
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 5), st.integers(0, 3 * WINDOW_MS), st.integers(0, 2**32 - 1)),
-        st.tuples(st.sampled_from(["publish", "lose", "kill after sending", "kill"])),
+        st.tuples(st.sampled_from(["publish", "lose", "kill after sending", "kill", "power failure"])),
     ),
     max_size=20,
 )
@@ -154,14 +187,15 @@ def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
     directory = tmp_path_factory.mktemp("log")
     (directory / str(CLICKS)).mkdir()
     checkpoints = PartitionCheckpoints(directory, DiskFiles())
-    log, ledger, broker = Log(), Ledger(), counter(checkpoints)
+    now_ms = itertools.count().__next__
+    log, ledger, broker = Log(), Ledger(), counter(checkpoints, now_ms)
     load(broker, log)
     for kind, *shape in history:
         if kind == "append":
             broker.appended(CLICKS, log.append(tuple(shape)))
             continue
         events = broker.take_events() if kind != "kill" else []
-        if kind in {"publish", "kill after sending"}:
+        if kind in {"publish", "kill after sending", "power failure"}:
             for event in events:
                 ledger.apply(event)
         if kind == "publish":
@@ -169,7 +203,9 @@ def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
         elif kind == "lose":
             broker.put_back(events)
         else:
-            broker = counter(checkpoints)
+            if kind == "power failure":
+                del log.headers[len(log.headers) // 2 :]
+            broker = counter(checkpoints, now_ms)
             load(broker, log)
     for event in broker.take_events():
         ledger.apply(event)

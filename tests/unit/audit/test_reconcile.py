@@ -111,6 +111,14 @@ def test_producers_and_broker_have_a_grace_to_speak():
     assert report(*events, now_ms=HOUR + 61_000)[0].status is Status.MISSING
 
 
+def test_a_replica_ahead_of_its_source_has_too_much_once_the_source_had_time_to_speak():
+    events = whole_way(live=LESS, live_at=9)[1:3]
+    assert report(*events, now_ms=HOUR + 59_000)[0].status is Status.PENDING
+    (hour,) = report(*events, now_ms=HOUR + 61_000)
+    assert hour.status is Status.EXTRA
+    assert hour.findings[0].records == 1
+
+
 def test_uninstrumented_topics_and_unloaded_topics_have_fewer_stages():
     (hour,) = report(*whole_way()[1:3])
     assert list(hour.stages) == [Stage.LIVE, Stage.REPLICA]
@@ -141,10 +149,18 @@ counts_values = st.builds(
     st.dictionaries(st.integers(0, 2**40), counts_values, max_size=5),
     st.text(max_size=5),
     st.integers(0, 2**62),
+    st.integers(0, 2**62),
 )
-def test_events_survive_the_wire(windows, instance, revision):
+def test_events_survive_the_wire(windows, instance, generation, revision):
     source = AuditSource(tier=Tier.PRODUCER, cluster="east", partition=EAST, instance=instance)
-    original = AuditEvent(source=source, revision=revision, created_ms=5, window_ms=WINDOW_MS, windows=windows)
+    original = AuditEvent(
+        source=source,
+        generation=generation,
+        revision=revision,
+        created_ms=5,
+        window_ms=WINDOW_MS,
+        windows=windows,
+    )
     assert decode_event(encode_event(original)) == original
 
 

@@ -1,0 +1,104 @@
+"""The audited producer over a real broker: what it tells, kept apart from what the user sends."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+
+from pipeline.audit.collector import EVENTS, Collector
+from pipeline.audit.message import Tier
+from pipeline.audit.publisher import open_audited_producer
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.batches import DeliveryError
+from pipeline.client.config import ProducerConfig
+from pipeline.client.offsets import LATEST, list_offsets
+from pipeline.model import TopicPartition
+from tests.support.brokers import clock, serving_cluster
+
+DEADLINE_S = 20
+CLICKS = TopicPartition("clicks", 0)
+READ_ONLY = TopicPartition("replica", 0)
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    async with serving_cluster(tmp_path) as cluster:
+        topics = [
+            NewTopic(name=CLICKS.topic, partitions=1),
+            NewTopic(name=READ_ONLY.topic, partitions=1, configs={"mirror.source": "east"}),
+        ]
+        await create_topics(cluster, topics)
+        yield cluster
+
+
+@asynccontextmanager
+async def audited(cluster, interval_s=0.05, **settings) -> AsyncIterator[object]:
+    async with open_audited_producer(
+        cluster,
+        ProducerConfig(**settings),
+        datacenter="east",
+        host="h",
+        clock=clock,
+        random=Random(1),
+        interval_s=interval_s,
+    ) as producer:
+        yield producer
+
+
+async def told_records(cluster):
+    """How many records of CLICKS producers told of, as the audit reads it."""
+    end = (await list_offsets(cluster, {EVENTS: LATEST}, timeout_s=DEADLINE_S))[EVENTS].offset
+    collector = Collector({"east": cluster}, 0.1)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collector.run)
+            while collector.states["east"].position < end:
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    found = collector.ledger.counts("east", Tier.PRODUCER, CLICKS, 600_000)
+    return 0 if found is None else sum(report.counts.records for report in found.windows.values())
+
+
+async def until_told(cluster, records):
+    with trio.fail_after(DEADLINE_S):
+        while await told_records(cluster) != records:
+            await trio.sleep(0.02)
+
+
+async def test_what_was_acknowledged_is_told_while_the_producer_works_and_at_its_end(cluster):
+    async with audited(cluster) as producer:
+        await producer.send("clicks", b"a")
+        await until_told(cluster, 1)
+        await producer.send("clicks", b"b")
+    assert await told_records(cluster) == 2
+
+
+async def test_telling_does_not_wait_for_records_that_linger(cluster):
+    async with audited(cluster, linger_ms=600_000, delivery_timeout_ms=600_000) as producer:
+        await producer.send("clicks", b"a")
+        await producer.flush()
+        lingering = await producer.send("clicks", b"b")
+        await until_told(cluster, 1)
+        assert not lingering.is_done
+
+
+async def test_a_delivery_that_failed_is_raised_to_the_user_and_the_others_are_told(cluster):
+    with pytest.raises(DeliveryError) as caught:
+        async with audited(cluster) as producer:
+            await producer.send(READ_ONLY.topic, b"refused")
+            await producer.send("clicks", b"a")
+            await until_told(cluster, 1)
+            await producer.send("clicks", b"b")
+    assert caught.value.topic_partition == READ_ONLY
+    assert await told_records(cluster) == 2
+
+
+async def test_an_error_of_the_user_leaves_as_itself_and_what_was_acknowledged_is_told(cluster):
+    with pytest.raises(ZeroDivisionError):
+        async with audited(cluster, interval_s=600) as producer:
+            delivery = await producer.send("clicks", b"a")
+            await delivery.wait()
+            raise ZeroDivisionError
+    assert await told_records(cluster) == 1

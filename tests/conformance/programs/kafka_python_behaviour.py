@@ -1,0 +1,218 @@
+"""What kafka-python is told by a server, as plain values that any right server gives."""
+
+import uuid
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
+    from kafka.admin import NewPartitions, NewTopic
+    from kafka.errors import KafkaError
+
+from exchange import Deadline, main
+
+FIRST_MS = 1_431_849_903_000
+
+
+class Behaviour:
+    """One server, asked in many ways."""
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+        self.admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+
+    def topic(self, partitions=1, **config):
+        name = f"kafka-python-{uuid.uuid4().hex}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.admin.create_topics([NewTopic(name, partitions, 1, topic_configs=settings)], wait_for_metadata=True)
+        return name
+
+    def error_of(self, name):
+        return self.admin.describe_topics([name])[0]["error_code"]
+
+    def produce(self, topic, values, timestamps=None, partition=0, **settings):
+        """Offsets or error names, in the order of the values."""
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=200, **settings)
+        futures = [
+            producer.send(topic, value, partition=partition, timestamp_ms=timestamps[number] if timestamps else None)
+            for number, value in enumerate(values)
+        ]
+        outcome = [attempt(lambda future=future: future.get(60).offset) for future in futures]
+        producer.close()
+        return outcome
+
+    def consume(self, topic, offset, count, **settings):
+        """Records of partition 0, as soon as there are `count`."""
+        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False, **settings)
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek(partition, offset)
+        found, deadline = [], Deadline(f"reading {topic}")
+        try:
+            while len(found) < count:
+                deadline.check()
+                found += consumer.poll(500).get(partition, [])
+        finally:
+            consumer.close()
+        return found
+
+
+def attempt(call):
+    """What a call gives, or the name of its error."""
+    try:
+        return call()
+    except KafkaError as error:
+        return type(error).__name__
+
+
+def unknown_topic(server):
+    return server.error_of("never-made")
+
+
+def produce_to_unknown_topic(server):
+    producer = KafkaProducer(bootstrap_servers=server.bootstrap, max_block_ms=1000)
+    found = attempt(lambda: producer.send("never-made", b"value").get(10))
+    producer.close()
+    return found
+
+
+def creating(server):
+    name = server.topic(3)
+
+    def create(*arguments, **options):
+        return attempt(lambda: server.admin.create_topics([NewTopic(*arguments)], **options) and None)
+
+    return {
+        "again": create(name, 3, 1),
+        "name": create("not a name", 1, 1),
+        "no partitions": create(f"{name}-2", 0, 1),
+        "too many replicas": create(f"{name}-2", 1, 9),
+        "only validated": create(f"{name}-2", 1, 1, validate_only=True),
+        "not made": server.error_of(f"{name}-2"),
+        "partitions": len(server.admin.describe_topics([name])[0]["partitions"]),
+    }
+
+
+def growing(server):
+    name = server.topic(2)
+
+    def grow(topic, count):
+        return attempt(lambda: server.admin.create_partitions({topic: NewPartitions(count)}) and None)
+
+    grown = grow(name, 4)
+    deadline = Deadline("growing")
+    while len(server.admin.describe_topics([name])[0]["partitions"]) != 4:
+        deadline.check()
+    return {
+        "grown": grown,
+        "written": server.produce(name, [b"value"], partition=3),
+        "fewer": grow(name, 1),
+        "unknown": grow("never-made", 3),
+    }
+
+
+def deleting(server):
+    name = server.topic()
+    server.produce(name, [b"old"])
+
+    def delete():
+        return attempt(lambda: server.admin.delete_topics([name]) and None)
+
+    deleted, deadline = delete(), Deadline("deleting")
+    while server.error_of(name) == 0:
+        deadline.check()
+    return {"deleted": deleted, "then": server.error_of(name), "again": delete()}
+
+
+def listing_offsets(server):
+    name = server.topic()
+    server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + 1000 * n for n in range(10)])
+    partition = TopicPartition(name, 0)
+    consumer = KafkaConsumer(bootstrap_servers=server.bootstrap)
+
+    def at(timestamp_ms):
+        found = consumer.offsets_for_times({partition: timestamp_ms})[partition]
+        return found and [found.offset, found.timestamp]
+
+    def listed(spec):
+        found = server.admin.list_partition_offsets({partition: spec})[partition]
+        return [found.offset, found.timestamp]
+
+    found = {
+        "earliest": consumer.beginning_offsets([partition])[partition],
+        "latest": consumer.end_offsets([partition])[partition],
+        "before": at(FIRST_MS - 5),
+        "between": at(FIRST_MS + 3001),
+        "after": at(FIRST_MS + 99_000),
+        "newest": listed(OffsetSpec.MAX_TIMESTAMP),
+        "earliest local": listed(OffsetSpec.EARLIEST_LOCAL),
+        "latest tiered": listed(OffsetSpec.LATEST_TIERED)[0],
+    }
+    consumer.close()
+    return found
+
+
+def reading(server):
+    name = server.topic()
+    server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + n for n in range(10)])
+    return {
+        "middle of a batch": [record.offset for record in server.consume(name, 5, 5)],
+        "beyond the end": attempt(lambda: server.consume(name, 1000, 1, auto_offset_reset="none")),
+        "beyond the end, earliest": server.consume(name, 1000, 1, auto_offset_reset="earliest")[0].offset,
+    }
+
+
+def sizes(server):
+    name = server.topic(max_message_bytes="2000")
+    large = server.topic()
+    server.produce(large, [b"x" * 50_000] * 3)
+    return {
+        "too large": server.produce(name, [b"x" * 5000]),
+        "larger than the server takes": server.produce(large, [b"x" * 2_000_000], max_request_size=4_000_000),
+        "larger than the fetch": [len(r.value) for r in server.consume(large, 0, 3, max_partition_fetch_bytes=1000)],
+    }
+
+
+def acknowledging(server):
+    found = {}
+    for acks in (0, 1, "all"):
+        name = server.topic()
+        server.produce(name, [b"%d" % n for n in range(20)], acks=acks, enable_idempotence=False)
+        found[str(acks)] = [int(record.value) for record in server.consume(name, 0, 20)] == list(range(20))
+    return found
+
+
+def idempotence(server):
+    name = server.topic()
+    offsets = server.produce(name, [b"%d" % n for n in range(1000)], enable_idempotence=True, batch_size=500)
+    read = [int(record.value) for record in server.consume(name, 0, 1000)]
+    return {"offsets": offsets == list(range(1000)), "read": read == list(range(1000))}
+
+
+def cluster(server):
+    found = server.admin.describe_cluster()
+    return {"brokers": len(found["brokers"]), "has id": bool(found["cluster_id"])}
+
+
+QUESTIONS = [
+    unknown_topic,
+    produce_to_unknown_topic,
+    creating,
+    growing,
+    deleting,
+    listing_offsets,
+    reading,
+    sizes,
+    acknowledging,
+    idempotence,
+    cluster,
+]
+
+
+def ask(bootstrap, _asked):
+    server = Behaviour(bootstrap)
+    return {question.__name__: question(server) for question in QUESTIONS}
+
+
+if __name__ == "__main__":
+    main({"ask": ask})

@@ -6,7 +6,8 @@ A. `up_to` of a partition never exceeds its log end offset, and every batch belo
 B. The checkpoint is written only after what it holds was published. So a broker killed at any moment counts again, from
    the log itself, what it had counted since, and publishes it again; by the events' revisions this changes no sum.
 C. What does not go on from a checkpoint is counted from the start of the log, as a new generation, and told even if
-   there is nothing: what was told of a former log no longer holds.
+   there is nothing: what was told of a former log no longer holds. (A power failure right between publishing and the
+   checkpoint can take records away that stay told.)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -163,7 +163,9 @@ def status(topic: Topic, root: Root, json: Json = False) -> None:
 @app.command("files")
 def files_(topic: Topic, root: Root, json: Json = False) -> None:
     """Print the path of each committed file; files not listed here are not part of the data."""
-    paths = committed_paths(topic, root)
+    from pipeline.hadoop.commit import committed_urls
+
+    paths = committed_urls(root, topic)
     if json:
         output.print_json({"topic": topic, "files": paths})
     else:
@@ -179,9 +181,10 @@ def sql(
     json: Json = False,
 ) -> None:
     """Query the committed data of a topic that was loaded as Parquet."""
+    from pipeline.hadoop.commit import committed_urls
     from pipeline.hadoop.load import local_session
 
-    paths = committed_paths(topic, root)
+    paths = committed_urls(root, topic)
     if not paths:
         output.fail(f"{topic}: nothing is committed below {root}")
     if not paths[0].endswith(".parquet"):
@@ -197,14 +200,6 @@ def sql(
         output.print_json({"columns": frame.columns, "rows": rows})
     else:
         output.say(_fitted(output.table(frame.columns, rows)))
-
-
-def committed_paths(topic: str, root: str) -> list[str]:
-    """The committed files of a topic, as URLs or absolute paths."""
-    from pipeline.hadoop.commit import read_manifests
-    from pipeline.hadoop.manifest import committed_files
-
-    return [f"{root.rstrip('/')}/{topic}/{file.path}" for file in committed_files(read_manifests(root, topic))]
 
 
 def _rows(frame: "DataFrame") -> list[list[Any]]:

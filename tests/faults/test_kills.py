@@ -5,20 +5,15 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.cli.connect import connected
 from pipeline.cli.datacenters import HUB, LIVE, Datacenters
 from pipeline.cli.services import ServiceUnit
-from pipeline.client.admin import NewTopic, create_topics
 from tests.support.copies import check_copies
-from tests.support.traffic import Published, traffic
+from tests.support.traffic import FAST_SESSIONS, make_topic, traffic
 
 TOPIC = "clicks"
-PARTITIONS = 2
 KILLS = 10
 LONGEST_LIFE_S = 0.6
 SEED = 20110612
-FAST_SESSIONS = {"zookeeper.session.timeout.ms": 1000}
-"""A broker that was killed can only register again when its former session is over."""
 
 
 async def kill_and_restart(datacenters: Datacenters, unit: ServiceUnit) -> None:
@@ -27,18 +22,11 @@ async def kill_and_restart(datacenters: Datacenters, unit: ServiceUnit) -> None:
     await datacenters.start_unit(unit)
 
 
-async def make_topic(datacenters: Datacenters) -> dict[str, Published]:
-    for datacenter in LIVE:
-        async with connected(datacenters.bootstrap[datacenter], None, "test") as cluster:
-            await create_topics(cluster, [NewTopic(name=TOPIC, partitions=PARTITIONS)])
-    return {datacenter: Published() for datacenter in LIVE}
-
-
 @pytest.mark.timeout(240)
 async def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path):
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC], FAST_SESSIONS) as datacenters:
-        published = await make_topic(datacenters)
+        published = await make_topic(datacenters, TOPIC)
         victims = {
             "the mirror": [datacenters.mirror],
             "the hub's broker": [datacenters.brokers[HUB]],

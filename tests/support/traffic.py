@@ -9,6 +9,8 @@ import trio
 
 from pipeline.audit.publisher import open_audited_producer
 from pipeline.cli.connect import connected, wall_clock
+from pipeline.cli.datacenters import LIVE, Datacenters
+from pipeline.client.admin import NewTopic, create_topics
 from pipeline.client.batches import RecordMetadata
 from pipeline.client.config import Acks, ProducerConfig
 from pipeline.client.producer import Producer
@@ -23,6 +25,9 @@ MAX_BURST = 40
 PAUSE_S = 0.05
 REQUEST_TIMEOUT_MS = 5_000
 CLOSE_DEADLINE_S = 60
+PARTITIONS = 2
+FAST_SESSIONS = {"zookeeper.session.timeout.ms": 1000}
+"""A broker that was killed can only register again when its former session is over."""
 
 
 @dataclass
@@ -47,6 +52,14 @@ class Published:
                 self.failed[value] = error
 
         return delivered
+
+
+async def make_topic(datacenters: Datacenters, topic: str) -> dict[str, Published]:
+    """A topic in every live datacenter, and what will be published there."""
+    for datacenter in LIVE:
+        async with connected(datacenters.bootstrap[datacenter], None, "test") as cluster:
+            await create_topics(cluster, [NewTopic(name=topic, partitions=PARTITIONS)])
+    return {datacenter: Published() for datacenter in LIVE}
 
 
 @asynccontextmanager

@@ -12,12 +12,14 @@ from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig, OffsetReset
 from pipeline.client.consumer import Consumer, open_consumer
 from pipeline.client.fetch_plan import FetchedBatches
+from pipeline.client.offsets import LATEST, list_offsets
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.records.record import iterate_records
 
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)
 POLL_TIMEOUT_S = 1.0
+ANSWER_TIMEOUT_S = 5.0
 
 log = structlog.get_logger()
 
@@ -55,20 +57,20 @@ class Collector:
                 async with open_consumer(cluster, settings) as consumer:
                     consumer.assign({EVENTS: state.position})
                     while True:
-                        await self._poll(consumer, state)
+                        await self._poll(cluster, consumer, state)
             except PipelineError as error:
                 state.error = str(error)
                 log.info("audit_topic_not_readable", cluster=name, error=str(error))
                 await trio.sleep(self._retry_backoff_s)
 
-    async def _poll(self, consumer: Consumer, state: ReadingState) -> None:
+    async def _poll(self, cluster: Cluster, consumer: Consumer, state: ReadingState) -> None:
         for batches in await consumer.poll_batches(POLL_TIMEOUT_S):
             self._apply(batches)
             state.position = batches.next_offset
-        end = consumer.high_watermark(EVENTS)
-        if end is not None:
-            state.lag = max(0, end - state.position)
-            state.error = None
+        # Asked for, as the consumer waits without a word for a broker that is away.
+        listed = await list_offsets(cluster, {EVENTS: LATEST}, timeout_s=ANSWER_TIMEOUT_S)
+        state.lag = max(0, listed[EVENTS].offset - state.position)
+        state.error = None
 
     def _apply(self, batches: FetchedBatches) -> None:
         for record in iterate_records(batches.data):

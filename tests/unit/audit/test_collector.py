@@ -1,0 +1,67 @@
+"""Reading the audit topic of a cluster that comes and goes."""
+
+from random import Random
+
+import pytest
+import trio
+
+from pipeline.audit.collector import Collector
+from pipeline.audit.message import AUDIT_TOPIC, Tier
+from pipeline.audit.publisher import ensure_audit_topic, publish_load
+from pipeline.audit.window import Counts
+from pipeline.client.cluster import open_cluster
+from pipeline.client.config import ClientConfig, ProducerConfig
+from pipeline.client.producer import open_producer
+from pipeline.model import HostPort, TopicPartition
+from pipeline.processes import free_port
+from tests.support.brokers import clock, serving_cluster
+
+DEADLINE_S = 20
+CLICKS = TopicPartition("clicks", 0)
+
+
+async def tell(cluster, records):
+    counts = {CLICKS: {0: Counts(records, 10, 1, 7)}}
+    await publish_load(
+        cluster, "hub", counts, up_to={CLICKS: records}, window_ms=600_000, clock=clock, random=Random(1)
+    )
+
+
+async def until(condition):
+    with trio.fail_after(DEADLINE_S):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_path):
+    address = HostPort("127.0.0.1", free_port())
+    listeners = f"PLAINTEXT://{address}"
+    config = ClientConfig(bootstrap=(address,), retry_backoff_ms=10, retry_backoff_max_ms=100)
+    async with open_cluster(config) as cluster, trio.open_nursery() as nursery:
+        collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
+        state = collector.states["hub"]
+        async with serving_cluster(tmp_path, listeners=listeners) as broker:
+            nursery.start_soon(collector.run)
+            await tell(broker, 3)
+            await until(lambda: (state.position, state.lag, state.error) == (1, 0, None))
+        await until(lambda: state.error is not None)
+        async with serving_cluster(tmp_path, listeners=listeners) as broker:
+            await tell(broker, 5)
+            await until(lambda: (state.position, state.lag, state.error) == (2, 0, None))
+        nursery.cancel_scope.cancel()
+    found = collector.ledger.counts("hub", Tier.LOAD, CLICKS, 600_000)
+    assert found.at(0).counts.records == 5
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", None])
+async def test_what_is_no_event_is_left_out(tmp_path, value):
+    async with serving_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
+        await ensure_audit_topic(cluster)
+        async with open_producer(cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+            await producer.send(AUDIT_TOPIC, value)
+        await tell(cluster, 3)
+        collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
+        nursery.start_soon(collector.run)
+        await until(lambda: collector.states["hub"].position == 2)
+        nursery.cancel_scope.cancel()
+    assert collector.ledger.partitions("hub", Tier.LOAD) == [CLICKS]

@@ -1,0 +1,54 @@
+"""The programs of examples/, run as their docstrings say, on a cluster of its own."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from pipeline.testing.local_cluster import LocalCluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COUNT = 200
+DEADLINE_S = 120
+
+
+def run(program, *arguments):
+    command = [sys.executable, str(EXAMPLES / program), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(registry=True, audit=True, settings={"datacenter": "local", "audit.interval.ms": 200}) as running:
+        create = ["topic", "create", "page_views", "--partitions", "2", "-b", running.bootstrap]
+        subprocess.run([sys.executable, "-m", "pipeline", *create], check=True, timeout=DEADLINE_S)
+        said = run("produce_page_views.py", running.bootstrap, running.registry, str(COUNT))
+        assert said == f"{COUNT} page views are acknowledged.\n"
+        yield running
+
+
+def test_the_producer_is_counted_and_its_schema_registered(cluster):
+    command = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--wait", "30", "--json"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    hours = json.loads(answer.stdout)["hours"]
+    assert sum(hour["stages"]["produced"]["records"] for hour in hours if hour["topic"] == "page_views") == COUNT
+    with urllib.request.urlopen(f"{cluster.registry}/subjects", timeout=10) as subjects:
+        assert json.load(subjects) == ["page_views-value"]
+
+
+def test_columns_hold_every_record(cluster):
+    lines = run("consume_columns.py", cluster.bootstrap, "page_views").splitlines()
+    found = [re.fullmatch(r"partition \d: (\d+) records, \d+ bytes, (\d+) keys", line) for line in lines]
+    assert sum(int(match[1]) for match in found) == COUNT
+    assert sum(int(match[2]) for match in found) == 10
+
+
+def test_spark_counts_by_key(cluster):
+    lines = run("spark_count_by_key.py", cluster.bootstrap, "page_views").splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"user-{number}: {COUNT // 10} records" for number in range(10)]

@@ -14,6 +14,7 @@ from pipeline.client.config import ClientConfig, ProducerConfig
 from pipeline.client.producer import open_producer
 from pipeline.model import HostPort, TopicPartition
 from pipeline.processes import free_port
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
 
 DEADLINE_S = 20
@@ -35,17 +36,18 @@ async def until(condition):
 
 async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_path):
     address = HostPort("127.0.0.1", free_port())
+    zookeeper = MemoryZooKeeper()
     listeners = f"PLAINTEXT://{address}"
     config = ClientConfig(bootstrap=(address,), retry_backoff_ms=10, retry_backoff_max_ms=100)
     async with open_cluster(config) as cluster, trio.open_nursery() as nursery:
         collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
         state = collector.states["hub"]
-        async with serving_cluster(tmp_path, listeners=listeners) as broker:
+        async with serving_cluster(tmp_path, zookeeper=zookeeper, listeners=listeners) as broker:
             nursery.start_soon(collector.run)
             await tell(broker, 3)
             await until(lambda: (state.position, state.lag, state.error) == (1, 0, None))
         await until(lambda: state.error is not None)
-        async with serving_cluster(tmp_path, listeners=listeners) as broker:
+        async with serving_cluster(tmp_path, zookeeper=zookeeper, listeners=listeners) as broker:
             await tell(broker, 5)
             await until(lambda: (state.position, state.lag, state.error) == (2, 0, None))
         nursery.cancel_scope.cancel()

@@ -15,6 +15,7 @@ from pipeline.cli.settings import Settings
 if TYPE_CHECKING:
     from pipeline.audit.config import CountingConfig
     from pipeline.audit.counters import BrokerCounter
+    from pipeline.broker.config import BrokerConfig
     from pipeline.model import HostPort
 
 app = typer.Typer(no_args_is_help=True, help="Brokers.")
@@ -42,18 +43,24 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
         output.say(output.table(["ID", "HOST", "PORT", "RACK"], [list(row.values()) for row in rows]))
 
 
+def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":
+    """A broker's own settings and those of its audit counts. Raises ConfigurationError."""
+    from pipeline.audit.config import CountingConfig
+    from pipeline.broker.config import BrokerConfig
+
+    counting_names = {str(field.alias) for field in CountingConfig.model_fields.values()}
+    counting = CountingConfig.from_settings({k: v for k, v in settings.items() if k in counting_names})
+    return BrokerConfig.from_settings({k: v for k, v in settings.items() if k not in counting_names}), counting
+
+
 async def _run(settings: Settings) -> None:
     from prometheus_client import CollectorRegistry
 
-    from pipeline.audit.config import CountingConfig
-    from pipeline.broker.config import BrokerConfig
     from pipeline.broker.observer import NoObserver
     from pipeline.broker.server import run_broker
     from pipeline.coordination.zookeeper import open_zookeeper
 
-    counting_names = {str(field.alias) for field in CountingConfig.model_fields.values()}
-    counting = CountingConfig.from_settings({k: v for k, v in settings.items() if k in counting_names})
-    config = BrokerConfig.from_settings({k: v for k, v in settings.items() if k not in counting_names})
+    config, counting = read_broker_settings(settings)
     counter = None if config.datacenter is None else _counter(config.datacenter, counting, config.log_dir)
     session_timeout_ms = config.zookeeper_session_timeout_ms
     async with (

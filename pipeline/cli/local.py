@@ -134,6 +134,8 @@ class _Plan:
     """The units of a local cluster, in the order of their start, and where they will be found."""
 
     def __init__(self, options: LocalOptions) -> None:
+        """Raises ConfigurationError for a broker setting that is none, before anything runs."""
+        from pipeline.cli.broker import read_broker_settings
         from pipeline.cli.services import ServiceUnit, ZooKeeperUnit
         from pipeline.coordination.embedded import ZooKeeperProcess
         from pipeline.processes import free_port
@@ -153,6 +155,7 @@ class _Plan:
                 "log.dirs": str(root / f"broker-{number}" / "logs"),
                 "zookeeper.connect": zookeeper,
             }
+            read_broker_settings(settings)
             self.units.append(ServiceUnit(f"broker-{number}", "broker", root / f"broker-{number}", settings))
         bootstrap = self.addresses["bootstrap"]
         if options.registry:

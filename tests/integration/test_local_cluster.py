@@ -1,0 +1,240 @@
+"""`pipeline local up` as its users meet it, and the LocalCluster that wraps it for tests."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pipeline.errors import DeadlineExceededError, PipelineError
+from pipeline.processes import ProcessEndedError, free_port
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.clients import wait_for
+
+QUIET = {"log_level": 0}
+DEADLINE_S = 60
+STOP_S = 10.0
+
+
+def pipeline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def create_topic(bootstrap: str, name: str, *, partitions: int = 1, replicas: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(DEADLINE_S)
+
+
+def write(bootstrap: str, topic: str, values: list[bytes], partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, **QUIET})
+    failures: list[object] = []
+    for value in values:
+        producer.produce(
+            topic, value, partition=partition, on_delivery=lambda error, _: error and failures.append(error)
+        )
+    assert producer.flush(DEADLINE_S) == 0
+    assert not failures
+
+
+def read(bootstrap: str, topic: str, count: int, partition: int = 0) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **QUIET})
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    values: list[bytes] = []
+
+    def enough() -> bool:
+        values.extend(message.value() for message in consumer.consume(count, timeout=1))
+        return len(values) >= count
+
+    wait_for("records", enough)
+    consumer.close()
+    return values
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    """The command itself with its first line, ended by the test."""
+    command = [sys.executable, "-m", "pipeline", "local", "up", "--port", "0", "--dir", str(tmp_path / "data")]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_one_line_of_json_and_a_signal_stops_everything(
+    up: tuple[subprocess.Popen[str], dict[str, object]], signal_number: signal.Signals
+) -> None:
+    process, ready = up
+    assert set(ready) == {"bootstrap", "zookeeper", "pids"}
+    pids = ready["pids"]
+    assert isinstance(pids, dict)
+    assert set(pids) == {"zookeeper", "broker-1"}
+    assert all(map(is_running, pids.values()))
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", str(ready["bootstrap"]))
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", str(ready["zookeeper"]))
+    began = time.monotonic()
+    process.send_signal(signal_number)
+    rest, _ = process.communicate(timeout=DEADLINE_S)
+    assert time.monotonic() - began < STOP_S
+    assert (process.returncode, rest) == (0, "")
+    assert not any(map(is_running, pids.values()))
+
+
+def test_a_signal_while_starting_stops_what_was_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "local", "up", "--port", "0", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        wait_for("ZooKeeper's log", (tmp_path / "zookeeper" / "zookeeper.log").exists)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (0, "")
+    found = re.search(r"^clientPort=(\d+)$", (tmp_path / "zookeeper" / "zoo.cfg").read_text(), re.MULTILINE)
+    assert found is not None
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(found[1]))) != 0
+
+
+def test_data_are_kept_and_taken_up_again(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        create_topic(cluster.bootstrap, "kept", partitions=2)
+        write(cluster.bootstrap, "kept", [b"one", b"two"], partition=1)
+        assert cluster.stop() == 0
+    with LocalCluster(tmp_path) as cluster:
+        write(cluster.bootstrap, "kept", [b"three"], partition=1)
+        assert read(cluster.bootstrap, "kept", 3, partition=1) == [b"one", b"two", b"three"]
+
+
+def test_two_brokers_with_services_on_chosen_ports() -> None:
+    port = free_pair_of_ports()
+    with LocalCluster(brokers=2, port=port, settings={"num.partitions": 4}, registry=True, audit=True) as cluster:
+        assert cluster.bootstrap == f"127.0.0.1:{port},127.0.0.1:{port + 1}"
+        assert set(cluster.pids) == {"zookeeper", "broker-1", "broker-2", "registry", "audit"}
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        assert {broker.port for broker in admin.list_topics(timeout=30).brokers.values()} == {port, port + 1}
+        create_topic(cluster.bootstrap, "spread", partitions=-1)
+        leaders = {p.leader for p in admin.list_topics("spread", timeout=30).topics["spread"].partitions.values()}
+        assert leaders == {1, 2}
+        for partition in range(4):
+            write(cluster.bootstrap, "spread", [b"%d" % partition], partition)
+        assert [read(cluster.bootstrap, "spread", 1, partition) for partition in range(4)] == [
+            [b"0"],
+            [b"1"],
+            [b"2"],
+            [b"3"],
+        ]
+        with urllib.request.urlopen(f"{cluster.registry}/subjects", timeout=30) as answer:
+            assert json.load(answer) == []
+        with urllib.request.urlopen(f"{cluster.audit}/healthz", timeout=30) as answer:
+            assert answer.status == 200
+        old_pid = cluster.kill("registry")
+        assert cluster.wait_restarted("registry") != old_pid
+        with urllib.request.urlopen(f"{cluster.registry}/subjects", timeout=30) as answer:
+            assert json.load(answer) == []
+        directory = cluster.directory
+    assert not directory.exists()
+
+
+def free_pair_of_ports() -> int:
+    while True:
+        port = free_port()
+        with socket.socket() as probe:
+            if port < 65535 and probe.connect_ex(("127.0.0.1", port + 1)) != 0:
+                return port
+
+
+def test_what_dies_comes_back_on_its_old_port(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, settings={"zookeeper.session.timeout.ms": 2000}) as cluster:
+        create_topic(cluster.bootstrap, "topic")
+        write(cluster.bootstrap, "topic", [b"before"])
+        for name in ("broker-1", "zookeeper"):
+            old_pid = cluster.kill(name)
+            new_pid = cluster.wait_restarted(name)
+            assert new_pid != old_pid
+            assert cluster.pids[name] == new_pid
+            assert is_running(new_pid)
+        write(cluster.bootstrap, "topic", [b"after"])
+        assert read(cluster.bootstrap, "topic", 2) == [b"before", b"after"]
+
+
+def test_with_zero_what_dies_stays_dead() -> None:
+    with LocalCluster(restart_after_s=0) as cluster:
+        cluster.kill("broker-1")
+        with pytest.raises(DeadlineExceededError, match="broker-1 was not started again"):
+            cluster.wait_restarted("broker-1", timeout_s=1)
+        with pytest.raises(PipelineError, match="no broker-1 runs; there are zookeeper"):
+            cluster.kill("broker-1")
+        assert is_running(cluster.pids["zookeeper"])
+        with pytest.raises(PipelineError, match="no registry"):
+            _ = cluster.registry
+        assert cluster.stop() == 0
+
+
+def test_why_it_did_not_start_is_said() -> None:
+    cluster = LocalCluster(settings={"num.partition": 2})
+    with pytest.raises(ProcessEndedError, match=r"num\.partition: is not a setting .* did you mean num\.partitions"):
+        cluster.start()
+    assert cluster.pids == {}
+    assert not cluster.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "num.partitions"], "key=value"),
+        (["--set", "no.such.key=1"], "no.such.key"),
+        (["--set", "message.max.bytes=many"], "message.max.bytes"),
+        (["--brokers", "0"], "--brokers"),
+        (["--restart-after", "-1"], "--restart-after"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_names_what_is_wrong(options: list[str], message: str) -> None:
+    done = pipeline("local", "up", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = pipeline("local", "up", "--port", str(port))
+    assert done.returncode == 1
+    assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_missing_java_is_one_line(tmp_path: Path) -> None:
+    done = pipeline("local", "up", "--port", "0", JAVA_HOME="", PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert re.fullmatch(r"pipeline: .*install Java 17.*\n", done.stderr)

@@ -12,6 +12,7 @@ from tests.support.traffic import FAST_SESSIONS, make_topic, traffic
 
 TOPIC = "clicks"
 KILLS = 10
+KILLS_OF_ALL = 3
 LONGEST_LIFE_S = 0.6
 SEED = 20110612
 
@@ -22,20 +23,24 @@ async def kill_and_restart(datacenters: Datacenters, unit: ServiceUnit) -> None:
     await datacenters.start_unit(unit)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(280)
 async def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path):
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC], FAST_SESSIONS) as datacenters:
         published = await make_topic(datacenters, TOPIC)
-        victims = {
-            "the mirror": [datacenters.mirror],
-            "the hub's broker": [datacenters.brokers[HUB]],
-            "a live broker": [datacenters.brokers[name] for name in LIVE],
-        }
-        for name, units in victims.items():
+        mirror, hub, *live = datacenters.mirror, *(datacenters.brokers[name] for name in (HUB, *LIVE))
+        victims: list[tuple[int, str, list[list[ServiceUnit]]]] = [
+            (KILLS, "the mirror", [[mirror]]),
+            (KILLS, "the hub's broker", [[hub]]),
+            (KILLS, "a live broker", [[broker] for broker in live]),
+            (KILLS_OF_ALL, "all at once", [[mirror, hub, *live, datacenters.audit]]),
+        ]
+        for kills, name, groups in victims:
             async with traffic(datacenters.bootstrap, TOPIC, published, random):
-                for _ in range(KILLS):
+                for _ in range(kills):
                     await trio.sleep(random.uniform(0, LONGEST_LIFE_S))
-                    await kill_and_restart(datacenters, random.choice(units))
+                    async with trio.open_nursery() as nursery:
+                        for unit in random.choice(groups):
+                            nursery.start_soon(kill_and_restart, datacenters, unit)
             acknowledged = await check_copies(datacenters, TOPIC, published)
-            print(f"{name}: {KILLS} kills so far, {acknowledged} records, none lost or doubled, all counted")
+            print(f"{name} killed {kills} times: {acknowledged} records so far, none lost or doubled, all counted")

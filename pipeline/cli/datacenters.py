@@ -11,6 +11,7 @@ import trio
 
 from pipeline.cli.services import ServiceUnit, Unit, ZooKeeperUnit
 from pipeline.coordination.embedded import ZooKeeperProcess
+from pipeline.errors import PipelineError
 from pipeline.processes import free_port
 
 LIVE = ("east", "west")
@@ -93,10 +94,21 @@ class Datacenters:
 
     async def start(self) -> None:
         """Start everything. Raises the error of the first that does not come up."""
+        errors: list[PipelineError] = []
+
+        async def start_or_cancel(unit: Unit, nursery: trio.Nursery) -> None:
+            try:
+                await self.start_unit(unit)
+            except PipelineError as error:
+                errors.append(error)
+                nursery.cancel_scope.cancel()
+
         for stage in self.stages:
             async with trio.open_nursery() as nursery:
                 for unit in stage:
-                    nursery.start_soon(self.start_unit, unit)
+                    nursery.start_soon(start_or_cancel, unit, nursery)
+            if errors:
+                raise errors[0]
 
     async def start_unit(self, unit: Unit) -> None:
         """Start one of them (again)."""

@@ -11,12 +11,12 @@ python=
 for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$candidate; break; fi
 done
-[ -n "$python" ] || fail "Python 3.11 or newer is needed; found $(python3 --version 2>&1 || echo none). Install python3.11 (Debian: apt install python3 python3-venv), or set PYTHON."
+[ -n "$python" ] || fail "Python 3.11 or newer is needed; found $(python3 --version 2>/dev/null || echo none). Install python3.11 (Debian: apt install python3 python3-venv), or set PYTHON."
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "$("$python" --version) has no venv module. Install it (Debian: apt install python3-venv)."
 
 java=java
 [ -z "${JAVA_HOME:-}" ] || java=$JAVA_HOME/bin/java
-version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || version=
+version=$("$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)*\([0-9]*\).*/\2/p' | head -n 1) || version=
 [ -n "$version" ] || fail "Java 17 or newer is needed; found none. Install it (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
 [ "$version" -ge 17 ] || fail "Java 17 or newer is needed; found Java $version. Install it (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
 

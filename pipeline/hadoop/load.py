@@ -137,6 +137,9 @@ def local_session(*, cores: int = 2, memory: str = "1g", app_name: str = "pipeli
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.showConsoleProgress", "false")
+        # Spark's defaults are for clusters: 200 shuffle partitions, and a job to list more than 32 paths.
+        .config("spark.sql.shuffle.partitions", str(2 * cores))
+        .config("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "32768")
         .getOrCreate()
     )

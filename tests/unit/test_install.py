@@ -1,0 +1,71 @@
+"""A machine without what is needed hears in one line what was found and what to install."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+TOOLS = ("sh", "dirname", "sed", "head", "touch", "env")
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A checkout and a PATH with hardly anything on it."""
+    checkout, path = tmp_path / "checkout", tmp_path / "bin"
+    (checkout / "deploy" / "local").mkdir(parents=True)
+    path.mkdir()
+    shutil.copy(REPOSITORY / "deploy" / "local" / "install.sh", checkout / "deploy" / "local")
+    for tool in TOOLS:
+        (path / tool).symlink_to(shutil.which(tool))
+    return checkout, path
+
+
+def put(path, name, script):
+    (path / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    (path / name).chmod(0o755)
+
+
+def install(machine):
+    checkout, path = machine
+    command = [checkout / "deploy" / "local" / "install.sh"]
+    result = subprocess.run(command, env={"PATH": str(path)}, capture_output=True, text=True, timeout=30, check=False)
+    return result.returncode, result.stderr.strip().splitlines()
+
+
+JAVA_8 = "echo 'openjdk version \"1.8.0_402\"' >&2"
+JAVA_17 = "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2"
+OLD_PYTHON = 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac'
+
+
+@pytest.mark.parametrize(
+    ("programs", "found", "needed"),
+    [
+        ({}, "none", "Python 3.11 or newer is needed"),
+        ({"python3": OLD_PYTHON}, "Python 3.9.2", "Python 3.11 or newer is needed"),
+        ({"python3": "exit 0"}, "none", "Java 17 or newer is needed"),
+        ({"python3": "exit 0", "java": JAVA_8}, "Java 8", "Java 17 or newer is needed"),
+    ],
+)
+def test_what_is_missing_or_too_old_is_said_in_one_line(machine, programs, found, needed):
+    for name, script in programs.items():
+        put(machine[1], name, script)
+    code, lines = install(machine)
+    assert code != 0
+    assert len(lines) == 1
+    assert needed in lines[0]
+    assert found in lines[0]
+    assert "Install" in lines[0]
+
+
+def test_what_is_installed_is_not_installed_again(machine):
+    checkout, path = machine
+    put(path, "python3", "exit 0")
+    put(path, "java", JAVA_17)
+    (checkout / ".venv").mkdir()
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.installed"):
+        (checkout / name).touch()
+    os.utime(checkout / ".venv/.installed", (2**31, 2**31))
+    assert install(machine) == (0, [])

@@ -41,7 +41,7 @@ async def read(bootstrap: str, topic: str) -> dict[int, pa.Table]:
 
 
 if __name__ == "__main__":
-    for number, table in trio.run(read, *sys.argv[1:3]).items():
+    for number, table in trio.run(read, sys.argv[1], sys.argv[2]).items():
         size = pc.sum(pc.binary_length(table["value"])).as_py() or 0
         keys = pc.count_distinct(table["key"]).as_py()
         print(f"partition {number}: {table.num_rows} records, {size} bytes, {keys} keys")

@@ -18,8 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.testing.local_cluster import LocalCluster
 from tests.support.kafka import running_kafka
-from tests.support.local import running_local
 
 ROUNDS = 3
 TARGET_RATIO = 0.8
@@ -117,7 +117,7 @@ def both(directory: Path) -> Iterator[dict[str, str]]:
     """Both servers, by name."""
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(directory / "kafka"))
-        local = stack.enter_context(running_local(directory / "ours"))
+        local = stack.enter_context(LocalCluster(directory / "ours"))
         yield {"ours": local.bootstrap, "kafka": kafka.bootstrap}
 
 

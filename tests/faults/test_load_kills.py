@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.hadoop.load import LoadConfig, local_session, run_load
+from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
-from tests.support.local import running_local
 
 DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
 KILLS = 10
@@ -21,7 +21,7 @@ SEED = 117
 @pytest.mark.timeout(600)
 def test_a_load_killed_at_any_moment_and_run_again(tmp_path):
     moments = random.Random(SEED)
-    with running_local(tmp_path / "local") as local:
+    with LocalCluster(tmp_path / "local") as local:
         topic = LoadedTopic(local.bootstrap, (tmp_path / "root").as_uri())
         outcomes = []
         for _ in range(KILLS):

@@ -31,19 +31,19 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import iterate_headers
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
-from tests.support.local import Local, running_local
+from pipeline.testing.local_cluster import LocalCluster
 
 DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
-    with running_local(tmp_path_factory.mktemp("local")) as running:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("local")) as running:
         yield running
 
 
 @pytest.fixture
-async def cluster(local: Local) -> AsyncIterator[Cluster]:
+async def cluster(local: LocalCluster) -> AsyncIterator[Cluster]:
     async with open_cluster(ClientConfig(bootstrap=parse_addresses(local.bootstrap))) as opened:
         yield opened
 
@@ -108,7 +108,7 @@ async def test_topics_are_made_grown_described_and_removed(cluster):
     assert [len(records) for records in found.values()] == [0, 1, 1]
     await delete_topics(cluster, ["admin"])
     with trio.fail_after(DEADLINE_S):
-        while "admin" in await list_topics(cluster):  # noqa: ASYNC110
+        while "admin" in await list_topics(cluster):
             await trio.sleep(0.05)
     with pytest.raises(KafkaError) as caught:
         await delete_topics(cluster, ["admin"])

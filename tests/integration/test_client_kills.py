@@ -1,8 +1,5 @@
 """The only broker is killed, again and again, under a producer and a consumer: nothing is lost, nothing doubled."""
 
-import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from random import Random
@@ -18,7 +15,7 @@ from pipeline.client.producer import open_producer
 from pipeline.model import TopicPartition
 from pipeline.records.record import iterate_records
 from pipeline.settings import parse_addresses
-from tests.support.local import Local, running_local
+from pipeline.testing.local_cluster import LocalCluster
 
 KILLS = 4
 PARTITIONS = [TopicPartition("killed", number) for number in range(3)]
@@ -26,12 +23,12 @@ DEADLINE_S = 120
 
 
 @pytest.fixture
-def local(tmp_path) -> Iterator[Local]:
-    with running_local(tmp_path, "--restart-after", "0.2") as running:
+def local(tmp_path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path) as running:
         yield running
 
 
-async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(local: Local) -> None:
+async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(local: LocalCluster) -> None:
     random = Random(20)
     sent: dict[TopicPartition, list[bytes]] = {partition: [] for partition in PARTITIONS}
     seen: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in PARTITIONS}
@@ -40,11 +37,10 @@ async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(loca
     all_sent = trio.Event()
 
     async def kill() -> None:
-        pid = local.pids["broker-1"]
         for _ in range(KILLS):
             await trio.sleep(random.uniform(0.2, 1.0))
-            os.kill(pid, signal.SIGKILL)
-            pid = await trio.to_thread.run_sync(_restarted_pid, local, abandon_on_cancel=True)
+            local.kill("broker-1")
+            await trio.to_thread.run_sync(local.wait_restarted, "broker-1", abandon_on_cancel=True)
         killing_is_over.set()
 
     async def send(cluster) -> None:
@@ -83,9 +79,3 @@ async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(loca
     for partition in PARTITIONS:
         assert seen[partition] == sent[partition]
         assert offsets[partition] == list(range(len(sent[partition])))
-
-
-def _restarted_pid(local: Local) -> int:
-    assert local.process.stdout is not None
-    pid: int = json.loads(local.process.stdout.readline())["pid"]
-    return pid

@@ -14,15 +14,15 @@ from pipeline.hadoop import load as load_module
 from pipeline.hadoop.commit import CommitConflictError, committed_urls
 from pipeline.hadoop.filesystem import HdfsFileSystem, PathExistsError, PathNotFoundError, open_filesystem
 from pipeline.hadoop.load import LoadConfig, run_load
+from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
-from tests.support.local import running_local
 
 DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    with running_local(tmp_path_factory.mktemp("local")) as running:
+    with LocalCluster(tmp_path_factory.mktemp("local")) as running:
         yield running
 
 

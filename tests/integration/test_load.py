@@ -17,8 +17,8 @@ from pipeline.hadoop.filesystem import LocalFileSystem
 from pipeline.hadoop.load import BadRecordError, LoadConfig, LoadError, run_load
 from pipeline.hadoop.manifest import committed_counts, committed_files
 from pipeline.hadoop.plan import DataLossError
+from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import FIRST_MS, LoadedTopic
-from tests.support.local import running_local
 
 EVENT = {
     "type": "record",
@@ -29,7 +29,7 @@ EVENT = {
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    with running_local(tmp_path_factory.mktemp("local"), "--registry") as running:
+    with LocalCluster(tmp_path_factory.mktemp("local"), registry=True) as running:
         yield running
 
 

@@ -1,7 +1,5 @@
 """The registry over a real broker: replay, loss of the broker, two registries at once."""
 
-import os
-import signal
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -19,14 +17,14 @@ from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.schema_registry.server import run_registry
-from tests.support.local import running_local
+from pipeline.testing.local_cluster import LocalCluster
 
 EVENT = '{"type":"record","name":"Event","fields":[{"name":"status","type":"int"}]}'
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    with running_local(tmp_path_factory.mktemp("local"), "--restart-after", "1") as local:
+    with LocalCluster(tmp_path_factory.mktemp("local"), restart_after_s=1) as local:
         yield local
 
 
@@ -99,7 +97,7 @@ async def test_the_broker_is_killed_and_comes_back(local):
     async with registry_over(local.bootstrap, "_killed") as url, httpx.AsyncClient(base_url=url, timeout=30) as http:
         path = "/subjects/s/versions"
         assert (await http.post(path, json={"schema": EVENT})).json() == {"id": 1}
-        os.kill(local.pids["broker-1"], signal.SIGKILL)
+        local.kill("broker-1")
         refused = await http.post("/subjects/t/versions", json={"schema": '"long"'})
         assert (await http.get("/schemas/ids/1")).json() == {"schema": EVENT}
         assert (await http.post(path, json={"schema": EVENT})).json() == {"id": 1}

@@ -4,32 +4,19 @@ Built once, from a flat mapping of dotted keys; an unknown key, a wrong type or 
 ConfigurationError that names the key.
 """
 
-import difflib
-import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, HostPort
+from pipeline.settings import MAX_INT64, Address, SettingsModel, parse_address
 
-Setting = str | int | bool
-
-MAX_INT64 = 2**63 - 1
 PLAINTEXT = "PLAINTEXT"
-_ENDPOINT = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/ ]*)):(?P<port>[0-9]{1,5})")
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
-
-
-def parse_address(text: str) -> HostPort:
-    """`host:port`, `[v6]:port`, or `:port`. Raises ValueError."""
-    matched = _ENDPOINT.fullmatch(text)
-    if matched is None or int(matched["port"]) > 65535:
-        raise ValueError(f"{text!r} is not host:port")
-    return HostPort(matched["bracketed"] or matched["plain"], int(matched["port"]))
 
 
 def _parse_listener(text: str) -> HostPort:
@@ -41,47 +28,44 @@ def _parse_listener(text: str) -> HostPort:
     return parse_address(address)
 
 
-class BrokerConfig(BaseModel):
+class BrokerConfig(SettingsModel):
     """What one broker is told. Build it with `from_settings`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    service: ClassVar[str] = "broker"
 
     broker_id: BrokerId = Field(alias="broker.id", ge=0, le=2**31 - 1)
     rack: str | None = Field(default=None, alias="broker.rack", min_length=1)
     datacenter: str | None = Field(default=None, alias="datacenter", min_length=1)
     log_dir: Path = Field(alias="log.dirs")
     zookeeper_connect: str = Field(alias="zookeeper.connect", min_length=1)
-    zookeeper_session_timeout_ms: int = Field(default=18_000, alias="zookeeper.session.timeout.ms", ge=1000)
+    zookeeper_session_timeout_ms: int = Field(
+        default=18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000
+    )
     listener: HostPort = Field(default=HostPort("", 9092), alias="listeners")
     advertised_listener: HostPort | None = Field(default=None, alias="advertised.listeners")
-    http_listen: HostPort = Field(default=HostPort("127.0.0.1", 0), alias="http.listen")
+    http_listen: Address = Field(default=HostPort("127.0.0.1", 0), alias="http.listen")
 
-    max_connections: int = Field(default=2000, alias="max.connections", ge=1)
-    connections_max_idle_ms: int = Field(default=600_000, alias="connections.max.idle.ms", ge=1000)
-    socket_request_max_bytes: int = Field(default=104_857_600, alias="socket.request.max.bytes", ge=1024)
-    fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024)
+    max_connections: int = Field(default=2000, alias="max.connections", ge=1, le=1_000_000)
+    connections_max_idle_ms: int = Field(default=600_000, alias="connections.max.idle.ms", ge=1000, le=MAX_INT64)
+    socket_request_max_bytes: int = Field(default=104_857_600, alias="socket.request.max.bytes", ge=1024, le=2**31 - 1)
+    fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
 
-    num_partitions: int = Field(default=1, alias="num.partitions", ge=1)
+    num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
     auto_create_topics: bool = Field(default=False, alias="auto.create.topics.enable")
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
         default="CreateTime", alias="log.message.timestamp.type"
     )
     log_segment_bytes: int = Field(default=1_073_741_824, alias="log.segment.bytes", ge=1024, le=2**31 - 1)
-    log_roll_ms: int = Field(default=604_800_000, alias="log.roll.ms", ge=1)
+    log_roll_ms: int = Field(default=604_800_000, alias="log.roll.ms", ge=1, le=MAX_INT64)
     log_index_interval_bytes: int = Field(default=4096, alias="log.index.interval.bytes", ge=0, le=2**31 - 1)
-    log_flush_interval_messages: int = Field(default=MAX_INT64, alias="log.flush.interval.messages", ge=1)
-    log_flush_interval_ms: int = Field(default=MAX_INT64, alias="log.flush.interval.ms", ge=0)
+    log_flush_interval_messages: int = Field(default=MAX_INT64, alias="log.flush.interval.messages", ge=1, le=MAX_INT64)
+    log_flush_interval_ms: int = Field(default=MAX_INT64, alias="log.flush.interval.ms", ge=0, le=MAX_INT64)
 
     @field_validator("listener", "advertised_listener", mode="before")
     @classmethod
     def _read_listener(cls, value: object) -> object:
         return _parse_listener(value) if isinstance(value, str) else value
-
-    @field_validator("http_listen", mode="before")
-    @classmethod
-    def _read_address(cls, value: object) -> object:
-        return parse_address(value) if isinstance(value, str) else value
 
     @field_validator("log_dir", mode="before")
     @classmethod
@@ -91,12 +75,9 @@ class BrokerConfig(BaseModel):
         return value
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Setting]) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """From Kafka's names to values. Raises ConfigurationError naming the first key that is wrong."""
-        try:
-            config = cls.model_validate(dict(settings))
-        except ValidationError as error:
-            raise _configuration_error(error) from error
+        config = super().from_settings(settings)
         if config.advertised_listener is None and config.listener.host in _ANY_ADDRESS:
             raise ConfigurationError(
                 "advertised.listeners",
@@ -112,19 +93,3 @@ class BrokerConfig(BaseModel):
             port = self.advertised_listener.port or bound_port
             return HostPort(self.advertised_listener.host, port)
         return HostPort(self.listener.host or socket.getfqdn(), bound_port)
-
-
-def _configuration_error(error: ValidationError) -> ConfigurationError:
-    first: Any = error.errors(include_url=False, include_context=False)[0]
-    key = str(first["loc"][0])
-    match first["type"]:
-        case "missing":
-            return ConfigurationError(key, "is missing")
-        case "extra_forbidden":
-            names = [str(field.alias) for field in BrokerConfig.model_fields.values()]
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            return ConfigurationError(key, f"is not a setting of the broker{hint}")
-        case _:
-            reason = str(first["msg"]).removeprefix("Value error, ")
-            return ConfigurationError(key, f"{reason} (given: {first['input']!r})")

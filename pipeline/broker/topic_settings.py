@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.broker.config import MAX_INT64, BrokerConfig
+from pipeline.broker.config import BrokerConfig
+from pipeline.settings import MAX_INT64
 
 MAX_INT32 = 2**31 - 1
 

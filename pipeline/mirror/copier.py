@@ -136,10 +136,11 @@ class SourceCopier:
             self._rest(consumer, copy, str(error))
         else:
             if not copy.is_rejected:
-                copy.position, copy.high_watermark = position, None
+                copy.position = position
                 consumer.add(copy.source, position, copy.assignment.source.topic_id)
                 replica = str(copy.assignment.replica)
-                log.info("copying", source=self.name, partition=str(copy.source), replica=replica, offset=position)
+                if copy.high_watermark is None:
+                    log.info("copying", source=self.name, partition=str(copy.source), replica=replica, offset=position)
         finally:
             copy.is_being_located = False
             self._uncertain.set()
@@ -207,7 +208,7 @@ class SourceCopier:
         self._metrics.count_failure(copy.assignment.source)
         log.warning("copy_failed", source=self.name, partition=str(copy.source), error=reason)
         if not copy.is_rejected:
-            copy.position, copy.error = None, reason
+            copy.position, copy.high_watermark, copy.error = None, None, reason
             copy.retry_at = trio.current_time() + self._config.retry_backoff_ms / 1000
             self._uncertain.set()
 

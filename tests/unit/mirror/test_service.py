@@ -23,7 +23,7 @@ from pipeline.client.raw_produce import raw_produce
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService
-from pipeline.model import HostPort, TopicPartition
+from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
@@ -161,11 +161,11 @@ def reason_of(service: MirrorService, *, source: str = "east", partition: int = 
 
 async def test_two_sources_lie_side_by_side_and_growth_appends(site):
     await make(site.east)
-    await make(site.west)
     await publish(site.east, b"e0", b"e1")
-    await publish(site.west, b"w0")
     async with site.mirroring():
         await until_copied(site.hub, CLICKS, b"e0", b"e1")
+        await make(site.west)
+        await publish(site.west, b"w0")
         await until_copied(site.hub, TopicPartition("clicks", 1), b"w0")
         await create_partitions(site.east, {"clicks": 2})
         await site.east.refresh()
@@ -273,6 +273,19 @@ async def test_a_topic_of_the_hub_itself_is_not_written_to(site):
     async with site.mirroring() as service:
         await until_said(service, "no mirror.source")
     assert await read(site.hub, CLICKS) == [(0, b"own")]
+
+
+async def test_a_hub_that_cannot_keep_offsets_gets_nothing(site, monkeypatch):
+    async def no_features(_broker: BrokerId) -> dict[str, tuple[int, int]]:
+        return {}
+
+    monkeypatch.setattr(site.hub, "features", no_features)
+    await make(site.east)
+    await publish(site.east, b"a")
+    async with site.mirroring() as service:
+        await until_said(service, "cannot append batches at given offsets")
+        await stays_said(site, service)
+    assert await read(site.hub, CLICKS) == []
 
 
 async def test_replicas_are_read_only_for_others(site):

@@ -5,11 +5,13 @@ that no child shares the terminal with its parent; it runs in a session of its o
 alone, which then stops its children in order.
 """
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,10 @@ STOP_GRACE_S = 10.0
 POLL_INTERVAL_S = 0.05
 MAX_LINE_BYTES = 64 * 1024
 LOG_TAIL_BYTES = 2000
+FIRST_PORT = 20_000
+PORT_COUNT = 12_000
+
+_port_numbers = itertools.count(os.getpid() * 37)
 
 
 class ProcessEndedError(PipelineError):
@@ -120,8 +126,14 @@ async def start_process(
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port nobody listens on, for a server that starts later or comes back to it.
+
+    It lies below the range that systems hand out by themselves, and no two processes begin to look at the same place,
+    so that nobody else is likely to take it meanwhile. Raises PipelineError if there is none.
+    """
+    for number in itertools.islice(_port_numbers, PORT_COUNT):
+        port = FIRST_PORT + number % PORT_COUNT
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return port
+    raise PipelineError(f"no free port from {FIRST_PORT} to {FIRST_PORT + PORT_COUNT - 1}")

@@ -1,0 +1,52 @@
+"""The pages say what the code says: every setting by name, the versions served, and links that lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.audit.config import AuditConfig, CountingConfig
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.topic_settings import TopicSettings
+from pipeline.hadoop.load import LoadConfig
+from pipeline.mirror.config import MirrorConfig
+from pipeline.protocol.api import API
+from pipeline.schema_registry.config import RegistryConfig
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+SETTINGS = {
+    BrokerConfig: "broker.md",
+    CountingConfig: "broker.md",
+    TopicSettings: "broker.md",
+    MirrorConfig: "mirror.md",
+    AuditConfig: "audit.md",
+    LoadConfig: "load.md",
+    RegistryConfig: "registry.md",
+}
+
+
+@pytest.mark.parametrize("model", SETTINGS, ids=lambda model: model.__name__)
+def test_every_setting_is_on_its_page(model):
+    text = (DOCS / SETTINGS[model]).read_text()
+    assert [field.alias for field in model.model_fields.values() if f"`{field.alias}`" not in text] == []
+
+
+def test_the_versions_served_are_those_of_the_table():
+    rows = re.findall(r"^\| (\d+) \| \w+ \| (\d+)–(\d+) \|", (DOCS / "broker.md").read_text(), re.MULTILINE)
+    assert [tuple(map(int, row)) for row in rows] == sorted(
+        (api.key, api.min_version, api.max_version) for api in API.values()
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_files_of_the_way_of_a_batch_exist():
+    named = re.findall(r"`(\w+/[\w/]+\.py)`", (DOCS / "architecture.md").read_text())
+    assert named
+    assert [name for name in named if not (ROOT / "pipeline" / name).is_file()] == []

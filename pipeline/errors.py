@@ -51,6 +51,15 @@ class OffsetOutOfRangeError(PipelineError):
         self.log_end_offset = log_end_offset
 
 
+class LogEndMismatchError(PipelineError):
+    """An append that was made for a log of another end. Look where it ends, `log_end_offset`, before going on."""
+
+    def __init__(self, expected: int, log_end_offset: int) -> None:
+        super().__init__(f"the log ends at {log_end_offset}, not at {expected} as the sender thinks")
+        self.expected = expected
+        self.log_end_offset = log_end_offset
+
+
 class OffsetOverlapError(PipelineError):
     """An append at a given offset that lies before the end of the log. Go on from `log_end_offset`."""
 

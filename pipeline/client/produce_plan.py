@@ -67,12 +67,18 @@ def produce_request(
     acks: int,
     timeout_ms: int,
     keep_offsets: bool = False,
+    ends: Mapping[TopicPartition, int] | None = None,
 ) -> ProduceRequest:
     """One request for the batches of these partitions; it names topics and gives their ids, so any version will do."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for topic_partition, records in batches.items():
         topics.setdefault(topic_partition.topic, []).append(
-            PartitionProduceData(index=topic_partition.partition, records=records, keep_offsets=keep_offsets)
+            PartitionProduceData(
+                index=topic_partition.partition,
+                records=records,
+                keep_offsets=keep_offsets,
+                expected_end=-1 if ends is None else ends[topic_partition],
+            )
         )
     return ProduceRequest(
         acks=acks,

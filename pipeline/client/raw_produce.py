@@ -53,12 +53,15 @@ async def raw_produce(
     *,
     keep_offsets: bool,
     timeout_s: float,
+    ends: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, RawProduced]:
     """Append the batches of each partition, acks=all, one request for each leader, all leaders at once.
 
     Our brokers take several batches for a partition, Apache Kafka takes one. While a partition's leader moves it is
     tried again, until `timeout_s`. A lost answer is tried again only with `keep_offsets`, where a second append of
-    the same batches is refused as an overlap. Never raises for one partition: each has its own result.
+    the same batches is refused as an overlap. With `ends`, a log that does not end there takes nothing.
+
+    Never raises for one partition: each has its own result.
     """
     deadline = trio.current_time() + timeout_s
     results: dict[TopicPartition, RawProduced] = {}
@@ -68,7 +71,7 @@ async def raw_produce(
         again: set[TopicPartition] = set()
         async with trio.open_nursery() as nursery:
             for leader, share in _by_leader(cluster, left).items():
-                nursery.start_soon(_append, cluster, leader, share, keep_offsets, deadline, results, again)
+                nursery.start_soon(_append, cluster, leader, share, keep_offsets, ends, deadline, results, again)
         left = {topic_partition: left[topic_partition] for topic_partition in again}
         if left:
             failures += 1
@@ -93,6 +96,7 @@ async def _append(
     leader: BrokerId | None,
     share: Mapping[TopicPartition, RecordsData],
     keep_offsets: bool,
+    ends: Mapping[TopicPartition, int] | None,
     deadline: float,
     results: dict[TopicPartition, RawProduced],
     again: set[TopicPartition],
@@ -104,7 +108,7 @@ async def _append(
         ids = cluster.view.topic_ids(topic_partition.topic for topic_partition in share)
         timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
         request: ProduceRequest = produce_request(
-            share, ids, acks=ACKS_ALL, timeout_ms=int(timeout_s * 1000), keep_offsets=keep_offsets
+            share, ids, acks=ACKS_ALL, timeout_ms=int(timeout_s * 1000), keep_offsets=keep_offsets, ends=ends
         )
         response: ProduceResponse = await cluster.request(leader, request, timeout_s=timeout_s)
         answers = dict(produce_answers(response, ids))

@@ -4,8 +4,9 @@ Invariants:
 A. The position of a partition is the replica's log end offset and nothing else: it is asked of the destination whenever
    it is not certain (start, failure, overlap), and kept nowhere. So a mirror killed at any moment goes on with nothing
    lost and nothing twice.
-B. The destination appends a batch only at or after its log end offset (`keep_offsets`), so two mirrors at work on the
-   same partition, or a retry of an append whose answer was lost, cannot double anything: one of them finds an overlap.
+B. The destination appends a batch only at the offsets it has, and only to a log that ends where the mirror last saw it
+   end. So two mirrors at work on the same partition, or a retry of an append whose answer was lost, cannot double
+   anything, and a replica that lost its end, or was made anew, gets no gap: the mirror looks where it ends now.
 C. Only what was fetched at a partition's present position is appended: after a failure nothing fetched before it is, so
    no gap can come about.
 D. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
@@ -51,6 +52,8 @@ class PartitionCopy:
 
     assignment: Assignment
     position: int | None = None
+    replica_end: int = 0
+    """Where the replica ends, as far as is known: `position`, but for an empty one whose source begins later."""
     high_watermark: int | None = None
     error: str | None = None
     retry_at: float = 0.0
@@ -131,12 +134,12 @@ class SourceCopier:
         """Find the replica's end and fetch on from there."""
         try:
             async with self._locating:
-                position = await self._end_of_replica(copy)
+                end, position = await self._end_of_replica(copy)
         except PipelineError as error:
             self._rest(consumer, copy, str(error))
         else:
             if not copy.is_rejected:
-                copy.position = position
+                copy.replica_end, copy.position = end, position
                 consumer.add(copy.source, position, copy.assignment.source.topic_id)
                 replica = str(copy.assignment.replica)
                 if copy.high_watermark is None:
@@ -145,17 +148,17 @@ class SourceCopier:
             copy.is_being_located = False
             self._uncertain.set()
 
-    async def _end_of_replica(self, copy: PartitionCopy) -> int:
-        """The offset to go on at. An empty replica begins where its source does, which may be later than 0."""
+    async def _end_of_replica(self, copy: PartitionCopy) -> tuple[int, int]:
+        """Where the replica ends, and the offset to go on at: an empty one begins where its source does."""
         replica = copy.assignment.replica
         end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
         leader = self._destination.view.leader_of(replica)
         if leader is not None and not await can_keep_offsets(self._destination, leader):
             raise ReplicaError(f"broker {leader} of the destination cannot append batches at given offsets")
         if end > 0:
-            return end
+            return end, end
         first = await list_offsets(self._source, {copy.source: EARLIEST}, timeout_s=self._timeout_s)
-        return first[copy.source].offset
+        return end, first[copy.source].offset
 
     async def _copy_once(self, consumer: Consumer) -> None:
         """Append what was fetched; what fails is looked at anew from the replica's end."""
@@ -167,7 +170,10 @@ class SourceCopier:
         for fetched in requests_of(polled, self._config.fetch_max_bytes):
             due = {p: batches for p, batches in fetched.items() if self.copies[p].position == batches.position}
             replicas = {self.copies[p].assignment.replica: batches.data for p, batches in due.items()}
-            results = await raw_produce(self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s)
+            ends = {self.copies[p].assignment.replica: self.copies[p].replica_end for p in due}
+            results = await raw_produce(
+                self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends
+            )
             for partition, batches in due.items():
                 copy = self.copies[partition]
                 self._conclude(consumer, copy, batches, results[copy.assignment.replica])
@@ -190,14 +196,17 @@ class SourceCopier:
         if result.error is None:
             offsets = batches.next_offset - batches.position
             self._metrics.count_copied(copy.assignment.source, len(batches.data), offsets)
-            copy.position, copy.error = batches.next_offset, None
+            copy.position = copy.replica_end = batches.next_offset
+            copy.error = None
         elif not result.is_overlap:
             self._rest(consumer, copy, str(result.error))
-        elif result.log_end_offset == copy.position:
-            reason = f"a batch of the source begins before the end of the replica, {copy.position}: they are not copies"
+        elif result.log_end_offset == copy.replica_end:
+            reason = (
+                f"a batch of the source begins before the end of the replica, {copy.replica_end}: they are not copies"
+            )
             self._rest(consumer, copy, reason)
         else:
-            # Appended before (a lost answer, or another mirror at work): no failure, but look where the end is.
+            # Appended before (a lost answer, another mirror at work), or lost by the replica: look where its end is.
             copy.position = None
             consumer.remove(copy.source)
             self._uncertain.set()

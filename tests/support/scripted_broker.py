@@ -225,7 +225,8 @@ class ScriptedCluster:
             return PartitionProduceResponse(index=data.index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert isinstance(data.records, memoryview)
         headers = validate_for_append(data.records, max_batch_bytes=1 << 20, keep_offsets=data.keep_offsets)
-        if data.keep_offsets and headers[0].base_offset < partition.log_end_offset:
+        is_other_end = data.expected_end not in {-1, partition.log_end_offset}
+        if is_other_end or (data.keep_offsets and headers[0].base_offset < partition.log_end_offset):
             return PartitionProduceResponse(
                 index=data.index,
                 error_code=ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -1,7 +1,8 @@
 """Produce (0): append batches. Since v3 format v2 batches; v0 to v2 carry older ones and are refused (KIP-896).
 
 v8 says what was wrong in words (KIP-467), v13 names topics by id (KIP-516). Beyond Kafka: several batches per partition
-are taken, and with the tagged field `keep_offsets` the batches stay at the offsets they have, in mirror topics alone.
+are taken, and with the tagged field `keep_offsets` the batches stay at the offsets they have, in mirror topics alone;
+`expected_end` then names the end that the log must have, so that no gap comes about that the mirror does not mean.
 
 acks=1 and acks=all mean the same with one replica: the batch is in the log, and on the disk if the topic's flush
 settings say so. acks=0 gets no answer; a refusal then closes the connection, which is all that can be said.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
-from pipeline.errors import OffsetOverlapError, PipelineError, ProtocolError
+from pipeline.errors import LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
 from pipeline.model import Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
@@ -90,6 +91,8 @@ def _append(
         if len(data.records) > MAGIC_POSITION and data.records[MAGIC_POSITION] in OLD_MAGICS:
             raise KafkaError(ErrorCode.INVALID_RECORD, "Message formats v0 and v1 are not kept; send v2 batches.")
         _check_mirror(partition, data)
+        if data.expected_end not in {-1, partition.log.log_end_offset}:
+            raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
         info = partition.append(data.records, keep_offsets=data.keep_offsets, now_ms=now_ms)
     except PipelineError as error:
         return _Outcome(_refused(broker, data.index, error))
@@ -125,7 +128,7 @@ def _refused(broker: BrokerContext, index: int, error: PipelineError) -> Partiti
         error_code=failure.code,
         base_offset=-1,
         error_message=failure.message,
-        log_end_offset=error.log_end_offset if isinstance(error, OffsetOverlapError) else -1,
+        log_end_offset=error.log_end_offset if isinstance(error, LogEndMismatchError | OffsetOverlapError) else -1,
     )
 
 

@@ -7,7 +7,8 @@ UNSUPPORTED_VERSION (`FIRST_BATCH_VERSION`). Version 3 brings batches and transa
 transactions (KIP-890), 13 addresses topics by id (KIP-516).
 
 Our own tagged fields, which other servers and clients skip: `keep_offsets` asks for the batches' base offsets to be
-kept instead of assigned, and `log_end_offset` tells where the log ends, after success and after an overlap.
+kept instead of assigned, `expected_end` names the end that the log must have (-1: any), and `log_end_offset` tells
+where the log ends, after success and after an overlap.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ class PartitionProduceData:
     index: Int32 = 0
     records: Records | None = None
     keep_offsets: Annotated[Bool, Wire(since=9, tag=10000)] = False
+    expected_end: Annotated[Int64, Wire(since=9, tag=10001)] = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

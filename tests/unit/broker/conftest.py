@@ -85,9 +85,12 @@ class Broker:
         partition: int = 0,
         acks: int = -1,
         keep_offsets: bool = False,
+        expected_end: int = -1,
         transactional_id: str | None = None,
     ) -> PartitionProduceResponse:
-        data = PartitionProduceData(index=partition, records=records, keep_offsets=keep_offsets)
+        data = PartitionProduceData(
+            index=partition, records=records, keep_offsets=keep_offsets, expected_end=expected_end
+        )
         topics = [await self.named(TopicProduceData, topic, partition_data=[data])]
         request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics, transactional_id=transactional_id)
         response = await self.ask(request)

@@ -163,9 +163,15 @@ async def test_mirror_topics_keep_offsets(start: Start) -> None:
         assert (gap.error_code, gap.log_end_offset) == (0, 111)
         overlap = await broker.produce("m", batch(b"b", base_offset=101), keep_offsets=True)
         assert (overlap.error_code, overlap.log_end_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 111)
+        for wrong_end in (0, 110, 112):
+            refused = await broker.produce("m", batch(b"d", base_offset=111), keep_offsets=True, expected_end=wrong_end)
+            assert (refused.error_code, refused.log_end_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 111)
+            assert refused.error_message == f"the log ends at 111, not at {wrong_end} as the sender thinks"
         data = await broker.fetch("m", 0)
         assert headers_of(data) == [(100, 101), (110, 110)]
         assert data.high_watermark == 111
+        expected = await broker.produce("m", batch(b"d", base_offset=111), keep_offsets=True, expected_end=111)
+        assert (expected.error_code, expected.log_end_offset) == (ErrorCode.NONE, 112)
 
 
 async def test_produce_below_version_3_is_refused_in_words_of_the_protocol(start: Start) -> None:

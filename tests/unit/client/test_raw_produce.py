@@ -47,6 +47,16 @@ async def test_an_overlap_says_where_to_go_on(two_topics, connect):
         assert result.log_end_offset == 7
 
 
+async def test_a_log_that_ends_elsewhere_takes_nothing(two_topics, connect):
+    async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
+        await cluster.topic("t")
+        for base_offset, end, taken in ((5, 3, False), (5, 0, True), (7, 0, False), (7, 7, True)):
+            data = {T0: batch(base_offset)}
+            result = (await raw_produce(cluster, data, keep_offsets=True, timeout_s=2, ends={T0: end}))[T0]
+            assert (result.error is None, result.is_overlap) == (taken, not taken)
+        assert [record.offset for record in two_topics.partition(T0).records()] == [5, 6, 7, 8]
+
+
 @pytest.mark.parametrize(("keep", "batches"), [(True, 1), (False, 1)])
 async def test_a_lost_answer_is_tried_again_only_where_that_cannot_double(scripted, connect, keep, batches):
     async with scripted.broker(1), connect() as cluster:

@@ -265,6 +265,18 @@ async def test_a_topic_created_again_under_a_running_mirror_is_never_mixed_with_
     assert await read(site.hub, CLICKS) == [(0, b"old")]
 
 
+async def test_a_replica_that_was_made_anew_is_copied_from_the_start(site):
+    await make(site.east)
+    await publish(site.east, b"old")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"old")
+        await delete_topics(site.hub, ["clicks"])
+        await create_topics(site.hub, [NewTopic(name="clicks", partitions=1, configs={"mirror.source": "pipeline"})])
+        await publish(site.east, b"new")
+        await until_copied(site.hub, CLICKS, b"old", b"new")
+    assert await read(site.hub, CLICKS) == [(0, b"old"), (1, b"new")]
+
+
 async def test_a_topic_of_the_hub_itself_is_not_written_to(site):
     await make(site.hub)
     await make(site.east, partitions=2)

@@ -142,8 +142,8 @@ def test_two_brokers_with_services_on_chosen_ports() -> None:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
         assert {broker.port for broker in admin.list_topics(timeout=30).brokers.values()} == {port, port + 1}
         create_topic(cluster.bootstrap, "spread", partitions=-1)
-        leaders = {p.leader for p in admin.list_topics("spread", timeout=30).topics["spread"].partitions.values()}
-        assert leaders == {1, 2}
+        # The other broker hears of a topic a moment after the one that made it.
+        wait_for("leaders", lambda: leaders_of(admin, "spread") == [1, 1, 2, 2])
         for partition in range(4):
             write(cluster.bootstrap, "spread", [b"%d" % partition], partition)
         assert [read(cluster.bootstrap, "spread", 1, partition) for partition in range(4)] == [
@@ -162,6 +162,10 @@ def test_two_brokers_with_services_on_chosen_ports() -> None:
             assert json.load(answer) == []
         directory = cluster.directory
     assert not directory.exists()
+
+
+def leaders_of(admin: AdminClient, topic: str) -> list[int]:
+    return sorted(p.leader for p in admin.list_topics(topic, timeout=30).topics[topic].partitions.values())
 
 
 def free_pair_of_ports() -> int:

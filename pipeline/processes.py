@@ -1,8 +1,14 @@
-"""Child processes: started, watched, and stopped by their own id, never by name.
+"""Child processes: started, watched, and stopped by their own id, never by name. For Linux.
 
-Owns each child until it has been reaped. A child's standard input is closed and its standard error goes to a file, so
-that no child shares the terminal with its parent; it runs in a session of its own, so that Ctrl-C reaches the parent
-alone, which then stops its children in order.
+Owns each child until it has been reaped. A child's standard input is closed and its output goes to a file, so that no
+child shares the terminal with its parent; it runs in a session of its own, so that Ctrl-C reaches the parent alone,
+which then stops its children in order.
+
+A child does not outlive its parent, even when that is killed with -9: the kernel kills it then (PR_SET_PDEATHSIG, see
+prctl(2)), which works for any program and leaves nothing to clean up, unlike ids noted in a file. The kernel means the
+thread that started the child, not the process, so children are started in the thread that runs trio, and not in the
+worker threads of `trio.lowlevel.open_process`, which end when they are idle. A program in between asks for it and then
+becomes the child, since Python code between fork and exec (`preexec_fn`) may hang where there are threads.
 """
 
 import itertools
@@ -10,8 +16,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +27,22 @@ from pipeline.errors import DeadlineExceededError, PipelineError
 
 STOP_GRACE_S = 10.0
 POLL_INTERVAL_S = 0.05
-MAX_LINE_BYTES = 64 * 1024
 LOG_TAIL_BYTES = 2000
 FIRST_PORT = 20_000
 PORT_COUNT = 12_000
+
+DIE_WITH_PARENT = """\
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{sys.argv[2]}: {error.strerror}")
+"""
+"""Becomes the program given by its arguments, after the id of the parent."""
 
 _port_numbers = itertools.count(os.getpid() * 37)
 
@@ -38,7 +56,7 @@ class ChildProcess:
     """One running child."""
 
     name: str
-    process: trio.Process
+    process: subprocess.Popen[bytes]
     log: Path
 
     @property
@@ -53,7 +71,13 @@ class ChildProcess:
 
     async def wait(self) -> int:
         """Its exit code, once it has ended (negative: the signal)."""
-        return await self.process.wait()
+        if self.running:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                await trio.lowlevel.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+        return self.process.wait()
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> int:
         """SIGTERM, and SIGKILL when `grace_s` is over. Completes even when cancelled."""
@@ -61,31 +85,15 @@ class ChildProcess:
             if self.running:
                 self.process.send_signal(signal.SIGTERM)
                 with trio.move_on_after(grace_s):
-                    await self.process.wait()
+                    await self.wait()
             if self.running:
                 self.process.kill()
-            await self.process.wait()
-        return self.process.returncode or 0
+            await self.wait()
+        return self.process.wait()
 
     def kill(self) -> None:
         """SIGKILL, at once."""
         self.process.kill()
-
-    async def read_line(self, timeout_s: float) -> bytes:
-        """The next line of its standard output (started with `stdout=True`), without the line end.
-
-        Raises ProcessEndedError when it ends first, DeadlineExceededError after `timeout_s`.
-        """
-        assert self.process.stdout is not None
-        line = bytearray()
-        with trio.move_on_after(timeout_s):
-            while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                byte = await self.process.stdout.receive_some(1)
-                if not byte:
-                    raise ProcessEndedError(await self._how_it_ended())
-                line += byte
-            return bytes(line[:-1])
-        raise DeadlineExceededError(f"{self.name} said nothing within {timeout_s:.0f} s; see {self.log}")
 
     async def wait_until(self, ready: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
         """Poll `ready` until it holds.
@@ -101,28 +109,36 @@ class ChildProcess:
         raise DeadlineExceededError(f"{self.name} was not ready within {timeout_s:.0f} s; see {self.log}")
 
     async def _how_it_ended(self) -> str:
-        code = await self.process.wait()
+        code = await self.wait()
         tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
         return f"{self.name} ended with exit code {code}; see {self.log}, which ends:\n{tail}"
 
 
-async def start_process(
-    name: str, command: Sequence[str], *, log: Path, stdout: bool = False, environment: Mapping[str, str] | None = None
-) -> ChildProcess:
-    """Start `command`; its output is appended to `log`, or, with `stdout`, its standard output is kept for `read_line`.
+def start_process(name: str, command: Sequence[str], *, log: Path) -> ChildProcess:
+    """Start `command`; its output is appended to `log`. It ends when this process ends, however that happens.
 
-    Raises OSError when the command cannot be started.
+    A command that cannot be started is a child that ends at once, with the reason in `log`.
     """
     with log.open("ab") as log_file:
-        process = await trio.lowlevel.open_process(
-            list(command),
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if stdout else log_file,
+            stdout=log_file,
             stderr=log_file,
-            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
     return ChildProcess(name, process, log)
+
+
+def is_port_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -133,7 +149,6 @@ def free_port(host: str = "127.0.0.1") -> int:
     """
     for number in itertools.islice(_port_numbers, PORT_COUNT):
         port = FIRST_PORT + number % PORT_COUNT
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((host, port))
+        if is_port_free(port, host):
             return port
     raise PipelineError(f"no free port from {FIRST_PORT} to {FIRST_PORT + PORT_COUNT - 1}")

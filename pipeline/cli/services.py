@@ -85,7 +85,7 @@ class ServiceUnit:
         path = self.directory / f"{self.noun}.toml"
         write_settings(path, {**self.settings, "http.listen": f"127.0.0.1:{self.http_port}"})
         command = [sys.executable, "-m", "pipeline", self.noun, "start", "--config", str(path)]
-        self._child = await start_process(self.name, command, log=self.directory / f"{self.noun}.log")
+        self._child = start_process(self.name, command, log=self.directory / f"{self.noun}.log")
         try:
             await self._child.wait_until(self._is_healthy, READY_TIMEOUT_S)
         except BaseException:

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import re
 import shutil
-import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ import trio
 
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.model import HostPort
-from pipeline.processes import ChildProcess, free_port, start_process
+from pipeline.processes import ChildProcess, free_port, is_port_free, start_process
 
 MINIMUM_JAVA = 17
 TICK_MS = 500
@@ -107,7 +106,8 @@ class ZooKeeperProcess:
         java = await trio.to_thread.run_sync(find_java)
         if self._port == 0:
             self._port = free_port()
-        _require_free(self.address)
+        if not is_port_free(self._port):  # else whoever listens there would be taken for the server that was started
+            raise ConfigurationError("ZooKeeper's port", f"{self.address} is taken by another process")
         self._write_settings()
         command = [
             str(java),
@@ -120,7 +120,7 @@ class ZooKeeperProcess:
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self.directory / "zoo.cfg"),
         ]
-        self._child = await start_process("zookeeper", command, log=self.log_path)
+        self._child = start_process("zookeeper", command, log=self.log_path)
         try:
             await self._child.wait_until(self._answers, START_TIMEOUT_S)
         except BaseException:
@@ -193,16 +193,6 @@ def _class_path() -> str:
     if not any("zookeeper" in jar for jar in found):
         raise ConfigurationError("pyspark", f"{jars} holds no zookeeper jar: pip install --force-reinstall pyspark")
     return os.pathsep.join(found)
-
-
-def _require_free(address: HostPort) -> None:
-    """Else whoever listens there would be taken for the server that was started."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as error:
-            raise ConfigurationError("ZooKeeper's port", f"{address} is taken by another process") from error
 
 
 async def _ask(address: HostPort, command: bytes) -> bytes:

@@ -53,6 +53,7 @@ class SettingsModel(BaseModel):
 def _configuration_error(model: type[SettingsModel], error: ValidationError) -> ConfigurationError:
     first: Any = error.errors(include_url=False, include_context=False)[0]
     key = ".".join(str(part) for part in first["loc"])
+    reason = str(first["msg"]).removeprefix("Value error, ")
     match first["type"]:
         case "missing":
             return ConfigurationError(key, "is missing")
@@ -61,6 +62,11 @@ def _configuration_error(model: type[SettingsModel], error: ValidationError) -> 
             near = difflib.get_close_matches(key, names, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             return ConfigurationError(key, f"is not a setting of the {model.service}{hint}")
+        case _ if isinstance(first["input"], Mapping):
+            named = [str(field.alias) for field in model.model_fields.values() if str(field.alias) in reason]
+            leading = next((name for name in named if reason.startswith(f"{name} ")), None)
+            if leading is not None:
+                return ConfigurationError(leading, reason.removeprefix(f"{leading} "))
+            return ConfigurationError(key or ", ".join(named) or f"settings of the {model.service}", reason)
         case _:
-            reason = str(first["msg"]).removeprefix("Value error, ")
             return ConfigurationError(key, f"{reason} (given: {first['input']!r})")

@@ -11,7 +11,8 @@ python=
 for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$candidate; break; fi
 done
-[ -n "$python" ] || fail "Python 3.11 or newer is needed; found $(python3 --version 2>/dev/null || echo none). Install python3.11 (Debian: apt install python3 python3-venv), or set PYTHON."
+found=$("${PYTHON:-python3}" --version 2>/dev/null) && [ -n "$found" ] || found=${PYTHON:+"$PYTHON, which is no Python"}
+[ -n "$python" ] || fail "Python 3.11 or newer is needed; found ${found:-none}. Install python3.11 (Debian: apt install python3 python3-venv), or set PYTHON."
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "$("$python" --version) has no venv module. Install it (Debian: apt install python3-venv)."
 
 java=java

@@ -20,7 +20,7 @@ def read_settings(path: Path) -> Settings:
             return flatten(tomllib.load(file))
     except OSError as error:
         raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # not TOML, or not even UTF-8
         raise ConfigurationError(str(path), f"is not TOML: {error}") from error
 
 

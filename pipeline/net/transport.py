@@ -111,10 +111,12 @@ async def connect(address: HostPort) -> SocketTransport:
 
 
 def _reason(error: OSError) -> str:
-    """The innermost cause: trio wraps the failures of all the addresses it tried."""
+    """The innermost cause, without the address: trio wraps the failures of all the addresses it tried."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     return str(cause)

@@ -28,10 +28,12 @@ def put(path, name, script):
     (path / name).chmod(0o755)
 
 
-def install(machine):
+def install(machine, **environment):
     checkout, path = machine
     command = [checkout / "deploy" / "local" / "install.sh"]
-    result = subprocess.run(command, env={"PATH": str(path)}, capture_output=True, text=True, timeout=30, check=False)
+    result = subprocess.run(
+        command, env={"PATH": str(path), **environment}, capture_output=True, text=True, timeout=30, check=False
+    )
     return result.returncode, result.stderr.strip().splitlines()
 
 
@@ -69,3 +71,13 @@ def test_what_is_installed_is_not_installed_again(machine):
         (checkout / name).touch()
     os.utime(checkout / ".venv/.installed", (2**31, 2**31))
     assert install(machine) == (0, [])
+
+
+@pytest.mark.parametrize(("script", "found"), [("exit 1", "mine, which is no Python"), (OLD_PYTHON, "Python 3.9.2")])
+def test_the_python_that_was_named_is_the_one_complained_of(machine, script, found):
+    put(machine[1], "python3", 'case "$1" in --version) echo Python 3.12.0;; esac')
+    put(machine[1], "mine", script)
+    code, lines = install(machine, PYTHON="mine")
+    assert code != 0
+    assert len(lines) == 1
+    assert f"found {found}." in lines[0]

@@ -1,11 +1,11 @@
 """Settings are refused with the name of the key and what to do."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.cli.settings import flatten, parse_assignments, read_settings, write_settings
 from pipeline.errors import ConfigurationError
@@ -14,12 +14,22 @@ from pipeline.settings import Address, Addresses, SettingsModel, parse_address
 
 
 class Example(SettingsModel):
-    """A service with three settings."""
+    """A service with three settings, of which two depend on each other."""
 
     service: ClassVar[str] = "example"
     listen: Address = Field(alias="http.listen")
     bootstrap: Addresses = Field(default=(), alias="bootstrap.servers")
     linger_ms: int = Field(default=5, alias="linger.ms", ge=0, le=1000)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.linger_ms == 13:
+            raise ValueError("linger.ms must not be 13, which brings bad luck")
+        if self.linger_ms == 14:
+            raise ValueError("nobody at http.listen likes linger.ms=14")
+        if self.linger_ms == 15:
+            raise ValueError("they do not go together")
+        return self
 
 
 def test_values_are_read_by_their_dotted_names():
@@ -37,6 +47,9 @@ def test_values_are_read_by_their_dotted_names():
         ({"http.listen": "a:70000"}, "http.listen", "not host:port"),
         ({"http.listen": "a:1", "linger.ms": 2000}, "linger.ms", "less than or equal to 1000"),
         ({"http.listen": "a:1", "linger.m": 1}, "linger.m", "did you mean linger.ms"),
+        ({"http.listen": "a:1", "linger.ms": 13}, "linger.ms", "^linger.ms: must not be 13, which brings bad luck$"),
+        ({"http.listen": "a:1", "linger.ms": 14}, "http.listen, linger.ms", "likes linger.ms=14$"),
+        ({"http.listen": "a:1", "linger.ms": 15}, "settings of the example", "they do not go together$"),
     ],
 )
 def test_errors_name_the_key(settings, key, reason):
@@ -72,7 +85,9 @@ def test_dotted_and_nested_keys_are_the_same(tmp_path):
 
 def test_unreadable_files_and_assignments_are_explained(tmp_path):
     (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
-    for path, reason in [(tmp_path / "none.toml", "cannot be read"), (tmp_path / "bad.toml", "is not TOML")]:
+    (tmp_path / "binary.toml").write_bytes(b"\xff")
+    reasons = {"none.toml": "cannot be read", "bad.toml": "is not TOML", "binary.toml": "is not TOML"}
+    for path, reason in ((tmp_path / name, reason) for name, reason in reasons.items()):
         with pytest.raises(ConfigurationError, match=reason):
             read_settings(path)
     assert parse_assignments(["a.b = 1", "c=x=y"]) == {"a.b": "1", "c": "x=y"}

@@ -77,7 +77,7 @@ def consume_until_told(bootstrap, asked):
         if end is None and was_told_to_stop():
             # librdkafka has no leader for a moment after it lost its connection, and says so rather than wait.
             with suppress(KafkaException):
-                end = consumer.get_watermark_offsets(partition, timeout=30)[1]
+                end = consumer.get_watermark_offsets(partition, timeout=5)[1]
         offsets += [message.offset() for message in consumer.consume(1000, timeout=0.2) if message.error() is None]
     consumer.close()
     return {"offsets": offsets}

@@ -19,7 +19,10 @@ from pipeline.records.record import iterate_records
 
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)
 POLL_TIMEOUT_S = 1.0
+FIRST_ANSWER_TIMEOUT_S = 2.0
+"""Shorter than the others, so that a cluster that is away from the start is soon said to be."""
 ANSWER_TIMEOUT_S = 5.0
+NOT_READ_YET = "not read yet"
 
 log = structlog.get_logger()
 
@@ -29,8 +32,35 @@ class ReadingState:
     """How far one cluster's audit topic was read. `error`: why it cannot be read at present."""
 
     position: int = 0
-    lag: int | None = None
-    error: str | None = None
+    end: int | None = None
+    """Where the topic ended when it was last asked."""
+    is_complete: bool = False
+    """Whether all was read that had been told a moment ago. Events that come meanwhile do not change that."""
+    unreadable: int = 0
+    """Records that are no monitoring events, or are of another version."""
+    error: str | None = NOT_READ_YET
+
+    @property
+    def lag(self) -> int | None:
+        """Events that are left to read; None while that is not known."""
+        return None if self.end is None else max(0, self.end - self.position)
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be called exact on the strength of this cluster; None when all is well."""
+        if self.error is not None:
+            return self.error
+        return None if self.is_complete else f"{self.lag} events are not read yet"
+
+    def ends_at(self, end: int) -> None:
+        """The topic answered that it ends there."""
+        self.is_complete = self.position >= (end if self.end is None else self.end)
+        self.end = end
+        self.error = None
+
+    def fail(self, reason: str) -> None:
+        """It cannot be read."""
+        self.end, self.is_complete, self.error = None, False, reason
 
 
 class Collector:
@@ -50,33 +80,35 @@ class Collector:
 
     async def _read(self, name: str, cluster: Cluster) -> None:
         state = self.states[name]
+        timeout_s = FIRST_ANSWER_TIMEOUT_S
         while True:
             try:
-                await cluster.topic(AUDIT_TOPIC)
+                await cluster.topic(AUDIT_TOPIC, timeout_s=timeout_s)
                 settings = ConsumerConfig(auto_offset_reset=OffsetReset.EARLIEST)
                 async with open_consumer(cluster, settings) as consumer:
                     consumer.assign({EVENTS: state.position})
                     while True:
                         await self._poll(cluster, consumer, state)
             except PipelineError as error:
-                state.error = str(error)
-                log.info("audit_topic_not_readable", cluster=name, error=str(error))
+                state.fail(str(error))
+                log.warning("audit_topic_not_readable", cluster=name, error=str(error))
                 await trio.sleep(self._retry_backoff_s)
+            timeout_s = ANSWER_TIMEOUT_S
 
     async def _poll(self, cluster: Cluster, consumer: Consumer, state: ReadingState) -> None:
         for batches in await consumer.poll_batches(POLL_TIMEOUT_S):
-            self._apply(batches)
+            self._apply(state, batches)
             state.position = batches.next_offset
         # Asked for, as the consumer waits without a word for a broker that is away.
         listed = await list_offsets(cluster, {EVENTS: LATEST}, timeout_s=ANSWER_TIMEOUT_S)
-        state.lag = max(0, listed[EVENTS].offset - state.position)
-        state.error = None
+        state.ends_at(listed[EVENTS].offset)
 
-    def _apply(self, batches: FetchedBatches) -> None:
+    def _apply(self, state: ReadingState, batches: FetchedBatches) -> None:
         for record in iterate_records(batches.data):
             if record.value is None or record.offset < batches.position:
                 continue
             try:
                 self.ledger.apply(decode_event(record.value))
             except AuditMessageError as error:
+                state.unreadable += 1
                 log.warning("audit_record_skipped", offset=record.offset, error=str(error))

@@ -43,6 +43,8 @@ class AuditConfig(SettingsModel):
     http_listen: Address = Field(alias="http.listen")
     grace_ms: int = Field(default=60_000, alias="pending.grace.ms", ge=0, le=86_400_000)
     """For how long producers and their broker may differ before that is called missing or extra."""
+    pending_max_ms: int = Field(default=3_600_000, alias="pending.max.ms", ge=1_000, le=31 * 86_400_000)
+    """For how long a replica may stand still before what has not come is called missing."""
     retry_backoff_ms: int = Field(default=1_000, alias="retry.backoff.ms", ge=10, le=600_000)
 
     @property

@@ -6,8 +6,9 @@ A. `up_to` of a partition never exceeds its log end offset, and every batch belo
 B. The checkpoint is written only after what it holds was published. So a broker killed at any moment counts again, from
    the log itself, what it had counted since, and publishes it again; by the events' revisions this changes no sum.
 C. What does not go on from a checkpoint is counted from the start of the log, as a new generation, and told even if
-   there is nothing: what was told of a former log no longer holds. (A power failure right between publishing and the
-   checkpoint can take records away that stay told.)
+   there is nothing: what was told of a former log no longer holds. That it began is in the checkpoint before anything
+   is counted, so that the old checkpoint is not gone on from when the log has grown again. (A power failure right
+   between publishing and the checkpoint can take records away that stay told.)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -128,10 +129,13 @@ class BrokerCounter:
         # A checkpoint past the end means that the log lost its end (power failure): what is left is counted anew.
         if saved is not None and saved.window_ms == self._window_ms and saved.revision <= log_end_offset:
             counts = WindowCounts(self._window_ms, dict(saved.windows))
-            log = _LogCounts(saved.generation, saved.revision, counts, is_untold=False)
+            log = _LogCounts(saved.generation, saved.revision, counts, is_untold=not saved.windows)
         else:
             generation = max(self._clock(), 0 if saved is None else saved.generation + 1)
             log = _LogCounts(generation, log_start_offset, WindowCounts(self._window_ms), is_untold=True)
+            if saved is not None:
+                begun = replace(saved, generation=generation, revision=log_start_offset, window_ms=self._window_ms)
+                self._checkpoints.write(replace(begun, windows={}))
         self._logs[topic_partition] = log
         if log.up_to < log_end_offset:
             self._count(log, headers_from(Offset(max(log.up_to, log_start_offset))))

@@ -30,6 +30,7 @@ UNREPORTED = WindowReport()
 class _Reports:
     generation: int
     revision: int = -1
+    created_ms: int = 0
     windows: dict[int, WindowReport] = field(default_factory=dict)
 
 
@@ -39,13 +40,15 @@ class TierCounts:
 
     windows: Mapping[int, WindowReport]
     revision: int
+    created_ms: int
+    """When it last told of anything."""
 
     def at(self, start: int) -> WindowReport:
         """The report of the window that begins at `start`; nothing when there is none."""
         return self.windows.get(start, UNREPORTED)
 
 
-NEVER_REPORTED = TierCounts({}, -1)
+NEVER_REPORTED = TierCounts({}, -1, 0)
 
 
 class Ledger:
@@ -63,6 +66,7 @@ class Ledger:
         if reports.generation > event.generation:
             return
         reports.revision = max(reports.revision, event.revision)
+        reports.created_ms = max(reports.created_ms, event.created_ms)
         for start, counts in event.windows.items():
             known = reports.windows.get(start)
             if known is None or event.revision >= known.revision:
@@ -90,4 +94,6 @@ class Ledger:
             for start, report in reports.windows.items():
                 group = window_start(start, group_ms)
                 windows[group] = windows.get(group, UNREPORTED) + report
-        return TierCounts(windows, max(reports.revision for reports in chosen))
+        return TierCounts(
+            windows, max(reports.revision for reports in chosen), max(reports.created_ms for reports in chosen)
+        )

@@ -58,9 +58,12 @@ class AuditEvent:
 
 
 def portions(event: AuditEvent) -> Iterator[AuditEvent]:
-    """The same event in messages of bounded size. Each holds for the windows it names, so their order is free."""
+    """The same event in messages of bounded size. Each holds for the windows it names, so their order is free.
+
+    An event without windows is one message: it may begin a generation.
+    """
     windows = sorted(event.windows.items())
-    for first in range(0, len(windows), MAX_WINDOWS_PER_MESSAGE):
+    for first in range(0, max(1, len(windows)), MAX_WINDOWS_PER_MESSAGE):
         yield replace(event, windows=dict(windows[first : first + MAX_WINDOWS_PER_MESSAGE]))
 
 
@@ -111,5 +114,5 @@ def decode_event(value: bytes) -> AuditEvent:
                 for start, records, size, batches, crc_sum in document["windows"]
             },
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise AuditMessageError(f"not a monitoring event: {error!r}") from error

@@ -5,10 +5,13 @@ Mirrored partitions keep their offsets, so "not there yet" and "lost" can be tol
 the last change of a window in the tier before it, and has less, has lost something; one that has not is under way.
 A tier can be ahead of the one before it for as long as that one takes to speak, `grace_ms`; then it has too much.
 Between producers and broker there are no offsets to go by; there both get `grace_ms`.
+A replica that should be under way but has told of nothing new for `pending_max_ms` does not move: what it lacks, and
+what has been live for as long, is missing. (So it is with a source topic that was created again, which is not copied.)
+Loads run when they run; what they have not come to stays under way.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -97,11 +100,20 @@ def reconcile(
     routes: Sequence[Route],
     now_ms: int,
     grace_ms: int,
+    pending_max_ms: int | None,
 ) -> list[HourReport]:
     """Compare all tiers of all topics, by topic and hour in order.
 
-    A replica partition without a route, and a live partition that is not mirrored, end where they are known.
+    A replica partition without a route ends where it is known; loads of a live partition that is not mirrored follow on
+    the live cluster. `pending_max_ms`: None while nothing can be said of the replica's standstill.
     """
+    settled_ms = now_ms - grace_ms
+    stalled_ms = -1 if pending_max_ms is None else now_ms - pending_max_ms
+    loaded_topics = {
+        (cluster, partition.topic)
+        for cluster in {*live_clusters, *([replica_cluster] if replica_cluster is not None else [])}
+        for partition in ledger.partitions(cluster, Tier.LOAD)
+    }
     route_of = {(route.cluster, route.source): route for route in routes}
     sums: dict[tuple[str, int], dict[Stage, Counts]] = defaultdict(dict)
     findings: dict[tuple[str, int], list[Finding]] = defaultdict(list)
@@ -110,12 +122,13 @@ def reconcile(
         for partition in sorted(p for p in known if is_audited(p.topic)):
             route = route_of.get((cluster, partition))
             replica = route.replica if route is not None else None
-            stages = _stages(ledger, cluster, partition, replica_cluster, replica)
+            end = (replica_cluster, replica) if replica_cluster is not None and replica is not None else None
+            stages = _stages(ledger, cluster, partition, end, loaded_topics)
             for hour in sorted({hour for counts in stages.values() for hour in counts.windows}):
                 key = (partition.topic, hour)
                 for stage, counts in stages.items():
                     sums[key][stage] = sums[key].get(stage, NOTHING) + counts.at(hour).counts
-                findings[key].extend(_compare(cluster, partition, replica, hour, stages, now_ms - grace_ms))
+                findings[key].extend(_compare(cluster, partition, replica, hour, stages, settled_ms, stalled_ms))
     return [
         HourReport(
             topic=topic,
@@ -129,18 +142,25 @@ def reconcile(
 
 
 def _stages(
-    ledger: Ledger, cluster: str, partition: TopicPartition, replica_cluster: str | None, replica: TopicPartition | None
+    ledger: Ledger,
+    cluster: str,
+    partition: TopicPartition,
+    replica: tuple[str, TopicPartition] | None,
+    loaded_topics: Container[tuple[str, str]],
 ) -> dict[Stage, TierCounts]:
-    """The stages of one partition's way that reported, in order; a mirrored partition always has a replica stage."""
+    """The stages of one partition's way that reported, in order; a mirrored partition always has a replica stage.
+
+    It is loaded from where the way ends: `replica` (cluster and partition), or the live cluster if it has none.
+    """
     found: dict[Stage, TierCounts | None] = {
         Stage.PRODUCED: ledger.counts(cluster, Tier.PRODUCER, partition, HOUR_MS),
         Stage.LIVE: ledger.counts(cluster, Tier.BROKER, partition, HOUR_MS),
     }
-    if replica_cluster is not None and replica is not None:
-        found[Stage.REPLICA] = ledger.counts(replica_cluster, Tier.BROKER, replica, HOUR_MS) or NEVER_REPORTED
-        loads_reported = any(p.topic == replica.topic for p in ledger.partitions(replica_cluster, Tier.LOAD))
-        loaded = ledger.counts(replica_cluster, Tier.LOAD, replica, HOUR_MS)
-        found[Stage.LOADED] = loaded or (NEVER_REPORTED if loads_reported else None)
+    if replica is not None:
+        found[Stage.REPLICA] = ledger.counts(replica[0], Tier.BROKER, replica[1], HOUR_MS) or NEVER_REPORTED
+    loaded_from, loaded = replica or (cluster, partition)
+    if (loaded_from, loaded.topic) in loaded_topics:
+        found[Stage.LOADED] = ledger.counts(loaded_from, Tier.LOAD, loaded, HOUR_MS) or NEVER_REPORTED
     if found[Stage.LIVE] is None and found[Stage.PRODUCED] is not None:
         found[Stage.LIVE] = NEVER_REPORTED
     return {stage: counts for stage, counts in found.items() if counts is not None}
@@ -153,8 +173,13 @@ def _compare(
     hour: int,
     stages: Mapping[Stage, TierCounts],
     settled_ms: int,
+    stalled_ms: int,
 ) -> list[Finding]:
-    """What differs between neighbouring stages of one partition in one hour."""
+    """What differs between neighbouring stages of one partition in one hour.
+
+    `settled_ms`: all had time to speak of what is older. `stalled_ms`: a replica that last spoke before then stands
+    still, and what was live before then should have come.
+    """
     findings = []
     for after, at in pairwise(stages):
         before, now = stages[after].at(hour), stages[at].at(hour)
@@ -163,7 +188,8 @@ def _compare(
         if after is Stage.PRODUCED:
             under_way = max(before.created_ms, now.created_ms) > settled_ms
         else:
-            is_behind = stages[at].revision < before.revision
+            stands_still = at is Stage.REPLICA and max(stages[at].created_ms, before.created_ms) < stalled_ms
+            is_behind = stages[at].revision < before.revision and not stands_still
             is_ahead = stages[after].revision < now.revision and now.created_ms > settled_ms
             under_way = is_behind or is_ahead
         findings.append(

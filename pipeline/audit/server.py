@@ -1,27 +1,35 @@
 """The audit service: reads what all tiers counted; answers what is exact, under way, missing, doubled or changed."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import structlog
 import trio
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector as MetricSource
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from pipeline.audit.collector import Collector
+from pipeline.audit.collector import Collector, ReadingState
 from pipeline.audit.config import AuditConfig
 from pipeline.audit.reconcile import HourReport, reconcile
 from pipeline.audit.reconcile import Route as ReplicaRoute
 from pipeline.client.cluster import Cluster
-from pipeline.errors import PipelineError
+from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 
 ReadRoutes = Callable[[], Awaitable[Sequence[ReplicaRoute]]]
-"""Says which replica partition is the copy of which source partition, as of now."""
+"""Says which replica partition is the copy of which source partition, as of now. May be cancelled at any moment."""
+
+ROUTES_TIMEOUT_S = 3.0
+"""Bounds what a report waits for a replica cluster that does not answer."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,33 +47,88 @@ class AuditService:
         self._collector = collector
         self._read_routes = read_routes
         self._clock = clock
+        self._routes: Sequence[ReplicaRoute] = ()
+        self._routes_turn = trio.Lock()
 
     async def report(self, topic: str | None = None) -> dict[str, Any]:
-        """All hours of one topic, or of all. Raises PipelineError when the routes cannot be read."""
+        """All hours of one topic, or of all, by the routes that are known."""
         replica = self._config.replica[0].name if self._config.replica else None
+        states = self._collector.states
+        routes_error = None if replica is None else await self._read_on_routes()
         hours = reconcile(
             self._collector.ledger,
             live_clusters=[cluster.name for cluster in self._config.live],
             replica_cluster=replica,
-            routes=await self._read_routes() if replica is not None else (),
+            routes=self._routes,
             now_ms=self._clock(),
             grace_ms=self._config.grace_ms,
+            pending_max_ms=self._config.pending_max_ms if replica is not None and states[replica].is_complete else None,
         )
         chosen = [hour for hour in hours if topic is None or hour.topic == topic]
+        is_complete = routes_error is None and all(state.is_complete for state in states.values())
         return {
-            "exact": bool(chosen) and all(hour.status == "exact" for hour in chosen),
+            "exact": is_complete and bool(chosen) and all(hour.status == "exact" for hour in chosen),
+            "complete": is_complete,
             "hours": [_hour_document(hour) for hour in chosen],
+            "routes_error": routes_error,
             "clusters": {
-                name: {"events": state.position, "lag": state.lag, "error": state.error}
-                for name, state in self._collector.states.items()
+                name: {
+                    "events": state.position,
+                    "lag": state.lag,
+                    "complete": state.is_complete,
+                    "unreadable": state.unreadable,
+                    "error": state.problem,
+                }
+                for name, state in states.items()
             },
         }
+
+    async def _read_on_routes(self) -> str | None:
+        """Bring the routes up to date; says why that did not work, and leaves those last known."""
+        try:
+            with trio.move_on_after(ROUTES_TIMEOUT_S) as scope:
+                async with self._routes_turn:
+                    self._routes = await self._read_routes()
+            if scope.cancelled_caught:
+                raise DeadlineExceededError(f"no answer within {ROUTES_TIMEOUT_S:.0f} s")
+        except PipelineError as error:
+            log.warning("routes_not_read", error=str(error))
+            return str(error)
+        return None
+
+
+class AuditMetrics(MetricSource):
+    """What Prometheus is told of the reading of each cluster, as it stands when asked."""
+
+    def __init__(self, states: Mapping[str, ReadingState]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterator[Metric]:
+        """The present values. A cluster that cannot be read has no lag."""
+        up = GaugeMetricFamily("audit_cluster_up", "1 if the cluster's events can be read.", labels=["cluster"])
+        lag = GaugeMetricFamily("audit_events_lag", "Events of a cluster not read yet.", labels=["cluster"])
+        unreadable = CounterMetricFamily(
+            "audit_events_unreadable", "Records that are no monitoring events.", labels=["cluster"]
+        )
+        for name, state in self._states.items():
+            up.add_metric([name], float(state.error is None))
+            lag.add_metric([name], float("nan") if state.lag is None else state.lag)
+            unreadable.add_metric([name], state.unreadable)
+        yield from (up, lag, unreadable)
+
+
+def _hour_name(start_ms: int) -> str:
+    """ISO 8601 where there is such a year; producers are free to send other times."""
+    try:
+        return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:00:00Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{start_ms} ms"
 
 
 def _hour_document(report: HourReport) -> dict[str, Any]:
     return {
         "topic": report.topic,
-        "hour": datetime.fromtimestamp(report.hour_ms / 1000, UTC).strftime("%Y-%m-%dT%H:00:00Z"),
+        "hour": _hour_name(report.hour_ms),
         "status": report.status,
         "stages": {
             stage: {"records": c.records, "bytes": c.bytes, "batches": c.batches, "crc_sum": c.crc_sum}
@@ -89,10 +152,7 @@ def _hour_document(report: HourReport) -> dict[str, Any]:
 
 def _routes(service: AuditService, metrics: CollectorRegistry) -> list[BaseRoute]:
     async def serve_report(request: Request) -> JSONResponse:
-        try:
-            return JSONResponse(await service.report(request.query_params.get("topic")))
-        except PipelineError as error:
-            return JSONResponse({"error": str(error)}, status_code=503)
+        return JSONResponse(await service.report(request.query_params.get("topic")))
 
     return [Route("/v1/report", serve_report), *operations_routes(metrics, lambda: None)]
 
@@ -108,9 +168,7 @@ async def run_audit(
 ) -> None:
     """Collect and answer until cancelled. `clusters` holds a cluster for each of `config`, by name."""
     collector = Collector(clusters, config.retry_backoff_ms / 1000)
-    lag = Gauge("audit_events_lag", "Events of a cluster not read yet.", ("cluster",), registry=metrics)
-    for name, state in collector.states.items():
-        lag.labels(name).set_function(lambda state=state: float("nan") if state.lag is None else state.lag)  # type: ignore[misc]
+    metrics.register(AuditMetrics(collector.states))
     service = AuditService(config, collector, read_routes, clock)
     async with trio.open_nursery() as nursery:
         http = await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)

@@ -68,9 +68,21 @@ def render(document: dict[str, Any]) -> str:
     ]
     lines = [output.table(["TOPIC", "HOUR", *(stage.upper() for stage in shown), "STATUS"], rows)]
     lines += [finding["text"] for hour in hours for finding in hour["findings"]]
-    lines += [f"{name}: {state['error']}" for name, state in document["clusters"].items() if state["error"]]
+    clusters = document["clusters"]
+    lines += [f"{name}: {state['error']}" for name, state in clusters.items() if state["error"]]
+    lines += [
+        f"{name}: {state['unreadable']} records of its audit topic are no events that this version can read"
+        for name, state in clusters.items()
+        if state["unreadable"]
+    ]
+    if document["routes_error"]:
+        lines.append(
+            f"the mirror's table could not be read, what is shown goes by the last known: {document['routes_error']}"
+        )
     exact = sum(hour["status"] == "exact" for hour in hours)
     lines.append(f"{exact} of {len(hours)} hours exact." if hours else "Nothing was counted yet.")
+    if not document["complete"]:
+        lines.append("Not all that was counted is known yet, so nothing is certain.")
     return "\n".join(lines)
 
 
@@ -104,9 +116,10 @@ def _mirror_routes(replica: "Cluster | None") -> "ReadRoutes":
     journal = Journal(replica) if replica is not None else None
 
     async def read_routes() -> list[Route]:
-        if replica is None or journal is None or TABLE_TOPIC not in await list_topics(replica):
+        if replica is None or journal is None:
             return []
-        await journal.read_on()
+        if TABLE_TOPIC in await list_topics(replica):
+            await journal.read_on()
         return [
             Route(cluster=line.source.cluster, source=line.source.partition, replica=line.replica)
             for line in journal.table.assignments()

@@ -127,7 +127,7 @@ async def until_found(
     expected = {name: list(findings) if number == hour else [] for number, name in enumerate(HOURS)}
     report: dict[str, Any] | None = None
     with trio.move_on_after(DEADLINE_S):
-        while report is None or found(report) != expected or not is_complete(report):
+        while report is None or found(report) != expected or not is_settled(report):
             await trio.sleep(0.2)
             report = await read_report(datacenters, topic)
     assert report is not None
@@ -137,8 +137,10 @@ async def until_found(
     assert places == [(LIVE, f"{topic}-0", f"{topic}-0")] * len(findings)
 
 
-def is_complete(report: dict[str, Any]) -> bool:
-    return all(list(hour["stages"]) == ["produced", "live", "replica"] for hour in report["hours"])
+def is_settled(report: dict[str, Any]) -> bool:
+    return report["complete"] and all(
+        list(hour["stages"]) == ["produced", "live", "replica"] for hour in report["hours"]
+    )
 
 
 @pytest.mark.timeout(180)

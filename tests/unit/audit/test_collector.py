@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.audit.collector import Collector
+from pipeline.audit.collector import Collector, ReadingState
 from pipeline.audit.message import AUDIT_TOPIC, Tier
 from pipeline.audit.publisher import ensure_audit_topic, publish_load
 from pipeline.audit.window import Counts
@@ -55,8 +55,41 @@ async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_
     assert found.at(0).counts.records == 5
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", None])
-async def test_what_is_no_event_is_left_out(tmp_path, value):
+async def test_a_cluster_is_not_complete_before_it_was_read(tmp_path):
+    async with serving_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
+        await tell(cluster, 3)
+        collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
+        state = collector.states["hub"]
+        assert (state.is_complete, state.problem) == (False, "not read yet")
+        nursery.start_soon(collector.run)
+        await until(lambda: state.is_complete)
+        assert state.problem is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_cluster_that_was_never_there_is_soon_said_to_be_away():
+    nobody = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),), default_api_timeout_ms=60_000)
+    async with open_cluster(nobody) as cluster, trio.open_nursery() as nursery:
+        collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
+        nursery.start_soon(collector.run)
+        with trio.fail_after(4):
+            await until(lambda: "no broker" in str(collector.states["hub"].error))
+        nursery.cancel_scope.cancel()
+
+
+def test_events_that_come_all_the_time_leave_a_cluster_complete():
+    state = ReadingState(position=5)
+    state.ends_at(7)
+    assert (state.is_complete, state.problem) == (False, "2 events are not read yet")
+    state.position = 7
+    state.ends_at(9)
+    assert (state.is_complete, state.problem, state.lag) == (True, None, 2)
+    state.ends_at(9)
+    assert not state.is_complete
+
+
+@pytest.mark.parametrize(("value", "unreadable"), [(b"", 1), (b"{}", 1), (None, 0)])
+async def test_what_is_no_event_is_left_out_and_counted(tmp_path, value, unreadable):
     async with serving_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
         await ensure_audit_topic(cluster)
         async with open_producer(cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
@@ -67,3 +100,4 @@ async def test_what_is_no_event_is_left_out(tmp_path, value):
         await until(lambda: collector.states["hub"].position == 2)
         nursery.cancel_scope.cancel()
     assert collector.ledger.partitions("hub", Tier.LOAD) == [CLICKS]
+    assert collector.states["hub"].unreadable == unreadable

@@ -147,6 +147,23 @@ def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints):
     assert ledger_counts(ledger) == {}
 
 
+def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(checkpoints):
+    log, broker, ledger = Log(), counter(checkpoints), Ledger()
+    load(broker, log)
+    broker.appended(CLICKS, log.append((1, 0, 7)))
+    told = broker.take_events()
+    broker.published(told)
+    log.headers.clear()
+    restarted = counter(checkpoints)
+    load(restarted, log)
+    restarted.appended(CLICKS, log.append((1, 0, 8)))
+    again = counter(checkpoints)
+    load(again, log)
+    for event in [*told, *again.take_events()]:
+        ledger.apply(event)
+    assert ledger_counts(ledger) == log.expected()
+
+
 def test_a_topic_created_again_is_counted_by_itself(checkpoints, tmp_path):
     broker = counter(checkpoints, itertools.count().__next__)
     former, log, ledger = Log(), Log(), Ledger()

@@ -15,6 +15,7 @@ from pipeline.audit.message import (
     Tier,
     decode_event,
     encode_event,
+    portions,
 )
 from pipeline.audit.reconcile import Route, Stage, Status, reconcile
 from pipeline.audit.window import HOUR_MS, Counts, window_start
@@ -37,12 +38,21 @@ def event(tier, cluster, partition, counts, *, revision=10, created_ms=HOUR, sta
     )
 
 
-def report(*events, now_ms=NOW_MS):
+PENDING_MAX_MS = 100 * HOUR_MS
+
+
+def report(*events, now_ms=NOW_MS, routes=ROUTES, pending_max_ms=PENDING_MAX_MS):
     ledger = Ledger()
     for one in events:
         ledger.apply(one)
     return reconcile(
-        ledger, live_clusters=["east"], replica_cluster="hub", routes=ROUTES, now_ms=now_ms, grace_ms=60_000
+        ledger,
+        live_clusters=["east"],
+        replica_cluster="hub",
+        routes=routes,
+        now_ms=now_ms,
+        grace_ms=60_000,
+        pending_max_ms=pending_max_ms,
     )
 
 
@@ -130,6 +140,42 @@ def test_a_mirrored_partition_of_which_the_replica_says_nothing_is_pending():
     assert hour.status is Status.PENDING
 
 
+def status_after(standstill_ms, *events, **settings):
+    (hour,) = report(*events, now_ms=HOUR + standstill_ms, pending_max_ms=HOUR_MS, **settings)
+    return hour.status
+
+
+def test_what_a_replica_lacks_that_stands_still_is_missing():
+    behind = whole_way(hub=LESS, hub_at=9)[1:3]
+    never_told = whole_way()[1:2]
+    for events in (behind, never_told):
+        assert status_after(HOUR_MS, *events) is Status.PENDING
+        assert status_after(HOUR_MS + 1, *events) is Status.MISSING
+
+
+def test_what_a_replica_lacks_that_moves_or_that_cannot_be_asked_is_pending():
+    behind = whole_way(hub=LESS, hub_at=9)[1:3]
+    moving = event(Tier.BROKER, "hub", HUB, LESS, revision=9, created_ms=HOUR + HOUR_MS)
+    new = event(Tier.BROKER, "east", EAST, FULL, created_ms=HOUR + HOUR_MS)
+    assert status_after(2 * HOUR_MS, behind[0], moving) is Status.PENDING
+    assert status_after(2 * HOUR_MS, new, behind[1]) is Status.PENDING
+    (hour,) = report(*behind, now_ms=HOUR + 9 * HOUR_MS, pending_max_ms=None)
+    assert hour.status is Status.PENDING
+
+
+def test_what_no_load_has_come_to_stays_pending():
+    assert status_after(9 * HOUR_MS, *whole_way(load=LESS, load_at=9)) is Status.PENDING
+
+
+def test_loads_of_a_cluster_without_replica_follow_on_it():
+    load = event(Tier.LOAD, "east", EAST, FULL)
+    (hour,) = report(*whole_way()[:2], load, routes=[])
+    assert (list(hour.stages), hour.status) == ([Stage.PRODUCED, Stage.LIVE, Stage.LOADED], Status.EXACT)
+    other = event(Tier.BROKER, "east", TopicPartition("clicks", 1), FULL)
+    (hour,) = report(*whole_way()[:2], load, other, routes=[])
+    assert (hour.status, hour.findings[0].at) == (Status.PENDING, Stage.LOADED)
+
+
 def test_a_batch_acknowledged_but_never_counted_by_the_broker_is_missing():
     (hour,) = report(whole_way()[0])
     assert hour.status is Status.MISSING
@@ -164,7 +210,36 @@ def test_events_survive_the_wire(windows, instance, generation, revision):
     assert decode_event(encode_event(original)) == original
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"null", b'{"version":2}', b"\xff", b'{"version":1,"windows":3}'])
+@pytest.mark.parametrize("count", [0, 1, 5000, 5001])
+def test_portions_hold_each_window_once_and_the_generation_even_without_windows(count):
+    source = AuditSource(tier=Tier.BROKER, cluster="east", partition=EAST)
+    whole = AuditEvent(
+        source=source,
+        generation=3,
+        revision=9,
+        created_ms=5,
+        window_ms=WINDOW_MS,
+        windows=dict.fromkeys(range(count), FULL),
+    )
+    parts = list(portions(whole))
+    assert {part.generation for part in parts} == {3}
+    assert [start for part in parts for start in part.windows] == list(range(count))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"version":2}',
+        b"\xff",
+        b'{"version":1,"windows":3}',
+        b"[" * 100_000,
+        b'{"version":1,"tier":"load","cluster":"c","topic":"t","partition":Infinity}',
+    ],
+)
 def test_other_values_are_refused(value):
     with pytest.raises(AuditMessageError):
         decode_event(value)

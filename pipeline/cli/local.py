@@ -57,12 +57,13 @@ def up(
     """
     import trio
 
+    settings = parse_assignments(assignments or [])
     root = directory or Path(tempfile.mkdtemp(prefix="pipeline-local-"))
     options = LocalOptions(
         brokers=brokers,
         port=port,
         directory=root.absolute(),
-        settings=parse_assignments(assignments or []),
+        settings=settings,
         registry=registry,
         audit=audit,
         restart_after_s=restart_after,

@@ -75,9 +75,7 @@ class LocalCluster:
         command = [sys.executable, "-m", "pipeline", "local", "up", "--dir", str(self.directory), *self._options]
         try:
             with self.log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
-                )
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
             self._reader = threading.Thread(target=self._read_lines, args=[self._process.stdout], daemon=True)
             self._reader.start()
             with self._changed:

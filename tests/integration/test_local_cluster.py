@@ -222,8 +222,11 @@ def test_why_it_did_not_start_is_said() -> None:
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_names_what_is_wrong(options: list[str], message: str) -> None:
-    done = pipeline("local", "up", *options)
+def test_wrong_usage_ends_with_2_names_what_is_wrong_and_leaves_nothing(
+    tmp_path: Path, options: list[str], message: str
+) -> None:
+    done = pipeline("local", "up", *options, TMPDIR=str(tmp_path))
+    assert not list(tmp_path.glob("pipeline-*"))
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr

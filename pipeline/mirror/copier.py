@@ -34,7 +34,7 @@ from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.table import Assignment
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
 
 MAX_LOCATING = 20
 POLL_TIMEOUT_S = 1.0
@@ -58,6 +58,7 @@ class PartitionCopy:
     error: str | None = None
     retry_at: float = 0.0
     is_rejected: bool = False
+    """It is not to be copied, `error` says why. Never taken back: a new state replaces it."""
     is_being_located: bool = False
 
     @property
@@ -74,7 +75,7 @@ class PartitionCopy:
 
 
 class SourceCopier:
-    """Copies all partitions assigned to it from one cluster. `run` does the work; `assign` may be called meanwhile."""
+    """Copies what is assigned to it from one cluster, by `run`. `assign` and `reject` may be called meanwhile."""
 
     def __init__(
         self, name: str, source: Cluster, destination: Cluster, config: MirrorConfig, metrics: MirrorMetrics
@@ -86,19 +87,25 @@ class SourceCopier:
         self._config = config
         self._metrics = metrics
         self._timeout_s = config.produce_timeout_ms / 1000
-        self._locating = trio.CapacityLimiter(MAX_LOCATING)
+        self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
+        """By destination leader, so that one that is away does not hold up what the others lead."""
         self._uncertain = trio.Event()
 
-    def assign(self, assignments: Iterable[Assignment]) -> None:
-        """Copy these too."""
-        for assignment in assignments:
-            self.copies.setdefault(assignment.source.partition, PartitionCopy(assignment))
-        self._uncertain.set()
+    def assign(self, assignment: Assignment) -> None:
+        """Copy this partition too, or again."""
+        partition = assignment.source.partition
+        copy = self.copies.get(partition)
+        if copy is None or copy.is_rejected:
+            # A new state, so that nothing that was begun for the rejected one can change it.
+            self.copies[partition] = PartitionCopy(assignment)
+            self._uncertain.set()
 
-    def reject(self, partition: TopicPartition, reason: str) -> None:
-        """Do not copy a partition any more, and say why."""
-        copy = self.copies[partition]
-        copy.is_rejected, copy.position, copy.error = True, None, reason
+    def reject(self, assignment: Assignment, reason: str) -> None:
+        """Do not copy this partition for now, and say why."""
+        copy = self.copies.setdefault(assignment.source.partition, PartitionCopy(assignment))
+        if not (copy.is_rejected and copy.error == reason):
+            log.warning("copy_rejected", source=self.name, partition=str(copy.source), error=reason)
+        copy.is_rejected, copy.position, copy.high_watermark, copy.error = True, None, None, reason
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -133,7 +140,8 @@ class SourceCopier:
     async def _locate(self, consumer: Consumer, copy: PartitionCopy) -> None:
         """Find the replica's end and fetch on from there."""
         try:
-            async with self._locating:
+            leader = self._destination.view.leader_of(copy.assignment.replica)
+            async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
                 end, position = await self._end_of_replica(copy)
         except PipelineError as error:
             self._rest(consumer, copy, str(error))
@@ -168,14 +176,14 @@ class SourceCopier:
             self._rest(consumer, self.copies[error.topic_partition], str(error))
             return
         for fetched in requests_of(polled, self._config.fetch_max_bytes):
-            due = {p: batches for p, batches in fetched.items() if self.copies[p].position == batches.position}
-            replicas = {self.copies[p].assignment.replica: batches.data for p, batches in due.items()}
-            ends = {self.copies[p].assignment.replica: self.copies[p].replica_end for p in due}
+            found = [(self.copies[partition], batches) for partition, batches in fetched.items()]
+            due = [(copy, batches) for copy, batches in found if copy.position == batches.position]
+            replicas = {copy.assignment.replica: batches.data for copy, batches in due}
+            ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
             results = await raw_produce(
                 self._destination, replicas, keep_offsets=True, timeout_s=self._timeout_s, ends=ends
             )
-            for partition, batches in due.items():
-                copy = self.copies[partition]
+            for copy, batches in due:
                 self._conclude(consumer, copy, batches, results[copy.assignment.replica])
         for partition in consumer.assignment:
             self._look_at(consumer, self.copies[partition])

@@ -8,7 +8,7 @@ LABELS = ("source", "topic", "partition")
 
 
 class MirrorMetrics:
-    """Counters and gauges by source partition."""
+    """Counters and gauges by source partition, and whether each source is there."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._bytes = Counter(
@@ -21,6 +21,14 @@ class MirrorMetrics:
         self._lag = Gauge(
             "mirror_lag_offsets", "Offsets by which the replica is behind its source.", LABELS, registry=registry
         )
+
+        self._up = Gauge(
+            "mirror_source_up", "1 if the source answered when it was last asked.", LABELS[:1], registry=registry
+        )
+
+    def set_up(self, source: str, is_up: bool) -> None:
+        """Whether the source cluster answers."""
+        self._up.labels(source).set(is_up)
 
     def count_copied(self, source: SourcePartition, size: int, offsets: int) -> None:
         """`size` bytes were appended, which moved the replica on by `offsets`."""

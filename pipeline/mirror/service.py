@@ -1,6 +1,6 @@
 """The mirror service: finds the topics of the live clusters, keeps table and replicas up to date, runs copiers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from pipeline.client.admin import NewTopic, create_partitions, create_topics
 from pipeline.client.cluster import Cluster
-from pipeline.client.metadata import NO_TOPIC_ID, TopicView
+from pipeline.client.metadata import NO_TOPIC_ID, ClusterView, TopicView
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
@@ -26,7 +26,12 @@ from pipeline.model import Clock, HostPort, TopicPartition
 from pipeline.net.http import http_application, operations_routes, serve_http
 
 MIRROR_SOURCE_CONFIG = "mirror.source"
-"""Set on replica topics: their broker then refuses batches from anybody but a mirror."""
+"""Set on replica topics, to the names of their sources: their broker then refuses batches from anybody but a mirror."""
+MAX_MIRROR_SOURCE = 1024
+
+NOT_REACHED_YET = "not reached yet"
+FIRST_ANSWER_TIMEOUT_S = 2.0
+"""Shorter than the others, so that a cluster that is away from the start is soon said to be."""
 
 log = structlog.get_logger()
 
@@ -60,8 +65,16 @@ class MirrorService:
         )
         self._journal = Journal(destination)
         self._sources = sources
-        self._source_errors: dict[str, str | None] = dict.fromkeys(sources)
-        self._error: str | None = None
+        self._metrics = metrics
+        self._source_errors: dict[str, str | None] = dict.fromkeys(sources, NOT_REACHED_YET)
+        self._source_topics: dict[str, set[str]] = {name: set() for name in sources}
+        """The topics to be mirrored that each source was last seen to have."""
+        self._not_asked = set(sources)
+        self._all_asked = trio.Event()
+        """Each source has answered, or failed to, once: what is created from now on knows of all of them."""
+        self._error: str | None = NOT_REACHED_YET
+        for name in sources:
+            metrics.set_up(name, False)
         self._journal_turn = trio.Lock()
         self._copiers = {
             name: SourceCopier(name, source, destination, config, metrics) for name, source in sources.items()
@@ -69,14 +82,17 @@ class MirrorService:
 
     async def run(self) -> None:
         """Mirror until cancelled."""
+        timeout_s = FIRST_ANSWER_TIMEOUT_S
         while True:
             try:
+                await self._destination.refresh(timeout_s=timeout_s)
                 await self._journal.open()
                 break
             except PipelineError as error:
                 self._error = str(error)
                 log.warning("destination_not_ready", error=str(error))
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
+            timeout_s = self._config.produce_timeout_ms / 1000
         self._error = None
         async with trio.open_nursery() as nursery:
             for name, copier in self._copiers.items():
@@ -85,18 +101,36 @@ class MirrorService:
 
     async def _refresh_regularly(self, name: str) -> None:
         """Look for new topics and partitions of one source; one that is away does not hold up the others."""
-        timeout_s = self._config.produce_timeout_ms / 1000
+        timeout_s = FIRST_ANSWER_TIMEOUT_S
         while True:
             try:
-                view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
-                topics = [topic for topic in view.topics.values() if self._selection.selects(topic.name)]
-                async with self._journal_turn:
-                    self._source_errors[name] = await self._take_in(name, topics)
+                self._source_errors[name] = await self._refresh(name, timeout_s)
             except PipelineError as error:
                 self._source_errors[name] = str(error)
             if self._source_errors[name] is not None:
                 log.warning("refresh_failed", source=name, error=self._source_errors[name])
             await trio.sleep(self._config.refresh_interval_ms / 1000)
+            timeout_s = self._config.produce_timeout_ms / 1000
+
+    async def _refresh(self, name: str, timeout_s: float) -> str | None:
+        """Look once; says what is wrong. Raises PipelineError when the destination cannot be written to."""
+        try:
+            view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
+            topics = [topic for topic in view.topics.values() if self._selection.selects(topic.name)]
+            self._source_topics[name] = {topic.name for topic in topics}
+        except PipelineError as error:
+            self._metrics.set_up(name, False)
+            return str(error)
+        finally:
+            self._not_asked.discard(name)
+            if not self._not_asked:
+                self._all_asked.set()
+        self._metrics.set_up(name, True)
+        await self._all_asked.wait()
+        async with self._journal_turn:
+            problem = await self._take_in(name, topics)
+            self._reject_gone(name, view)
+        return problem
 
     async def _take_in(self, name: str, topics: list[TopicView]) -> str | None:
         """Have these topics in the table and copied; says what is wrong with those whose replica cannot be made."""
@@ -121,14 +155,26 @@ class MirrorService:
         return "; ".join(problems.values()) or None
 
     def _assign(self, name: str, source: SourcePartition, assignment: Assignment) -> None:
-        copier = self._copiers[name]
-        copier.assign([assignment])
-        if _is_recreated(source, assignment):
-            copier.reject(
-                assignment.source.partition,
-                f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
-                "old one: give the new one another name",
-            )
+        if not _is_recreated(source, assignment):
+            self._copiers[name].assign(assignment)
+            return
+        self._copiers[name].reject(
+            assignment,
+            f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
+            "old one: give the new one another name",
+        )
+
+    def _reject_gone(self, name: str, view: ClusterView) -> None:
+        """Show the lines of the table whose partition the source does not have any more."""
+        for assignment in self._journal.table.assignments():
+            source = assignment.source
+            topic, number = source.partition.topic, source.partition.partition
+            # A topic with an error is there, but this answer does not say with which partitions.
+            if source.cluster != name or not self._selection.selects(topic) or topic in view.errors:
+                continue
+            if topic not in view.topics or number not in view.topics[topic].partitions:
+                reason = f"is not there any more in {name}; the replica keeps what it has"
+                self._copiers[name].reject(assignment, reason)
 
     async def _ensure_replica(self, topic: str) -> None:
         """Create the replica topic, or grow it, to the number of partitions that the table says."""
@@ -136,7 +182,10 @@ class MirrorService:
         known = self._destination.view.topics.get(topic)
         if known is not None and len(known.partitions) >= count:
             return
-        replica = NewTopic(name=topic, partitions=count, configs={MIRROR_SOURCE_CONFIG: "pipeline"})
+        lines = self._journal.table.assignments()
+        names = {line.source.cluster for line in lines if line.replica.topic == topic}
+        names |= {name for name, topics in self._source_topics.items() if topic in topics}
+        replica = NewTopic(name=topic, partitions=count, configs={MIRROR_SOURCE_CONFIG: _source_names(names)})
         await create_topics(self._destination, [replica], exist_ok=True)
         found = await self._destination.topic(topic)
         if len(found.partitions) < count:
@@ -167,6 +216,11 @@ class MirrorService:
                 for name, copier in self._copiers.items()
             ],
         }
+
+
+def _source_names(names: Iterable[str]) -> str:
+    joined = ",".join(sorted(names))
+    return joined if len(joined) <= MAX_MIRROR_SOURCE else f"{joined[: MAX_MIRROR_SOURCE - 3]}..."
 
 
 def _is_recreated(now: SourcePartition, assignment: Assignment) -> bool:

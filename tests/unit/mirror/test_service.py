@@ -1,8 +1,8 @@
 """A mirror between real brokers in this process: what it copies, what it refuses and says, how it goes on."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -33,6 +33,7 @@ from tests.support.brokers import clock, serving_cluster
 DEADLINE_S = 20
 CLICKS = TopicPartition("clicks", 0)
 NOWHERE = TopicView(name="")
+NOBODY = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),))
 
 
 @dataclass
@@ -48,6 +49,10 @@ class Site:
         """How often the mirror failed to copy a partition."""
         labels = {"source": source, "topic": "clicks", "partition": str(partition)}
         return self.metrics.get_sample_value("mirror_failures_total", labels) or 0
+
+    def is_up(self, source: str) -> float | None:
+        """What Prometheus is told of a source."""
+        return self.metrics.get_sample_value("mirror_source_up", {"source": source})
 
     @asynccontextmanager
     async def mirroring(self, **settings: Any) -> AsyncIterator[MirrorService]:
@@ -312,15 +317,103 @@ async def test_replicas_are_read_only_for_others(site):
     assert await read(site.hub, CLICKS) == [(0, b"a")]
 
 
-async def test_a_source_that_is_away_does_not_hold_up_the_others(site):
-    nobody = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),))
-    async with open_cluster(nobody) as away:
+def source_errors(service: MirrorService) -> dict[str, Any]:
+    return {one["name"]: one["error"] for one in service.status()["sources"]}
+
+
+async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    with trio.fail_after(deadline_s):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+async def test_a_source_that_is_away_is_said_and_does_not_hold_up_the_others(site):
+    async with open_cluster(NOBODY) as away:
         site.east = away
+        await make(site.west)
         async with site.mirroring(produce_timeout_ms=60_000) as service:
-            await make(site.west)
+            assert service.status()["error"] == "not reached yet"
+            assert source_errors(service) == {"east": "not reached yet", "west": "not reached yet"}
             await publish(site.west, b"w")
             await until_copied(site.hub, CLICKS, b"w")
-            assert {one["name"]: one["error"] for one in service.status()["sources"]}["west"] is None
+            await until(lambda: source_errors(service)["west"] is None)
+            await until(lambda: "no broker" in source_errors(service)["east"], deadline_s=4)
+            assert service.status()["error"] is None
+            assert [site.is_up(name) for name in ("east", "west")] == [0, 1]
+
+
+async def test_a_hub_that_is_away_from_the_start_is_soon_said(site):
+    async with open_cluster(NOBODY) as away:
+        site.hub = away
+        async with site.mirroring() as service:
+            await until(lambda: "no broker" in service.status()["error"], deadline_s=4)
+            assert source_errors(service) == {"east": "not reached yet", "west": "not reached yet"}
+
+
+async def test_a_topic_that_is_gone_from_its_source_is_shown_also_after_a_restart(site):
+    await make(site.east, partitions=2)
+    await publish(site.east, b"a")
+    async with site.mirroring() as service:
+        await until_copied(site.hub, CLICKS, b"a")
+        await delete_topics(site.east, ["clicks"])
+        await until_said(service, "is not there any more in east")
+        assert [line["lag"] for line in service.status()["sources"][0]["partitions"]] == [None, None]
+    async with site.mirroring() as service:
+        await until_said(service, "is not there any more in east", partition=1)
+        await make(site.east)
+        await until_said(service, "created again")
+        await until_said(service, "is not there any more in east", partition=1)
+    assert await read(site.hub, CLICKS) == [(0, b"a")]
+
+
+async def test_a_partition_that_was_not_told_of_for_a_while_is_copied_on(site, monkeypatch):
+    await make(site.east)
+    await publish(site.east, b"a")
+    fetch, is_hidden = site.east.fetch_all_topics, False
+
+    async def fetch_or_hide(**settings: Any) -> Any:
+        view = await fetch(**settings)
+        return replace(view, topics={}) if is_hidden else view
+
+    monkeypatch.setattr(site.east, "fetch_all_topics", fetch_or_hide)
+    async with site.mirroring() as service:
+        await until_copied(site.hub, CLICKS, b"a")
+        is_hidden = True
+        await until_said(service, "is not there any more in east")
+        await publish(site.east, b"b")
+        is_hidden = False
+        await until_copied(site.hub, CLICKS, b"a", b"b")
+        await until(lambda: reason_of(service) is None)
+
+
+async def test_a_topic_that_cannot_be_described_is_not_gone(site, monkeypatch):
+    await make(site.east)
+    await publish(site.east, b"a")
+    fetch = site.east.fetch_all_topics
+    refreshes = 0
+    is_failing = False
+
+    async def fetch_or_fail(**settings: Any) -> Any:
+        nonlocal refreshes
+        view = await fetch(**settings)
+        refreshes += 1
+        return replace(view, topics={}, errors={"clicks": ErrorCode.LEADER_NOT_AVAILABLE}) if is_failing else view
+
+    monkeypatch.setattr(site.east, "fetch_all_topics", fetch_or_fail)
+    async with site.mirroring() as service:
+        await until_copied(site.hub, CLICKS, b"a")
+        is_failing, before = True, refreshes
+        await until(lambda: refreshes > before + 2)
+        assert reason_of(service) is None
+
+
+async def test_a_replica_names_its_sources_to_those_it_refuses(site):
+    await make(site.east)
+    await make(site.west)
+    async with site.mirroring(refresh_interval_ms=60_000) as service:
+        await until(lambda: list(source_errors(service).values()) == [None, None])
+        with pytest.raises(DeliveryError, match="read-only mirror of east,west;"):
+            await publish(site.hub, b"intruder")
 
 
 async def stays_said(site: Site, service: MirrorService) -> None:

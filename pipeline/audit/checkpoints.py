@@ -1,5 +1,10 @@
-"""A broker's audit checkpoints: a small file in the directory of each partition, so that it goes with the partition."""
+"""A broker's audit checkpoints: a small file in the directory of each partition, so that it goes with the partition.
 
+Its first line is a whole checkpoint, the lines after it are what changed since. It is replaced as a whole; a line that
+was not appended to its end is not there.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -23,21 +28,45 @@ class PartitionCheckpoints:
         self._files = files
 
     def read(self, partition: TopicPartition) -> AuditEvent | None:
-        """What was last written; None when there is nothing whole."""
+        """All that was written and appended; None when there is nothing whole."""
         try:
             content = read_file(self._files, self._path(partition))
-            return None if content is None else decode_event(content)
+            return None if content is None else _decode(content)
         except (StorageError, AuditMessageError) as error:
             log.warning("audit_checkpoint_unreadable", partition=str(partition), error=str(error))
             return None
 
-    def write(self, checkpoint: AuditEvent) -> None:
-        """Replace the checkpoint of the event's partition."""
+    def write(self, checkpoint: AuditEvent) -> bool:
+        """Replace the checkpoint of the event's partition; whether that worked."""
         partition = checkpoint.source.partition
         try:
-            replace_file(self._files, self._path(partition), encode_event(checkpoint))
+            replace_file(self._files, self._path(partition), encode_event(checkpoint) + b"\n")
         except StorageError as error:
             log.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
+            return False
+        return True
+
+    def append(self, event: AuditEvent) -> bool:
+        """Add to the checkpoint of the event's partition; whether that worked. After a failure it must be replaced."""
+        partition = event.source.partition
+        try:
+            file = self._files.open(self._path(partition))
+            file.write_at(encode_event(event) + b"\n", file.size())
+            file.sync()
+        except StorageError as error:
+            log.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
+            return False
+        return True
 
     def _path(self, partition: TopicPartition) -> Path:
         return self._log_directory / str(partition) / FILE_NAME
+
+
+def _decode(content: bytes) -> AuditEvent:
+    """The checkpoint with all that was appended whole. Raises AuditMessageError."""
+    first, *appended = content.split(b"\n")
+    checkpoint = decode_event(first)
+    for line in appended[:-1]:
+        event = decode_event(line)
+        checkpoint = replace(event, windows={**checkpoint.windows, **event.windows})
+    return checkpoint

@@ -11,6 +11,7 @@ C. What does not go on from a checkpoint is counted from the start of the log, a
    between publishing and the checkpoint can take records away that stay told.)
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,6 +20,9 @@ from pipeline.audit.message import AuditEvent, AuditSource, Tier
 from pipeline.audit.window import NOTHING, Counts, is_audited, window_start
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
+
+MAX_APPENDED = 100
+"""How many windows are appended to a checkpoint before it is written whole again: each makes a start slower."""
 
 
 @dataclass(slots=True)
@@ -43,14 +47,21 @@ class WindowCounts:
 
 
 class CheckpointStore(Protocol):
-    """Where a broker keeps, for each partition, all its counts up to some offset."""
+    """Where a broker keeps, for each partition, all its counts up to some offset.
+
+    Writing says whether it worked; the caller writes whole after a failure.
+    """
 
     def read(self, partition: TopicPartition) -> AuditEvent | None:
-        """What was last written; None when there is nothing whole."""
+        """All that was written and appended; None when there is nothing whole."""
         ...
 
-    def write(self, checkpoint: AuditEvent) -> None:
+    def write(self, checkpoint: AuditEvent) -> bool:
         """Replace the checkpoint of the event's partition."""
+        ...
+
+    def append(self, event: AuditEvent) -> bool:
+        """Add to the checkpoint of the event's partition: these windows hold now, up to this revision."""
         ...
 
 
@@ -98,8 +109,10 @@ class _LogCounts:
     counts: WindowCounts
     is_untold: bool
     """Nothing of this generation was told yet."""
-    checkpoint: AuditEvent | None = None
-    """All windows as they were when events were last taken; written once those are published."""
+    appended: float = math.inf
+    """Windows appended since the checkpoint was written whole; infinite if it must be, before anything is appended."""
+    whole: AuditEvent | None = None
+    """All windows as they were when events were last taken, if they are to be written once those are published."""
 
 
 class BrokerCounter:
@@ -157,7 +170,8 @@ class BrokerCounter:
                 log.is_untold = False
                 source = AuditSource(tier=Tier.BROKER, cluster=self._cluster, partition=partition)
                 event = _event(source, log.up_to, self._clock(), log.counts, log.generation)
-                log.checkpoint = replace(event, windows=dict(log.counts.windows))
+                is_due = log.appended + len(event.windows) > MAX_APPENDED
+                log.whole = replace(event, windows=dict(log.counts.windows)) if is_due else None
                 events.append(event)
         return events
 
@@ -165,9 +179,13 @@ class BrokerCounter:
         """These are in the audit topic: remember how far their logs are counted."""
         for event in events:
             log = self._logs.get(event.source.partition)
-            if log is not None and log.checkpoint is not None and log.generation == event.generation:
-                self._checkpoints.write(log.checkpoint)
-                log.checkpoint = None
+            if log is None or log.generation != event.generation:
+                continue
+            if log.whole is not None:
+                log.appended = 0 if self._checkpoints.write(log.whole) else math.inf
+                log.whole = None
+            elif log.appended < math.inf:
+                log.appended += len(event.windows) if self._checkpoints.append(event) else math.inf
 
     def put_back(self, events: Sequence[AuditEvent]) -> None:
         """These could not be published: take them again next time."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.counters import BrokerCounter, ProducerCounter
+from pipeline.audit.counters import MAX_APPENDED, BrokerCounter, ProducerCounter
 from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import Tier
 from pipeline.audit.window import NOTHING, Counts, window_start
@@ -188,6 +188,60 @@ def test_a_damaged_checkpoint_only_costs_time(checkpoints, tmp_path):
     restarted = counter(checkpoints)
     load(restarted, log)
     assert restarted.take_events()[0].windows == log.expected()
+
+
+@pytest.fixture
+def appending(checkpoints, tmp_path):
+    """A broker that told of two batches: the second is appended to the checkpoint."""
+    log, broker = Log(), counter(checkpoints)
+    load(broker, log)
+    for shape in [(3, 0, 7), (2, WINDOW_MS, 8)]:
+        broker.appended(CLICKS, log.append(shape))
+        broker.published(broker.take_events())
+    assert (tmp_path / str(CLICKS) / "audit-checkpoint").read_bytes().count(b"\n") == 2
+    return log, broker
+
+
+def test_what_changed_is_appended_and_gone_on_from(appending, checkpoints):
+    log, _ = appending
+    found = checkpoints.read(CLICKS)
+    assert (found.revision, found.windows) == (log.end, log.expected())
+    restarted = counter(checkpoints)
+    restarted.loaded(CLICKS, 0, log.end, lambda _offset: pytest.fail("was read"))
+    assert restarted.take_events() == []
+
+
+def test_a_line_that_was_not_appended_to_its_end_is_not_there(appending, checkpoints, tmp_path):
+    log, _ = appending
+    path = tmp_path / str(CLICKS) / "audit-checkpoint"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert checkpoints.read(CLICKS).revision == 3
+    restarted = counter(checkpoints)
+    load(restarted, log)
+    restarted.published(restarted.take_events())
+    assert checkpoints.read(CLICKS).windows == log.expected()
+
+
+def test_a_checkpoint_is_written_whole_again_before_it_grows_long(appending, checkpoints, tmp_path):
+    log, broker = appending
+    path = tmp_path / str(CLICKS) / "audit-checkpoint"
+    lines = []
+    for number in range(2 * MAX_APPENDED):
+        broker.appended(CLICKS, log.append((1, number % 3 * WINDOW_MS, number)))
+        broker.published(broker.take_events())
+        lines.append(path.read_bytes().count(b"\n"))
+        assert checkpoints.read(CLICKS).windows == log.expected()
+    assert (min(lines), max(lines)) == (1, MAX_APPENDED + 1)
+
+
+def test_after_a_failure_the_whole_checkpoint_is_written(appending, checkpoints, tmp_path):
+    log, broker = appending
+    path = tmp_path / str(CLICKS) / "audit-checkpoint"
+    path.unlink()
+    for shape in [(1, 0, 9), (1, 0, 10)]:
+        broker.appended(CLICKS, log.append(shape))
+        broker.published(broker.take_events())
+    assert checkpoints.read(CLICKS).windows == log.expected()
 
 
 steps = st.lists(

@@ -9,7 +9,7 @@ import typer
 
 from pipeline.cli import output
 from pipeline.cli.connect import Json, wall_clock
-from pipeline.cli.service import Config, read_json, run_service
+from pipeline.cli.service import Config, http_url, read_json, run_service
 from pipeline.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,14 +30,19 @@ def start(config: Config) -> None:
 
 @app.command()
 def report(
-    url: Annotated[str, typer.Option("--audit", metavar="URL", help="HTTP address of the audit service.")],
+    url: Annotated[
+        str, typer.Option("--audit", metavar="URL", parser=http_url, help="HTTP address of the audit service.")
+    ],
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
     wait: Annotated[
         float, typer.Option("--wait", min=0, max=3600, help="Seconds to wait until every hour is exact.")
     ] = 0.0,
     json: Json = False,
 ) -> None:
-    """Compare all tiers by topic and hour. Ends with exit code 4 unless everything is exact."""
+    """Compare by topic and hour what producers, brokers, mirror and loads counted.
+
+    Ends with exit code 4 unless everything is exact.
+    """
     query = f"?{urllib.parse.urlencode({'topic': topic})}" if topic else ""
     deadline = time.monotonic() + wait
     while True:
@@ -48,12 +53,12 @@ def report(
     if json:
         output.print_json(document)
     else:
-        output.say(render(document))
+        output.say(render(document, topic))
     if not document["exact"]:
         raise typer.Exit(output.EXIT_NOT_EXACT)
 
 
-def render(document: dict[str, Any]) -> str:
+def render(document: dict[str, Any], topic: str | None = None) -> str:
     """The report for people: a line for each topic and hour, what differs, and which clusters could not be read."""
     hours = document["hours"]
     shown = [stage for stage in STAGES if any(stage in hour["stages"] for hour in hours)]
@@ -61,12 +66,12 @@ def render(document: dict[str, Any]) -> str:
         [
             hour["topic"],
             hour["hour"],
-            *(hour["stages"][stage]["records"] if stage in hour["stages"] else "-" for stage in shown),
+            *(hour["stages"][stage]["records"] if stage in hour["stages"] else None for stage in shown),
             hour["status"],
         ]
         for hour in hours
     ]
-    lines = [output.table(["TOPIC", "HOUR", *(stage.upper() for stage in shown), "STATUS"], rows)]
+    lines = [output.table(["TOPIC", "HOUR", *(stage.upper() for stage in shown), "STATUS"], rows)] if rows else []
     lines += [finding["text"] for hour in hours for finding in hour["findings"]]
     clusters = document["clusters"]
     lines += [f"{name}: {state['error']}" for name, state in clusters.items() if state["error"]]
@@ -80,7 +85,8 @@ def render(document: dict[str, Any]) -> str:
             f"the mirror's table could not be read, what is shown goes by the last known: {document['routes_error']}"
         )
     exact = sum(hour["status"] == "exact" for hour in hours)
-    lines.append(f"{exact} of {len(hours)} hours exact." if hours else "Nothing was counted yet.")
+    nothing = "Nothing was counted yet." if topic is None else f"Nothing was counted yet for topic {topic}."
+    lines.append(f"{exact} of {len(hours)} hours exact." if hours else nothing)
     if not document["complete"]:
         lines.append("Not all that was counted is known yet, so nothing is certain.")
     return "\n".join(lines)

@@ -10,7 +10,8 @@ import trio
 import typer
 
 from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.cli.service import REGISTRY_TIMEOUT_S, http_url
 from pipeline.client import admin
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig
@@ -37,21 +38,27 @@ class ConsumeOptions:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     offset: Annotated[str, typer.Option(help="Where to begin: earliest, latest, or an offset.")] = "earliest",
-    max_records: Annotated[int | None, typer.Option("--max-records", "-n", min=1, help="Stop after so many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on at the end and wait for more.")] = False,
+    max_records: Annotated[
+        int | None, typer.Option("--max-records", "-n", min=1, help="Stop after so many records.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")] = False,
     registry: Annotated[
-        str | None, typer.Option("--registry", metavar="URL", help="Values are Avro; their schemas are here.")
+        str | None,
+        typer.Option(
+            "--registry", metavar="URL", parser=http_url, help="Decode Avro values; the schemas are in this registry."
+        ),
     ] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
 ) -> None:
-    """Print the records of a topic, up to its present end: the value of each on a line, or all of it as JSON.
+    """Print the records of a topic, up to its present end.
 
-    In JSON, keys and values that are not UTF-8 text appear as {"base64": "..."}.
+    The value of each is a line; with --json, so are its offset, timestamp, key, value and headers, where keys and
+    values that are not UTF-8 text appear as {"base64": "..."}.
     """
     options = ConsumeOptions(
         topic=topic,
@@ -91,7 +98,7 @@ async def _range(
     cluster: Cluster, options: ConsumeOptions
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """First offset to read and present end, of each partition asked for."""
-    topic = (await admin.describe_topics(cluster, [options.topic]))[options.topic]
+    topic = await find_topic(cluster, options.topic)
     numbers = sorted(topic.partitions)
     if options.partition is not None:
         if options.partition not in topic.partitions:
@@ -110,7 +117,11 @@ async def _range(
         return ends, ends
     if not options.offset.isdigit():
         output.fail(f"--offset {options.offset}: give earliest, latest, or a number", output.EXIT_USAGE)
-    return dict.fromkeys(partitions, int(options.offset)), ends
+    start = int(options.offset)
+    if all(start > end for end in ends.values()):
+        ended = ", ".join(f"partition {p.partition} at {end}" for p, end in ends.items())
+        output.fail(f"--offset {start} is past the end of topic {options.topic}: {ended}")
+    return dict.fromkeys(partitions, start), ends
 
 
 async def _deserializer(registry: str | None, stack: AsyncExitStack) -> "AvroDeserializer | None":
@@ -119,7 +130,9 @@ async def _deserializer(registry: str | None, stack: AsyncExitStack) -> "AvroDes
     from pipeline.client.avro import AvroDeserializer
     from pipeline.client.registry import open_schema_registry
 
-    return AvroDeserializer(await stack.enter_async_context(open_schema_registry([registry])))
+    return AvroDeserializer(
+        await stack.enter_async_context(open_schema_registry([registry], timeout_s=REGISTRY_TIMEOUT_S))
+    )
 
 
 async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None", *, as_json: bool) -> None:

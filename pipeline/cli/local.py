@@ -3,6 +3,8 @@
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.cli import output
+from pipeline.cli.files import held_alone
 from pipeline.cli.settings import parse_assignments
+from pipeline.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
     from pipeline.cli.services import ServiceUnit, Unit
@@ -19,6 +23,10 @@ app = typer.Typer(no_args_is_help=True, help="A cluster on this machine.")
 
 LOCAL_SESSION_TIMEOUT_MS = 6000
 MAX_BROKERS = 32
+MAX_PORT = 65535
+ZOOKEEPER_PORT = 2181
+REGISTRY_PORT = 8081
+AUDIT_PORT = 8084
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +35,6 @@ class LocalOptions:
 
     brokers: int
     port: int
-    directory: Path
     settings: dict[str, str] = field(default_factory=dict)
     registry: bool = False
     audit: bool = False
@@ -37,16 +44,28 @@ class LocalOptions:
 @app.command()
 def up(
     brokers: Annotated[int, typer.Option(min=1, max=MAX_BROKERS, help="How many brokers.")] = 1,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the first broker; 0 takes free ports.")] = 9092,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_PORT,
+            help=f"Port of the first broker, the next one takes the next; ZooKeeper is then at {ZOOKEEPER_PORT}, the "
+            f"registry at {REGISTRY_PORT} and the audit at {AUDIT_PORT} unless these are taken. 0: all at free ports.",
+        ),
+    ] = 9092,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="Where the data lie; kept, and taken up again. Default: a temporary one."),
+        typer.Option(
+            "--dir", help="Directory for data and logs, which the next start takes up. Default: one that is removed."
+        ),
     ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A broker setting; may be repeated.")
     ] = None,
     registry: Annotated[bool, typer.Option("--registry", help="Start a schema registry too.")] = False,
-    audit: Annotated[bool, typer.Option("--audit", help="Start an audit service too.")] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Start an audit service too; what brokers count bears the name local.")
+    ] = False,
     restart_after: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds after which a process that died is started again; 0: never.")
     ] = 5.0,
@@ -55,43 +74,59 @@ def up(
 
     When all is ready one line of JSON on stdout names the addresses and process ids. SIGTERM and SIGINT stop it all.
     """
-    import trio
-
-    settings = parse_assignments(assignments or [])
-    root = directory or Path(tempfile.mkdtemp(prefix="pipeline-local-"))
     options = LocalOptions(
         brokers=brokers,
         port=port,
-        directory=root.absolute(),
-        settings=settings,
+        settings=parse_assignments(assignments or []),
         registry=registry,
         audit=audit,
         restart_after_s=restart_after,
     )
     output.configure_logging()
+    if directory is not None:
+        _up(directory.absolute(), options)
+    else:
+        with _temporary_directory() as root:
+            _up(root, options)
+
+
+@contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """Removed at the end, except after a failure of which logs tell more."""
+    root = Path(tempfile.mkdtemp(prefix="pipeline-local-"))
+    has_failed = True
     try:
-        trio.run(_run_until_signalled, options)
+        yield root
+        has_failed = False
     finally:
-        if directory is None:
+        if not has_failed or not any(root.rglob("*.log")):
             shutil.rmtree(root, ignore_errors=True)
 
 
-async def _run_until_signalled(options: LocalOptions) -> None:
+def _up(root: Path, options: LocalOptions) -> None:
+    import trio
+
+    plan = _Plan(root, options)
+    with held_alone(root):
+        plan.require_free_ports()
+        trio.run(_run_until_signalled, plan, options.restart_after_s)
+
+
+async def _run_until_signalled(plan: "_Plan", restart_after_s: float) -> None:
     import trio
 
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_run, options)
+            nursery.start_soon(_run, plan, restart_after_s)
             async for _ in signals:
                 nursery.cancel_scope.cancel()
                 break
 
 
-async def _run(options: LocalOptions) -> None:
+async def _run(plan: "_Plan", restart_after_s: float) -> None:
     """Start all units one after the other, say so, keep them running; cancelled, stop them in the opposite order."""
     import trio
 
-    plan = _Plan(options)
     started: list[Unit] = []
     pids: dict[str, int] = {}
     try:
@@ -100,15 +135,33 @@ async def _run(options: LocalOptions) -> None:
                 progress.describe(f"Starting {unit.name}")
                 started.append(unit)
                 pids[unit.name] = await unit.start()
+                if unit is plan.units[0] and plan.is_taken_up:
+                    await _forget_former_brokers(plan.addresses["zookeeper"], plan.broker_count)
                 progress.advance()
         output.print_json({**plan.addresses, "pids": pids})
         async with trio.open_nursery() as nursery:
             for unit in plan.units:
-                nursery.start_soon(_keep_running, unit, options.restart_after_s)
+                nursery.start_soon(_keep_running, unit, restart_after_s)
     finally:
         with trio.CancelScope(shield=True):
             for unit in reversed(started):
                 await unit.stop()
+
+
+async def _forget_former_brokers(zookeeper: str, count: int) -> None:
+    """Remove the registrations of brokers that were killed together with their ZooKeeper.
+
+    Whoever holds the directory knows that they are dead; ZooKeeper would believe them alive until their sessions end,
+    and refuse brokers of the same id at other ports.
+    """
+    from pipeline.client.discovery import BROKER_IDS_PATH
+    from pipeline.coordination.zookeeper import open_zookeeper
+    from pipeline.errors import NoNodeError
+
+    async with open_zookeeper(zookeeper) as client:
+        for number in range(1, count + 1):
+            with suppress(NoNodeError):
+                await client.delete(f"{BROKER_IDS_PATH}/{number}")
 
 
 async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
@@ -134,22 +187,29 @@ async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
 class _Plan:
     """The units of a local cluster, in the order of their start, and where they will be found."""
 
-    def __init__(self, options: LocalOptions) -> None:
+    def __init__(self, root: Path, options: LocalOptions) -> None:
         """Raises ConfigurationError for a broker setting that is none, before anything runs."""
         from pipeline.cli.broker import read_broker_settings
         from pipeline.cli.services import ServiceUnit, ZooKeeperUnit
         from pipeline.coordination.embedded import ZooKeeperProcess
         from pipeline.processes import free_port
 
-        root = options.directory
-        zookeeper_port = free_port()
+        if options.port + options.brokers - 1 > MAX_PORT:
+            raise ConfigurationError("--port", f"{options.port} leaves too few ports for {options.brokers} brokers")
+        self._has_free_ports = options.port == 0
+        zookeeper_port = self._port(ZOOKEEPER_PORT)
         zookeeper = f"127.0.0.1:{zookeeper_port}"
         ports = [options.port + i if options.port else free_port() for i in range(options.brokers)]
+        self._broker_ports = ports
+        self.broker_count = options.brokers
+        self.is_taken_up = (root / "zookeeper").exists()
+        datacenter = options.settings.get("datacenter", "local")
         self.addresses = {"bootstrap": ",".join(f"127.0.0.1:{port}" for port in ports), "zookeeper": zookeeper}
         self.units: list[Unit] = [ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))]
         for number, port in enumerate(ports, start=1):
             settings = {
                 "zookeeper.session.timeout.ms": LOCAL_SESSION_TIMEOUT_MS,
+                **({"datacenter": datacenter} if options.audit else {}),
                 **options.settings,
                 "broker.id": number,
                 "listeners": f"PLAINTEXT://127.0.0.1:{port}",
@@ -161,11 +221,25 @@ class _Plan:
         bootstrap = self.addresses["bootstrap"]
         if options.registry:
             settings = {"bootstrap.servers": bootstrap, "kafkastore.topic.replication.factor": 1}
-            self._add("registry", ServiceUnit("registry", "registry", root / "registry", settings))
+            port = self._port(REGISTRY_PORT)
+            self._add("registry", ServiceUnit("registry", "registry", root / "registry", settings, port))
         if options.audit:
-            name = options.settings.get("datacenter", "local")
-            clusters = [{"name": name, "bootstrap.servers": bootstrap}]
-            self._add("audit", ServiceUnit("audit", "audit", root / "audit", {"live": clusters}))
+            clusters = [{"name": datacenter, "bootstrap.servers": bootstrap}]
+            port = self._port(AUDIT_PORT)
+            self._add("audit", ServiceUnit("audit", "audit", root / "audit", {"live": clusters}, port))
+
+    def require_free_ports(self) -> None:
+        """Raises PipelineError when a broker could not listen, before anything runs."""
+        from pipeline.processes import is_port_free
+
+        for port in self._broker_ports:
+            if not is_port_free(port):
+                raise PipelineError(f"port {port} is in use: name another --port, or 0 for free ones")
+
+    def _port(self, usual: int) -> int:
+        from pipeline.processes import free_port, is_port_free
+
+        return usual if not self._has_free_ports and is_port_free(usual) else free_port()
 
     def _add(self, key: str, unit: "ServiceUnit") -> None:
         self.units.append(unit)

@@ -34,7 +34,8 @@ app.command("demo")(demo.demo)
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code. Services log more than the warnings that all commands log."""
+    output.configure_logging("warning")
     try:
         app()
     except BaseException as error:

@@ -7,7 +7,7 @@ import typer
 
 from pipeline.cli import output
 from pipeline.cli.connect import Json, randomness, wall_clock
-from pipeline.cli.service import Config, read_json, run_service
+from pipeline.cli.service import Config, http_url, read_json, run_service
 from pipeline.cli.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Copy the logs of live clusters into the offline one.")
@@ -21,7 +21,7 @@ def start(config: Config) -> None:
 
 @app.command()
 def status(
-    url: Annotated[str, typer.Option("--mirror", metavar="URL", help="HTTP address of the mirror.")],
+    url: Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url, help="HTTP address of the mirror.")],
     json: Json = False,
 ) -> None:
     """Show what is copied, how far it is behind, and what does not work."""
@@ -34,8 +34,8 @@ def status(
             source["name"],
             f"{partition['topic']}-{partition['partition']}",
             f"{partition['replica_topic']}-{partition['replica_partition']}",
-            "?" if partition["position"] is None else partition["position"],
-            "?" if partition["lag"] is None else partition["lag"],
+            partition["position"],
+            partition["lag"],
             partition["error"] or "",
         ]
         for source in document["sources"]

@@ -19,8 +19,11 @@ EXIT_CONFLICT = 3
 EXIT_NOT_EXACT = 4
 EXIT_INTERRUPTED = 130
 
+NO_VALUE = "-"
+"""Stands in a table where there is nothing to say."""
+
 EXIT_CODES = """Exit codes: 0 done; 1 failed, the reason is on stderr; 2 wrong usage or settings; 3 another loader
-committed first; 4 the audit found data missing, doubled or changed; 130 interrupted."""
+committed first; 4 the audit has not found everything exact; 130 interrupted."""
 
 
 def print_json(value: Any) -> None:
@@ -42,10 +45,13 @@ def fail(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned by their widest cell, numbers to the right; `headings` and each row have the same length."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    """Columns aligned by their widest cell, numbers to the right; `headings` and each row have the same length.
+
+    None is shown as `-`.
+    """
+    cells = [[NO_VALUE if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(len(heading), *(len(row[i]) for row in cells), 0) for i, heading in enumerate(headings)]
-    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(headings))]
+    numeric = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(headings))]
 
     def line(values: Sequence[str]) -> str:
         aligned = (v.rjust(w) if n else v.ljust(w) for v, w, n in zip(values, widths, numeric, strict=True))
@@ -109,5 +115,8 @@ def configure_logging(level: str = "info") -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(
-        level=max(number, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s"
+        level=max(number, logging.WARNING),
+        stream=sys.stderr,
+        format="%(levelname)s %(name)s %(message)s",
+        force=True,
     )

@@ -14,8 +14,9 @@ import trio
 import typer
 
 from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
-from pipeline.client.admin import describe_topics
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, randomness, wall_clock
+from pipeline.cli.files import read_text, require_readable
+from pipeline.cli.service import REGISTRY_TIMEOUT_S, http_url
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import Acks, ProducerConfig
 from pipeline.client.producer import open_producer
@@ -38,27 +39,31 @@ class ProduceOptions:
     key_separator: str | None
     config: ProducerConfig
     datacenter: str | None
-    schema: Path | None
+    schema: str | None
     registry: str | None
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    file: Annotated[Path | None, typer.Argument(help="Default: standard input.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Default: by key, or spread.")] = None,
-    key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What stands before it on a line is the key.")
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: standard input.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Default: by the key; without key, spread over all.")
     ] = None,
-    codec: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    acks: Annotated[str, typer.Option(help="0, 1 or all.")] = "all",
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-K", help="A line is KEY, this text, VALUE. Default: no keys.")
+    ] = None,
+    codec: Annotated[str, typer.Option(help="Compression: none, gzip, snappy, lz4 or zstd.")] = "none",
+    acks: Annotated[str, typer.Option(help="Acknowledgements to wait for: 0, 1 or all.")] = "all",
     datacenter: Annotated[
-        str | None, typer.Option(help="Tell the audit what was published, as counted in this datacenter.")
+        str | None, typer.Option(help="Report what was published to the audit, as from this datacenter.")
     ] = None,
     schema: Annotated[
-        Path | None, typer.Option(help="Lines are JSON; encode them as Avro with the schema in this file.")
+        Path | None,
+        typer.Option(metavar="FILE.avsc", help="Lines are JSON, to be encoded as Avro with this schema."),
     ] = None,
     registry: Annotated[
-        str | None, typer.Option("--registry", metavar="URL", help="Where the schema is registered; needs --schema.")
+        str | None,
+        typer.Option("--registry", metavar="URL", parser=http_url, help="Where to register the schema; with --schema."),
     ] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
@@ -71,6 +76,8 @@ def produce(
         output.fail(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
     if (schema is None) != (registry is None):
         output.fail("--schema and --registry go together", output.EXIT_USAGE)
+    if file is not None:
+        require_readable(file)
     config = ProducerConfig(compression=Codec[codec.upper()], acks=ACKS[acks], idempotence=acks == "all")
     options = ProduceOptions(
         topic=topic,
@@ -79,7 +86,7 @@ def produce(
         key_separator=key_separator,
         config=config,
         datacenter=datacenter,
-        schema=schema,
+        schema=None if schema is None else read_text(schema),
         registry=registry,
     )
     count = trio.run(_produce, options, bootstrap, zookeeper)
@@ -92,7 +99,9 @@ def produce(
 async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: str | None) -> int:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-produce"))
-        await describe_topics(cluster, [options.topic])
+        view = await find_topic(cluster, options.topic)
+        if options.partition is not None and options.partition not in view.partitions:
+            output.fail(f"topic {options.topic} has no partition {options.partition}", output.EXIT_USAGE)
         serializer = await _serializer(options, stack)
         producer = await stack.enter_async_context(_producer(cluster, options))
         bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", total=None))
@@ -129,8 +138,8 @@ async def _serializer(options: ProduceOptions, stack: AsyncExitStack) -> "AvroSe
     from pipeline.client.avro import AvroSerializer
     from pipeline.client.registry import open_schema_registry
 
-    client = await stack.enter_async_context(open_schema_registry([options.registry]))
-    return AvroSerializer(client, options.schema.read_text(encoding="utf-8"))
+    client = await stack.enter_async_context(open_schema_registry([options.registry], timeout_s=REGISTRY_TIMEOUT_S))
+    return AvroSerializer(client, options.schema)
 
 
 async def _lines(file: Path | None) -> AsyncIterator[bytes]:

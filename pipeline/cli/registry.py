@@ -9,7 +9,8 @@ import typer
 
 from pipeline.cli import output
 from pipeline.cli.connect import Json, randomness, wall_clock
-from pipeline.cli.service import Config, run_service
+from pipeline.cli.files import read_text
+from pipeline.cli.service import REGISTRY_TIMEOUT_S, Config, http_url, run_service
 from pipeline.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The service that keeps Avro contracts.")
 schema_app = typer.Typer(no_args_is_help=True, help="Avro schemas in a registry.")
 
-Url = Annotated[str, typer.Option("--registry", metavar="URL", help="HTTP address of the registry.")]
+Url = Annotated[str, typer.Option("--registry", metavar="URL", parser=http_url, help="HTTP address of the registry.")]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as clicks-value for the values of topic clicks.")]
 SchemaFile = Annotated[Path, typer.Argument(metavar="FILE.avsc")]
 Answer = TypeVar("Answer")
@@ -77,7 +78,7 @@ def show(
 @schema_app.command()
 def register(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> None:
     """Register a schema under a subject; the same schema again gets the same id."""
-    text = _read(file)
+    text = read_text(file)
     schema_id = _with_registry(url, lambda client: client.register(subject, text))
     if json:
         output.print_json({"subject": subject, "id": schema_id})
@@ -88,7 +89,7 @@ def register(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -
 @schema_app.command()
 def check(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> None:
     """Say whether a schema could be the subject's next version, and if not, why; exit code 1 if not."""
-    text = _read(file)
+    text = read_text(file)
     reasons = _with_registry(url, lambda client: client.why_incompatible(subject, text))
     if json:
         output.print_json({"subject": subject, "compatible": not reasons, "reasons": reasons})
@@ -100,18 +101,11 @@ def check(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> N
         raise typer.Exit(output.EXIT_FAILED)
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        output.fail(f"{file}: {error.strerror}")
-
-
 def _with_registry(url: str, ask: "Callable[[SchemaRegistryClient], Awaitable[Answer]]") -> "Answer":
     from pipeline.client.registry import open_schema_registry
 
     async def run() -> Answer:
-        async with open_schema_registry([url]) as client:
+        async with open_schema_registry([url], timeout_s=REGISTRY_TIMEOUT_S) as client:
             return await ask(client)
 
     return trio.run(run)

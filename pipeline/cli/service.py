@@ -1,8 +1,10 @@
 """What commands share with services: starting one in the foreground, and asking one over HTTP."""
 
+import http.client
 import json
 import signal
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +19,20 @@ from pipeline.cli.settings import Settings, read_settings
 Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Settings, under their dotted names.")]
 
 ANSWER_TIMEOUT_S = 30.0
+REGISTRY_TIMEOUT_S = 10.0
+
+
+def http_url(text: str) -> str:
+    """The URL of a service as an option gives it, without the last slash; `host:port` means http."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or not url.isprintable() or " " in url:
+        raise typer.BadParameter(f"{text!r} is not of the form http://host:port")
+    return url.rstrip("/")
 
 
 def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None:
@@ -46,5 +62,10 @@ def read_json(url: str) -> Any:
             return json.load(response)
     except urllib.error.HTTPError as error:
         output.fail(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
-    except (OSError, ValueError) as error:
+    except urllib.error.URLError as error:
+        reason = error.reason.strerror if isinstance(error.reason, OSError) else None
+        output.fail(f"{url} cannot be reached: {reason or error.reason}")
+    except (OSError, http.client.HTTPException) as error:
         output.fail(f"{url} cannot be read: {error}")
+    except ValueError:
+        output.fail(f"{url} answers something that is not JSON: is that another service?")

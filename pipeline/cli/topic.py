@@ -7,7 +7,7 @@ import trio
 import typer
 
 from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
 from pipeline.cli.settings import parse_assignments
 from pipeline.client import admin
 from pipeline.client.metadata import TopicView
@@ -16,14 +16,18 @@ from pipeline.model import TopicPartition
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
 
 TIMEOUT_S = 30.0
-Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
 
 @app.command()
 def create(
     name: Name,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Default: the broker's num.partitions.")] = None,
-    replication_factor: Annotated[int | None, typer.Option(min=1, help="Default: the broker's.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many. Default: the broker's setting num.partitions.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Copies of each partition. Default: the broker's setting.")
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")
     ] = None,
@@ -89,6 +93,7 @@ def grow(
 
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
+            await find_topic(cluster, name)
             await admin.create_partitions(cluster, {name: partitions})
 
     trio.run(run)
@@ -101,6 +106,7 @@ def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None)
 
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
+            await find_topic(cluster, name)
             await admin.delete_topics(cluster, [name])
 
     trio.run(run)
@@ -116,7 +122,7 @@ async def _describe(
     name: str, bootstrap: str | None, zookeeper: str | None
 ) -> tuple[TopicView, dict[int, tuple[int, int]]]:
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
-        topic = (await admin.describe_topics(cluster, [name]))[name]
+        topic = await find_topic(cluster, name)
         partitions = [TopicPartition(name, number) for number in topic.partitions]
         starts = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.EARLIEST), timeout_s=TIMEOUT_S)
         ends = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.LATEST), timeout_s=TIMEOUT_S)

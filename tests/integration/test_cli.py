@@ -1,0 +1,176 @@
+"""Commands as a stranger types them: what goes wrong is one line, and stdout holds results alone."""
+
+import json
+import os
+import pty
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.processes import free_port
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.clients import wait_for
+
+DEADLINE_S = 90
+SCHEMA = '{"type": "record", "name": "Visit", "fields": [{"name": "page", "type": "string"}]}'
+
+
+def pipeline(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        input=given,
+        check=False,
+    )
+
+
+def complaint(*arguments: str, code: int = 1) -> str:
+    """The one line on stderr of a command that fails."""
+    done = pipeline(*arguments)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0].removeprefix("pipeline: ")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(registry=True, audit=True, settings={"audit.interval.ms": 200}) as running:
+        assert pipeline("topic", "create", "clicks", "-b", running.bootstrap).returncode == 0
+        done = pipeline("produce", "clicks", "-b", running.bootstrap, given="a\nb\nc\n")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "Published 3 records to clicks.\n", "")
+        yield running
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nothing listens."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.mark.parametrize("command", [["produce"], ["consume"], ["topic", "describe"], ["topic", "delete"]])
+def test_an_unknown_topic_is_said_with_what_to_do(cluster: LocalCluster, command: list[str]) -> None:
+    line = complaint(*command, "nope", "-b", cluster.bootstrap)
+    assert line.startswith("topic nope does not exist: `pipeline topic create nope` makes it")
+
+
+def test_offsets_past_the_end(cluster: LocalCluster) -> None:
+    line = complaint("consume", "clicks", "--offset", "100", "-b", cluster.bootstrap)
+    assert line == "--offset 100 is past the end of topic clicks: partition 0 at 3"
+    at_end = pipeline("consume", "clicks", "--offset", "3", "-b", cluster.bootstrap)
+    assert (at_end.returncode, at_end.stdout, at_end.stderr) == (0, "", "")
+    last = pipeline("consume", "clicks", "--offset", "2", "-b", cluster.bootstrap)
+    assert (last.returncode, last.stdout, last.stderr) == (0, "c\n", "")
+
+
+def test_a_partition_that_is_not_there(cluster: LocalCluster) -> None:
+    line = complaint("produce", "clicks", "--partition", "9", "-b", cluster.bootstrap, code=2)
+    assert line == "topic clicks has no partition 9"
+
+
+def test_a_broker_without_rack(cluster: LocalCluster) -> None:
+    done = pipeline("broker", "list", "--zookeeper", cluster.zookeeper)
+    assert done.stdout.splitlines()[1].split() == ["1", "127.0.0.1", cluster.bootstrap.partition(":")[2], "-"]
+
+
+def test_files_that_cannot_be_read(cluster: LocalCluster, tmp_path: Path) -> None:
+    none, broken = tmp_path / "none", tmp_path / "broken"
+    broken.write_text("{")
+    to_clicks = ("produce", "clicks", "-b", cluster.bootstrap)
+    with_schema = (*to_clicks, "--registry", cluster.registry, "--schema")
+    for command in (
+        (*with_schema, str(none)),
+        (*to_clicks, str(none)),
+        ("broker", "start", "--config", str(none)),
+        ("schema", "register", "clicks-value", str(none), "--registry", cluster.registry),
+    ):
+        assert complaint(*command, code=2) == f"{none}: cannot be read: No such file or directory"
+    done = pipeline(*with_schema, str(broken), given='{"page": "/"}\n')
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("pipeline: not an Avro schema")
+    assert complaint("local", "up", "--dir", str(broken), code=2) == f"--dir: {broken} cannot be used: File exists"
+
+
+def test_services_are_found_by_host_and_port_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+    schema = tmp_path / "visit.avsc"
+    schema.write_text(SCHEMA)
+    registry = cluster.registry.removeprefix("http://")
+    assert pipeline("topic", "create", "visits", "-b", cluster.bootstrap).returncode == 0
+    done = pipeline(
+        "produce", "visits", "--schema", str(schema), "--registry", registry, "-b", cluster.bootstrap,
+        given='{"page": "/home"}\n',
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    done = pipeline("consume", "visits", "--registry", registry, "-b", cluster.bootstrap)
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"page": "/home"})
+    assert pipeline("schema", "list", "--registry", registry).stdout.splitlines()[1].split() == ["visits-value", "1"]
+    audit = cluster.audit.removeprefix("http://")
+    wait_for("brokers' counts", lambda: "clicks" in pipeline("audit", "report", "--audit", audit).stdout)
+
+
+def test_a_topic_that_was_not_counted(cluster: LocalCluster) -> None:
+    done = pipeline("audit", "report", "--audit", cluster.audit, "--topic", "typo")
+    assert done.returncode == 4
+    assert "Nothing was counted yet for topic typo." in done.stdout.splitlines()
+
+
+def test_nobody_there_is_said_soon(nobody: str) -> None:
+    began = time.monotonic()
+    line = complaint("topic", "list", "-b", nobody)
+    assert line == f"no broker answers at {nobody} within 5 s: Connection refused"
+    assert time.monotonic() - began < 10
+
+
+def test_no_zookeeper_and_one_without_brokers(nobody: str, zookeeper: str) -> None:
+    assert complaint("topic", "list", "--zookeeper", nobody).startswith(f"no ZooKeeper answers at {nobody} within 10 s")
+    assert (
+        complaint("topic", "list", "--zookeeper", zookeeper)
+        == f"no broker is registered in the ZooKeeper at {zookeeper}"
+    )
+
+
+def test_no_address_is_named_twice(nobody: str) -> None:
+    line = complaint("mirror", "status", "--mirror", nobody)
+    assert line == f"http://{nobody}/v1/status cannot be reached: Connection refused"
+
+
+def run_on_terminal(*arguments: str, given: bytes) -> bytes:
+    """What a command writes to a terminal that is its stdout and stderr."""
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments], stdin=subprocess.PIPE, stdout=end, stderr=end
+    ) as process:
+        os.close(end)
+        assert process.stdin is not None
+        process.stdin.write(given)
+        process.stdin.close()
+        shown = bytearray()
+        try:
+            while chunk := os.read(terminal, 4096):
+                shown += chunk
+        except OSError:  # how a terminal says that its other end is closed
+            pass
+    os.close(terminal)
+    assert process.returncode == 0, shown
+    return bytes(shown)
+
+
+def test_progress_is_drawn_on_a_terminal(cluster: LocalCluster) -> None:
+    shown = run_on_terminal("produce", "clicks", "-b", cluster.bootstrap, given=b"d\n")
+    assert b"Publishing to clicks" in shown
+    assert b"Published 1 records to clicks." in shown
+
+
+def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = complaint("local", "up", "--port", str(port), "--dir", str(tmp_path))
+    assert line == f"port {port} is in use: name another --port, or 0 for free ones"
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]

@@ -1,0 +1,113 @@
+"""`pipeline local up` and a directory: one at a time, nothing left by a crash; ports that a README can name."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli import local
+from pipeline.errors import ConfigurationError
+from pipeline.processes import free_port
+from tests.support.clients import wait_for
+
+DEADLINE_S = 90
+
+
+@contextmanager
+def local_up(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The command and its first line, stopped at the end."""
+    command = [sys.executable, "-m", "pipeline", "local", "up", *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def is_alive(pid: int) -> bool:
+    """False too for one that has ended and that nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_directory_serves_one_cluster_at_a_time_and_survives_a_kill(tmp_path: Path) -> None:
+    options = ["--port", "0", "--dir", str(tmp_path)]
+    with local_up(*options) as (process, ready):
+        second = subprocess.run(
+            [sys.executable, "-m", "pipeline", "local", "up", *options],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert (second.returncode, second.stdout) == (2, "")
+        assert second.stderr == f"pipeline: --dir: {tmp_path} is in use by process {process.pid}\n"
+        pids = ready["pids"].values()
+        assert all(map(is_alive, pids))
+        process.kill()
+        process.wait()
+    wait_for("the end of its processes", lambda: not any(map(is_alive, pids)))
+    with local_up(*options) as (_, again):
+        assert set(again["pids"]) == {"zookeeper", "broker-1"}
+
+
+@pytest.mark.parametrize("options", [["--set", "num.partition=1"], ["--port", "taken"]])
+def test_an_early_failure_leaves_no_temporary_directory(tmp_path: Path, options: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "local", "up"]
+            + [option.replace("taken", str(taken.getsockname()[1])) for option in options],
+            env={"TMPDIR": str(tmp_path)},
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert done.returncode != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def plan(options: local.LocalOptions) -> local._Plan:
+    return local._Plan(Path(tempfile.gettempdir()) / "unused", options)
+
+
+def settings_of(made: local._Plan, name: str) -> dict[str, Any]:
+    return next(dict(unit.settings) for unit in made.units if unit.name == name)  # type: ignore[attr-defined]
+
+
+def test_services_have_their_usual_ports_unless_these_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ZOOKEEPER_PORT", "REGISTRY_PORT", "AUDIT_PORT"):
+        monkeypatch.setattr(local, name, free_port())
+    with socket.create_server(("127.0.0.1", local.AUDIT_PORT)):
+        made = plan(local.LocalOptions(brokers=2, port=19092, registry=True, audit=True))
+    assert made.addresses["bootstrap"] == "127.0.0.1:19092,127.0.0.1:19093"
+    assert made.addresses["zookeeper"] == f"127.0.0.1:{local.ZOOKEEPER_PORT}"
+    assert made.addresses["registry"] == f"http://127.0.0.1:{local.REGISTRY_PORT}"
+    assert made.addresses["audit"] != f"http://127.0.0.1:{local.AUDIT_PORT}"
+    usual = {str(port) for port in (9092, local.ZOOKEEPER_PORT, local.REGISTRY_PORT, local.AUDIT_PORT)}
+    free = plan(local.LocalOptions(brokers=1, port=0, registry=True, audit=True))
+    assert usual.isdisjoint(address.rpartition(":")[2] for address in free.addresses.values())
+    with pytest.raises(ConfigurationError, match=r"^--port: 65535 leaves too few ports for 2 brokers$"):
+        plan(local.LocalOptions(brokers=2, port=65535))
+
+
+def test_with_an_audit_brokers_count_by_themselves() -> None:
+    alone = plan(local.LocalOptions(brokers=1, port=0))
+    assert "datacenter" not in settings_of(alone, "broker-1")
+    audited = plan(local.LocalOptions(brokers=1, port=0, audit=True))
+    assert settings_of(audited, "broker-1")["datacenter"] == "local"
+    named = plan(local.LocalOptions(brokers=1, port=0, audit=True, settings={"datacenter": "east"}))
+    assert settings_of(named, "broker-1")["datacenter"] == "east"
+    assert settings_of(named, "audit")["live"][0]["name"] == "east"

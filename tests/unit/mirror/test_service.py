@@ -28,6 +28,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
 
 DEADLINE_S = 20
@@ -348,6 +349,29 @@ async def test_a_hub_that_is_away_from_the_start_is_soon_said(site):
         async with site.mirroring() as service:
             await until(lambda: "no broker" in service.status()["error"], deadline_s=4)
             assert source_errors(service) == {"east": "not reached yet", "west": "not reached yet"}
+
+
+async def test_what_other_brokers_of_the_hub_lead_is_copied_while_one_is_away(site, tmp_path):
+    zookeeper = MemoryZooKeeper()
+    async with serving_cluster(tmp_path / "one", zookeeper=zookeeper) as hub:
+        site.hub = hub
+        async with site.mirroring(produce_timeout_ms=5_000) as service:
+            await until(lambda: service.status()["error"] is None)
+            async with serving_cluster(tmp_path / "two", zookeeper=zookeeper, broker_id=2):
+                await make(site.east, partitions=2)
+                for partition in (0, 1):
+                    await publish(site.east, b"a", partition=partition)
+                    await until_copied(hub, TopicPartition("clicks", partition), b"a")
+                leaders = {number: one.leader for number, one in hub.view.topics["clicks"].partitions.items()}
+            (here,) = [number for number, leader in leaders.items() if leader == 1]
+            await publish(site.east, b"b", partition=1 - here)
+            await until(lambda: reason_of(service, partition=1 - here) is not None)
+            values = [b"%d" % number for number in range(5)]
+            for count in range(5):
+                await publish(site.east, values[count], partition=here)
+                with trio.fail_after(4):
+                    await until_copied(hub, TopicPartition("clicks", here), b"a", *values[: count + 1])
+            assert reason_of(service, partition=here) is None
 
 
 async def test_a_topic_that_is_gone_from_its_source_is_shown_also_after_a_restart(site):

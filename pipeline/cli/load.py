@@ -13,14 +13,18 @@ from pipeline.cli.connect import Json, randomness, wall_clock
 from pipeline.cli.settings import Settings, parse_assignments, read_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
     from pipeline.hadoop.load import LoadConfig, LoadResult
+    from pipeline.hadoop.manifest import Manifest
 
 app = typer.Typer(no_args_is_help=True, help="Load a topic into a Hadoop file system with Spark.")
 
 REPORTED_COMMITS = 10
 """Counts of so many commits are told to the audit again by each run, in case earlier runs died before telling them."""
+
+SHORT_QUERY_BYTES = 256 * 1024 * 1024
+"""Below so many bytes of files a query is over before an optimising compiler has paid for itself."""
 
 Root = Annotated[str, typer.Option("--root", metavar="URL", help="hdfs://name-node:8020/data or file:///data.")]
 Topic = Annotated[str, typer.Option("--topic", help="The topic.")]
@@ -77,12 +81,15 @@ def run(
 
 
 def _load(config: "LoadConfig") -> "LoadResult":
-    from pipeline.hadoop.load import local_session, run_load
+    from pipeline.hadoop.load import NOTHING_NEW, local_session, prepare_load
 
     with output.progress(f"Loading {config.topic}", total=None):
-        spark = local_session()
+        prepared = prepare_load(config, clock=wall_clock)
+        if prepared is None:
+            return NOTHING_NEW
+        spark = local_session(with_source=False, is_short=True)
         try:
-            return run_load(spark, config, clock=wall_clock)
+            return prepared.run(spark)
         finally:
             spark.stop()
 
@@ -135,12 +142,20 @@ async def _report(config: "LoadConfig", datacenter: str) -> None:
         )
 
 
-@app.command()
-def status(topic: Topic, root: Root, json: Json = False) -> None:
-    """Show the commits of a topic."""
+def _committed(topic: str, root: str) -> "list[Manifest]":
+    """The commits of a topic. Raises typer.Exit where there is none."""
     from pipeline.hadoop.commit import read_manifests
 
     manifests = read_manifests(root, topic)
+    if not manifests:
+        output.fail(f"{topic}: nothing is committed below {root}")
+    return manifests
+
+
+@app.command()
+def status(topic: Topic, root: Root, json: Json = False) -> None:
+    """Show the commits of a topic."""
+    manifests = _committed(topic, root)
     rows: list[list[Any]] = [
         [
             m.sequence,
@@ -163,9 +178,10 @@ def status(topic: Topic, root: Root, json: Json = False) -> None:
 @app.command("files")
 def files_(topic: Topic, root: Root, json: Json = False) -> None:
     """Print the path of each committed file; files not listed here are not part of the data."""
-    from pipeline.hadoop.commit import committed_urls
+    from pipeline.hadoop.commit import file_url
+    from pipeline.hadoop.manifest import committed_files
 
-    paths = committed_urls(root, topic)
+    paths = [file_url(root, topic, file) for file in committed_files(_committed(topic, root))]
     if json:
         output.print_json({"topic": topic, "files": paths})
     else:
@@ -181,29 +197,47 @@ def sql(
     json: Json = False,
 ) -> None:
     """Query the committed data of a topic that was loaded as Parquet."""
-    from pipeline.hadoop.commit import committed_urls
+    from pipeline.hadoop.commit import file_url
     from pipeline.hadoop.load import local_session
+    from pipeline.hadoop.manifest import committed_files
 
-    paths = committed_urls(root, topic)
-    if not paths:
-        output.fail(f"{topic}: nothing is committed below {root}")
-    if not paths[0].endswith(".parquet"):
+    files = list(committed_files(_committed(topic, root)))
+    if not files:
+        output.fail(f"{topic}: the commits below {root} hold no data files")
+    if not files[0].path.endswith(".parquet"):
         output.fail(f"{topic}: is loaded as Avro; this command reads Parquet")
-    spark = local_session(app_name="pipeline-sql")
-    try:
-        spark.read.option("mergeSchema", "true").parquet(*paths).createOrReplaceTempView(topic)
-        frame = spark.sql(query)
-        rows = _rows(frame)
-    finally:
-        spark.stop()
+    is_short = sum(file.bytes for file in files) < SHORT_QUERY_BYTES
+    with output.progress("Asking Spark", total=None):
+        spark = local_session(app_name="pipeline-sql", with_source=False, is_short=is_short)
+        try:
+            columns, rows = _answer(spark, query, topic, [file_url(root, topic, file) for file in files])
+        finally:
+            spark.stop()
     if json:
-        output.print_json({"columns": frame.columns, "rows": rows})
+        output.print_json({"columns": columns, "rows": rows})
     else:
-        output.say(_fitted(output.table(frame.columns, rows)))
+        output.say(_fitted(output.table(columns, rows)))
 
 
-def _rows(frame: "DataFrame") -> list[list[Any]]:
-    return [[v if isinstance(v, int | float | str | None) else str(v) for v in row] for row in frame.collect()]
+def _answer(spark: "SparkSession", query: str, topic: str, urls: list[str]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of a query. Raises typer.Exit where Spark refuses it."""
+    from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
+
+    # Spark logs the whole of each error as JSON, beside raising it.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        spark.read.option("mergeSchema", "true").parquet(*urls).createOrReplaceTempView(f"`{topic}`")
+        frame = spark.sql(query)
+        rows = [[v if isinstance(v, int | float | str | None) else str(v) for v in row] for row in frame.collect()]
+    except PySparkException as error:
+        output.fail(_first_sentence(str(error)))
+    return frame.columns, rows
+
+
+def _first_sentence(text: str) -> str:
+    """What is wrong, of a message that goes on with states, plans and traces."""
+    return text.strip().split("\n", 1)[0].split(" SQLSTATE:", 1)[0]
 
 
 def _fitted(text: str) -> str:

@@ -6,7 +6,6 @@ fragment of it; fragments are put together before they count.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +49,7 @@ class BatchFragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one task did: it travels to the driver as a row."""
+    """What one task did: it travels to the driver."""
 
     files: tuple[DataFile, ...]
     counts: tuple[WindowCount, ...]
@@ -61,24 +60,6 @@ class TaskResult:
     attempt_number: int
     bad_record: tuple[int, int, str] | None
     """Partition, offset and reason of the record that the load fails for."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Self:
-        """The reverse of to_json."""
-        bad = document["bad_record"]
-        return cls(
-            files=tuple(DataFile(**item) for item in document["files"]),
-            counts=tuple(WindowCount(**item) for item in document["counts"]),
-            fragments=tuple(BatchFragment(**item) for item in document["fragments"]),
-            ends=tuple((end[0], end[1], end[2]) for end in document["ends"]),
-            rows=document["rows"],
-            attempt_number=document["attempt_number"],
-            bad_record=None if bad is None else (bad[0], bad[1], bad[2]),
-        )
 
 
 class BatchTally:

@@ -20,7 +20,7 @@ import structlog
 from pipeline.errors import PipelineError, StorageError
 from pipeline.hadoop.filesystem import FileSystem, PathNotFoundError, open_filesystem
 from pipeline.hadoop.layout import TopicLayout, manifest_sequences, run_of, topic_layout
-from pipeline.hadoop.manifest import Manifest, ManifestError, check_follows, committed_files, sha256_of
+from pipeline.hadoop.manifest import DataFile, Manifest, ManifestError, check_follows, committed_files, sha256_of
 
 logger = structlog.get_logger()
 
@@ -100,7 +100,12 @@ def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
 
 def committed_urls(root: str, topic: str) -> list[str]:
     """URLs of all data files that readers may read, for `spark.read.parquet(*urls)` and its like."""
-    return [f"{root.rstrip('/')}/{topic}/{file.path}" for file in committed_files(read_manifests(root, topic))]
+    return [file_url(root, topic, file) for file in committed_files(read_manifests(root, topic))]
+
+
+def file_url(root: str, topic: str, file: DataFile) -> str:
+    """URL of a file that a manifest of the topic lists."""
+    return f"{root.rstrip('/')}/{topic}/{file.path}"
 
 
 def mark_run(files: FileSystem, layout: TopicLayout, run_id: str) -> None:

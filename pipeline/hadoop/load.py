@@ -3,26 +3,26 @@
 The driver fixes the plan, Spark runs a task per range (`load_tasks.py`), the driver proves from the results that every
 range is wholly in files, and commits. Killed at any moment, a run leaves either its manifest and all that it lists, or
 nothing that a reader would see; the next run starts from the last manifest.
+
+The plan needs no Spark: `prepare_load` makes it, and Spark is started only where something is new.
 """
 
 import os
 import re
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 import structlog
 import trio
-from py4j.protocol import Py4JError
 from pydantic import Field, model_validator
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from pipeline.client.cluster import open_cluster
 from pipeline.client.config import ClientConfig
-from pipeline.errors import PipelineError
-from pipeline.hadoop.batch_counts import TaskResult, check_coverage
+from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.cluster_offsets import TopicState, offsets_at, topic_state
 from pipeline.hadoop.commit import (
     CommitOutcomeUnknownError,
@@ -35,18 +35,22 @@ from pipeline.hadoop.commit import (
 )
 from pipeline.hadoop.filesystem import FileSystem, open_filesystem
 from pipeline.hadoop.layout import TopicLayout, check_run_id, topic_layout
-from pipeline.hadoop.load_tasks import LoadJob, run_tasks
 from pipeline.hadoop.manifest import Manifest, OffsetRange, next_offsets
 from pipeline.hadoop.plan import DataLossError, LoadPlan, plan_load, split_ranges
-from pipeline.hadoop.registry_lookup import RegistryLookup
-from pipeline.hadoop.source import PipelineDataSource
-from pipeline.hadoop.task import TaskSpec
 from pipeline.model import Clock
 from pipeline.settings import Addresses, SettingsModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.hadoop.batch_counts import TaskResult
 
 logger = structlog.get_logger()
 
 DAY_MS = 24 * 3_600_000
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.xml")
+_SHORT_JOB: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""A JVM that lives for seconds spends most of them on its optimising compiler and on threads that collect garbage."""
 _WORKER_ERROR = re.compile(r"^(?:pipeline\.[\w.]+|[\w.]*Error): .*$", re.MULTILINE)
 
 
@@ -105,11 +109,15 @@ class LoadConfig(SettingsModel):
             return settings | {"schema.registry.url": [url.strip() for url in urls.split(",") if url.strip()]}
         return settings
 
-    @model_validator(mode="after")
-    def _needs_registry(self) -> Self:
-        if self.value_format == "avro" and not self.registry:
-            raise ValueError("schema.registry.url is missing: value.format=avro needs it (or set value.format=binary)")
-        return self
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """See SettingsModel."""
+        config = super().from_settings(settings)
+        if config.value_format == "avro" and not config.registry:
+            raise ConfigurationError(
+                "schema.registry.url", "is missing: value.format=avro needs it (or set value.format=binary)"
+            )
+        return config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +131,24 @@ class LoadResult:
     files: int = 0
 
 
-def local_session(*, cores: int = 2, memory: str = "1g", app_name: str = "pipeline-load") -> SparkSession:
-    """A Spark on this machine with the source `pipeline`: no web page, quiet, each task tried up to three times."""
+NOTHING_NEW: Final = LoadResult(committed=False, manifest=None)
+
+
+def local_session(
+    *,
+    cores: int = 2,
+    memory: str = "1g",
+    app_name: str = "pipeline-load",
+    with_source: bool = True,
+    is_short: bool = False,
+) -> "SparkSession":
+    """A Spark on this machine: no web page, only errors in its log (stderr), each task tried up to three times.
+
+    with_source: the data source `pipeline` is registered, which starts Spark SQL.
+    is_short: the JVM is set up for a job of seconds, or for one whose rows do not pass through it.
+    """
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     session: SparkSession = (
@@ -134,24 +158,37 @@ def local_session(*, cores: int = 2, memory: str = "1g", app_name: str = "pipeli
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", memory)
-        .config("spark.log.level", "ERROR")
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {_SHORT_JOB if is_short else ''}".strip(),
+        )
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.showConsoleProgress", "false")
-        # Spark's defaults are for clusters: 200 shuffle partitions, and a job to list more than 32 paths.
+        # Spark's defaults are for clusters: 200 shuffle partitions, a job to list more than 32 paths, and a file
+        # opened counts as much as four megabytes read.
         .config("spark.sql.shuffle.partitions", str(2 * cores))
         .config("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000")
+        .config("spark.sql.files.openCostInBytes", "65536")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "32768")
         .getOrCreate()
     )
-    session.dataSource.register(PipelineDataSource)
+    if with_source:
+        from pipeline.hadoop.source import PipelineDataSource
+
+        session.dataSource.register(PipelineDataSource)
     return session
 
 
-def run_load(spark: SparkSession, config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> LoadResult:
-    """Loads what is new since the last manifest and commits it.
+def run_load(spark: "SparkSession", config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> LoadResult:
+    """Loads what is new since the last manifest and commits it; raises what `prepare_load` and its `run` raise."""
+    prepared = prepare_load(config, clock=clock, run_id=run_id)
+    return NOTHING_NEW if prepared is None else prepared.run(spark)
 
-    Raises CommitConflictError when another run committed first; DataLossError, BadRecordError, CoverageError,
-    LoadError, StorageError and the client's errors with nothing committed; CommitOutcomeUnknownError.
+
+def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> "PreparedLoad | None":
+    """The plan of a load, fixed without Spark; None where nothing is new.
+
+    Raises ConfigurationError, DataLossError, LoadError, StorageError and the client's errors.
     """
     run_id = check_run_id(run_id or secrets.token_hex(8))
     files, path = open_filesystem(config.root)
@@ -163,29 +200,92 @@ def run_load(spark: SparkSession, config: LoadConfig, *, clock: Clock, run_id: s
     _check_same(config, head, state)
     if not plan.ranges:
         logger.info("load_found_nothing_new", topic=config.topic)
-        return LoadResult(committed=False, manifest=None)
-    mark_run(files, layout, run_id)
-    try:
-        manifest, has_leftovers = _load(spark, config, run_id, plan, head, state.topic_id, clock)
-        if clock() - started_ms > config.orphan_age_ms:
-            reason = f"it took longer than orphan.age.ms ({config.orphan_age_ms}), so its files may be cleaned up"
-            raise LoadError(config.topic, reason)
-        commit(files, layout, manifest, head)
-    except CommitOutcomeUnknownError:
-        raise
-    except Exception:
-        _clean_up_quietly(files, layout, run_id)
-        raise
-    _end_quietly(files, layout, run_id, has_leftovers)
-    result = LoadResult(
-        committed=True,
-        manifest=manifest,
-        records=manifest.records,
-        quarantined=manifest.quarantined_records,
-        files=len(manifest.files),
+        return None
+    return PreparedLoad(
+        config=config,
+        clock=clock,
+        run_id=run_id,
+        started_ms=started_ms,
+        files=files,
+        layout=layout,
+        head=head,
+        topic_id=state.topic_id,
+        plan=plan,
     )
-    logger.info("load_committed", topic=config.topic, sequence=manifest.sequence, records=result.records)
-    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedLoad:
+    """A load whose plan is fixed."""
+
+    config: LoadConfig
+    clock: Clock
+    run_id: str
+    started_ms: int
+    files: FileSystem
+    layout: TopicLayout
+    head: Head
+    topic_id: str | None
+    plan: LoadPlan
+
+    def run(self, spark: "SparkSession") -> LoadResult:
+        """Carries out the plan and commits.
+
+        Raises CommitConflictError when another run committed first; DataLossError, BadRecordError, CoverageError,
+        LoadError and StorageError with nothing committed; CommitOutcomeUnknownError.
+        """
+        config, files, layout = self.config, self.files, self.layout
+        mark_run(files, layout, self.run_id)
+        try:
+            manifest, has_leftovers = self._write(spark)
+            if self.clock() - self.started_ms > config.orphan_age_ms:
+                reason = f"it took longer than orphan.age.ms ({config.orphan_age_ms}), so its files may be cleaned up"
+                raise LoadError(config.topic, reason)
+            commit(files, layout, manifest, self.head)
+        except CommitOutcomeUnknownError:
+            raise
+        except Exception:
+            _clean_up_quietly(files, layout, self.run_id)
+            raise
+        _end_quietly(files, layout, self.run_id, has_leftovers)
+        logger.info("load_committed", topic=config.topic, sequence=manifest.sequence, records=manifest.records)
+        return LoadResult(
+            committed=True,
+            manifest=manifest,
+            records=manifest.records,
+            quarantined=manifest.quarantined_records,
+            files=len(manifest.files),
+        )
+
+    def _write(self, spark: "SparkSession") -> tuple[Manifest, bool]:
+        """Runs the job; the manifest to commit, and whether attempts that failed may have left files."""
+        from pipeline.hadoop.batch_counts import check_coverage
+
+        config, plan, head = self.config, self.plan, self.head
+        tasks = split_ranges(plan.ranges, config.max_records_per_task)
+        results = _run_tasks(spark, config, self.run_id, tasks)
+        bad = [result.bad_record for result in results if result.bad_record is not None]
+        if bad:
+            raise BadRecordError(config.topic, *min(bad))
+        counts = check_coverage(config.topic, tasks, results, config.window_ms)
+        manifest = Manifest(
+            sequence=head.next_sequence,
+            run_id=self.run_id,
+            created_ms=self.clock(),
+            topic=config.topic,
+            topic_id=self.topic_id,
+            format=config.format,
+            window_ms=config.window_ms,
+            offsets=next_offsets(head.offsets, plan.ranges),
+            ranges=plan.ranges,
+            skipped=plan.skipped,
+            files=tuple(sorted(file for result in results for file in result.files)),
+            counts=counts,
+            previous_sha256=head.sha256,
+        )
+        has_retries = any(result.attempt_number for result in results)
+        speculates = spark.sparkContext.getConf().get("spark.speculation", "false") == "true"
+        return manifest, has_retries or speculates
 
 
 async def _plan(config: LoadConfig, head: Head) -> tuple[TopicState, LoadPlan]:
@@ -221,44 +321,16 @@ def _check_same(config: LoadConfig, head: Head, state: TopicState) -> None:
         )
 
 
-def _load(
-    spark: SparkSession,
-    config: LoadConfig,
-    run_id: str,
-    plan: LoadPlan,
-    head: Head,
-    topic_id: str | None,
-    clock: Clock,
-) -> tuple[Manifest, bool]:
-    """Runs the job; the manifest to commit, and whether attempts that failed may have left files."""
-    tasks = split_ranges(plan.ranges, config.max_records_per_task)
-    results = _run_tasks(spark, config, run_id, tasks)
-    bad = [result.bad_record for result in results if result.bad_record is not None]
-    if bad:
-        raise BadRecordError(config.topic, *min(bad))
-    counts = check_coverage(config.topic, tasks, results, config.window_ms)
-    manifest = Manifest(
-        sequence=head.next_sequence,
-        run_id=run_id,
-        created_ms=clock(),
-        topic=config.topic,
-        topic_id=topic_id,
-        format=config.format,
-        window_ms=config.window_ms,
-        offsets=next_offsets(head.offsets, plan.ranges),
-        ranges=plan.ranges,
-        skipped=plan.skipped,
-        files=tuple(sorted(file for result in results for file in result.files)),
-        counts=counts,
-        previous_sha256=head.sha256,
-    )
-    has_retries = any(result.attempt_number for result in results)
-    return manifest, has_retries or spark.conf.get("spark.speculation", "false") == "true"
-
-
 def _run_tasks(
-    spark: SparkSession, config: LoadConfig, run_id: str, tasks: tuple[OffsetRange, ...]
-) -> list[TaskResult]:
+    spark: "SparkSession", config: LoadConfig, run_id: str, tasks: tuple[OffsetRange, ...]
+) -> "list[TaskResult]":
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from pipeline.hadoop.load_tasks import LoadJob, run_tasks
+    from pipeline.hadoop.registry_lookup import RegistryLookup
+    from pipeline.hadoop.task import TaskSpec
+
     spec = TaskSpec(
         root=config.root,
         topic=config.topic,

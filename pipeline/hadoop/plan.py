@@ -73,7 +73,9 @@ def plan_load(
             missing = OffsetRange(partition=partition, start=start, end=bound.log_start_offset)
             if fail_on_data_loss:
                 raise DataLossError(
-                    topic, missing, "these offsets were deleted before they were loaded (failOnDataLoss=false goes on)"
+                    topic,
+                    missing,
+                    "these offsets were deleted before they were loaded (fail.on.data.loss=false goes on)",
                 )
             skipped.append(missing)
             start = bound.log_start_offset

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.audit.server import ReadRoutes
     from pipeline.client.cluster import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="What was counted at every step, and whether it agrees.")
+app = typer.Typer(no_args_is_help=True, help="The audit, a service that compares what was counted at every step.")
 
 POLL_INTERVAL_S = 0.5
 STAGES = ("produced", "live", "replica", "loaded")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipeline.broker.config import BrokerConfig
     from pipeline.model import HostPort
 
-app = typer.Typer(no_args_is_help=True, help="Brokers.")
+app = typer.Typer(no_args_is_help=True, help="Brokers, the services that keep the records.")
 
 
 @app.command()

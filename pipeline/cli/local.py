@@ -19,7 +19,7 @@ from pipeline.errors import ConfigurationError, PipelineError
 if TYPE_CHECKING:
     from pipeline.cli.services import ServiceUnit, Unit
 
-app = typer.Typer(no_args_is_help=True, help="A cluster on this machine.")
+app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try things out.")
 
 LOCAL_SESSION_TIMEOUT_MS = 6000
 MAX_BROKERS = 32

@@ -10,7 +10,7 @@ from pipeline.cli.connect import Json, randomness, wall_clock
 from pipeline.cli.service import Config, http_url, read_json, run_service
 from pipeline.cli.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Copy the logs of live clusters into the offline one.")
+app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
 
 
 @app.command()

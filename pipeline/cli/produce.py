@@ -55,7 +55,7 @@ def produce(
     codec: Annotated[str, typer.Option(help="Compression: none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="Acknowledgements to wait for: 0, 1 or all.")] = "all",
     datacenter: Annotated[
-        str | None, typer.Option(help="Report what was published to the audit, as from this datacenter.")
+        str | None, typer.Option(help="Have the audit count what was published, as from this datacenter.")
     ] = None,
     schema: Annotated[
         Path | None,

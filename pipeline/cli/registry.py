@@ -16,12 +16,12 @@ from pipeline.cli.settings import Settings
 if TYPE_CHECKING:
     from pipeline.client.registry import SchemaRegistryClient
 
-app = typer.Typer(no_args_is_help=True, help="The service that keeps Avro contracts.")
+app = typer.Typer(no_args_is_help=True, help="The schema registry, a service that keeps Avro schemas.")
 schema_app = typer.Typer(no_args_is_help=True, help="Avro schemas in a registry.")
 
 Url = Annotated[str, typer.Option("--registry", metavar="URL", parser=http_url, help="HTTP address of the registry.")]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as clicks-value for the values of topic clicks.")]
-SchemaFile = Annotated[Path, typer.Argument(metavar="FILE.avsc")]
+SchemaFile = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="File with the schema.")]
 Answer = TypeVar("Answer")
 
 
@@ -64,7 +64,7 @@ def list_(url: Url, json: Json = False) -> None:
 def show(
     subject: Subject,
     url: Url,
-    version: Annotated[int | None, typer.Option(min=1, help="Default: the latest.")] = None,
+    version: Annotated[int | None, typer.Option(min=1, help="Which version. Default: the latest.")] = None,
     json: Json = False,
 ) -> None:
     """Print a version of a subject, as it was registered."""

@@ -16,7 +16,7 @@ import typer
 from pipeline.cli import output
 from pipeline.cli.settings import Settings, read_settings
 
-Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Settings, under their dotted names.")]
+Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="The service's settings.")]
 
 ANSWER_TIMEOUT_S = 30.0
 REGISTRY_TIMEOUT_S = 10.0

@@ -52,7 +52,7 @@ def create(
 
 @app.command("list")
 def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
-    """Name all topics."""
+    """List all topics."""
     topics = trio.run(partial(_read_topics, bootstrap, zookeeper))
     if json:
         output.print_json({"topics": [{"name": t.name, "partitions": len(t.partitions)} for t in topics.values()]})

@@ -1,6 +1,7 @@
 """`pipeline local up` and a directory: one at a time, nothing left by a crash; ports that a README can name."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline.cli import local
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.processes import free_port
 from tests.support.clients import wait_for
 
@@ -111,3 +112,13 @@ def test_with_an_audit_brokers_count_by_themselves() -> None:
     named = plan(local.LocalOptions(brokers=1, port=0, audit=True, settings={"datacenter": "east"}))
     assert settings_of(named, "broker-1")["datacenter"] == "east"
     assert settings_of(named, "audit")["live"][0]["name"] == "east"
+
+
+@pytest.mark.parametrize("written", [[], ["broker.toml"], ["broker.toml", "broker.log"]])
+def test_after_a_failure_the_logs_that_it_names_are_there(written: list[str]) -> None:
+    with pytest.raises(PipelineError), local._temporary_directory() as directory:
+        for name in written:
+            (directory / name).touch()
+        raise PipelineError("it ended; see broker.log")
+    assert directory.exists() == ("broker.log" in written)
+    shutil.rmtree(directory, ignore_errors=True)

@@ -4,42 +4,52 @@ import json
 import random
 import subprocess
 import sys
-import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from pipeline.hadoop.load import LoadConfig, local_session, run_load
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
 
 DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
 KILLS = 10
+LATEST_KILL_S = 4.0
 SEED = 117
+
+
+@contextmanager
+def driver_in_waiting(topic):
+    """A driver that starts its Spark and then waits until it is told to load."""
+    order = json.dumps({"settings": topic.settings(), "kill": None})
+    command = [sys.executable, str(DRIVER), order]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
 
 
 @pytest.mark.timeout(600)
 def test_a_load_killed_at_any_moment_and_run_again(tmp_path):
     moments = random.Random(SEED)
-    with LocalCluster(tmp_path / "local") as local:
+    with LocalCluster(tmp_path / "local") as local, ExitStack() as stack:
         topic = LoadedTopic(local.bootstrap, (tmp_path / "root").as_uri())
+        waiting = stack.enter_context(driver_in_waiting(topic))
         outcomes = []
         for _ in range(KILLS):
             topic.produce(700)
-            order = json.dumps({"settings": topic.settings(), "kill": None})
-            with subprocess.Popen(
-                [sys.executable, str(DRIVER), order], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            ) as driver:
-                assert driver.stdout.readline() == b"planned\n"
-                try:
-                    driver.wait(moments.uniform(0, 5))
-                except subprocess.TimeoutExpired:
-                    driver.kill()
-                outcomes.append(driver.wait())
+            driver, waiting = waiting, stack.enter_context(driver_in_waiting(topic))
+            driver.stdin.write(b"\n")
+            driver.stdin.flush()
+            assert driver.stdout.readline() == b"planned\n"
+            try:
+                driver.wait(moments.uniform(0, LATEST_KILL_S))
+            except subprocess.TimeoutExpired:
+                driver.kill()
+            outcomes.append(driver.wait())
             topic.check_exact()
         assert -9 in outcomes
-        spark = local_session()
-        config = LoadConfig.from_settings(topic.settings())
-        run_load(spark, config, clock=lambda: time.time_ns() // 1_000_000)
-        spark.stop()
+        printed, _ = waiting.communicate(b"\n")
+        assert printed.splitlines()[-1].startswith((b"committed", b"nothing new"))
         assert topic.check_exact() == KILLS * 700

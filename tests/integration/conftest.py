@@ -11,7 +11,7 @@ from tests.support.hdfs import HdfsCluster, running_hdfs
 def spark():
     from pipeline.hadoop.load import local_session
 
-    session = local_session(app_name="tests")
+    session = local_session(app_name="tests", is_short=True)
     yield session
     session.stop()
 

@@ -42,7 +42,7 @@ def load(spark, topic, **settings):
 def drive(topic, kill):
     order = json.dumps({"settings": topic.settings(), "kill": kill})
     command = [sys.executable, str(DRIVER), order]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, input="\n", capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_hdfs_keeps_what_the_commit_stands_on(hdfs):

@@ -2,7 +2,8 @@
 
     python load_driver.py '{"settings": {...}, "kill": "before" | "after" | null}'
 
-Prints `planned` when the run has begun to write, and `committed <sequence>` or the kind of its error at the end.
+Starts Spark, waits for a line on stdin, and loads. Prints `planned` when the run has begun to write, and
+`committed <sequence>` or the kind of its error at the end.
 """
 
 import json
@@ -48,7 +49,8 @@ def main() -> None:
         return KillingFileSystem(files, order["kill"]), path
 
     load_module.open_filesystem = open_filesystem
-    spark = local_session(memory="512m")
+    spark = local_session(memory="512m", with_source=False, is_short=True)
+    sys.stdin.readline()
     try:
         config = LoadConfig.from_settings(order["settings"])
         result = run_load(spark, config, clock=lambda: time.time_ns() // 1_000_000)

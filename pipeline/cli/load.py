@@ -210,7 +210,7 @@ def sql(
     with output.progress("Asking Spark", total=None):
         spark = local_session(app_name="pipeline-sql", with_source=False, is_short=is_short)
         try:
-            columns, rows = _answer(spark, query, topic, [file_url(root, topic, file) for file in files])
+            columns, rows = answer(spark, query, topic, [file_url(root, topic, file) for file in files])
         finally:
             spark.stop()
     if json:
@@ -219,7 +219,7 @@ def sql(
         output.say(_fitted(output.table(columns, rows)))
 
 
-def _answer(spark: "SparkSession", query: str, topic: str, urls: list[str]) -> tuple[list[str], list[list[Any]]]:
+def answer(spark: "SparkSession", query: str, topic: str, urls: list[str]) -> tuple[list[str], list[list[Any]]]:
     """Columns and rows of a query. Raises typer.Exit where Spark refuses it."""
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger

@@ -4,12 +4,16 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.client.cluster import Cluster
+from pipeline.client.cluster import UNREACHABLE, Cluster
+from pipeline.client.metadata import TopicView
 from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
 from pipeline.hadoop.plan import PartitionBounds
 from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
 
 NO_TOPIC_ID = uuid.UUID(int=0)
+UNKNOWN_TOPIC_TIMEOUT_S = 3.0
+"""A topic made just now may not have reached all brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,7 @@ class TopicState:
 
 async def topic_state(cluster: Cluster, topic: str) -> TopicState:
     """Bounds of all partitions. Raises KafkaError for an unknown topic, and what list_offsets raises."""
-    view = await cluster.topic(topic)
+    view = await _existing(cluster, topic)
     partitions = [TopicPartition(topic, number) for number in sorted(view.partitions)]
     timeout_s = cluster.config.default_api_timeout_ms / 1000
     # The end first: a log start that moves meanwhile can then only make the range smaller.
@@ -38,6 +42,18 @@ async def topic_state(cluster: Cluster, topic: str) -> TopicState:
     }
     topic_id = None if view.id == NO_TOPIC_ID else str(view.id)
     return TopicState(name=topic, topic_id=topic_id, bounds=bounds)
+
+
+async def _existing(cluster: Cluster, topic: str) -> TopicView:
+    """The topic. One that is unknown is given up soon; a leader, or a broker at all, may be longer in coming."""
+    try:
+        return await cluster.topic(topic, timeout_s=UNKNOWN_TOPIC_TIMEOUT_S)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+    except UNREACHABLE:
+        pass
+    return await cluster.topic(topic)
 
 
 async def offsets_at(cluster: Cluster, state: TopicState, timestamp_ms: int) -> dict[int, int]:

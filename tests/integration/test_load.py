@@ -9,14 +9,17 @@ from pathlib import Path
 import fastavro
 import httpx
 import pytest
+import typer
 
+from pipeline.cli.load import answer
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop import load as load_module
-from pipeline.hadoop.commit import CommitConflictError
+from pipeline.hadoop.commit import CommitConflictError, committed_urls
 from pipeline.hadoop.filesystem import LocalFileSystem
-from pipeline.hadoop.load import BadRecordError, LoadConfig, LoadError, run_load
+from pipeline.hadoop.load import BadRecordError, LoadConfig, LoadError, prepare_load, run_load
 from pipeline.hadoop.manifest import committed_counts, committed_files
 from pipeline.hadoop.plan import DataLossError
+from pipeline.protocol.errors import KafkaError
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import FIRST_MS, LoadedTopic
 
@@ -157,6 +160,33 @@ def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch
     assert [error.winner for error in outcome] == [winner.manifest.run_id]
     assert topic.check_exact() == winner.records == 1100
     assert topic.files_on_disk() == winner.files
+
+
+def test_what_needs_no_spark_starts_none(topic):
+    with pytest.raises(KafkaError, match="nowhere"):
+        prepare_load(LoadConfig.from_settings(topic.settings(topic="nowhere")), clock=now_ms)
+    config = LoadConfig.from_settings(topic.settings())
+    assert prepare_load(config, clock=now_ms) is None
+    topic.produce(10)
+    assert prepare_load(config, clock=now_ms).plan.ranges
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT valu FROM `{}`", "with name `valu` cannot be resolved"),
+        ("SELECT value FROM visits", "The table or view `visits` cannot be found"),
+        ("SELEC value FROM `{}`", "Syntax error"),
+    ],
+)
+def test_a_query_that_spark_refuses(spark, topic, capfd, query, said):
+    topic.produce(10)
+    load(spark, topic)
+    with pytest.raises(typer.Exit):
+        answer(spark, query.format(topic.name), topic.name, committed_urls(topic.root, topic.name))
+    stderr = capfd.readouterr().err
+    assert said in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_a_job_that_fails_leaves_nothing(spark, topic):

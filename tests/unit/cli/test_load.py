@@ -1,0 +1,39 @@
+"""What `pipeline load` says at once, without Spark, of which there is none here."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+RUN = ("run", "--topic", "visits", "--bootstrap", "127.0.0.1:1")
+
+
+def load(*arguments):
+    environment = os.environ | {"JAVA_HOME": "/nowhere", "PYSPARK_GATEWAY_PORT": "none"}
+    command = [sys.executable, "-m", "pipeline", "load", *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return result.returncode, result.stderr
+
+
+@pytest.mark.parametrize("command", [("status",), ("files",), ("sql", "SELECT 1")])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_where_nothing_is_committed(tmp_path, command, more):
+    root = (tmp_path / "none").as_uri()
+    code, said = load(*command, "--topic", "visits", "--root", root, *more)
+    assert (code, said) == (1, f"pipeline: visits: nothing is committed below {root}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--root", "/data"), "schema.registry.url: is missing: value.format=avro needs it"),
+        (("--root", "data", "--set", "value.format=binary"), "root: 'data' is not absolute"),
+        (("--root", "ftp://host/data", "--set", "value.format=binary"), "root: 'ftp:' is not a file system"),
+    ],
+)
+def test_wrong_settings_of_a_run(arguments, said):
+    code, stderr = load(*RUN, *arguments)
+    assert code == 2
+    assert said in stderr
+    assert stderr.count("\n") == 1

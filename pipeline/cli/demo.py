@@ -15,6 +15,7 @@ import typer
 from pipeline.cli import output
 from pipeline.cli.access_log import PageView, home_datacenter, parse_line, sample_lines, sample_schema
 from pipeline.cli.connect import addresses, randomness, wall_clock
+from pipeline.cli.files import held_alone
 from pipeline.cli.service import read_json
 
 if TYPE_CHECKING:
@@ -53,11 +54,13 @@ def demo(
     directory = directory.absolute()
     if directory.exists() and any(directory.iterdir()) and not (directory / MARKER).exists():
         output.fail(f"{directory} holds other things than an earlier demo: name another --dir", output.EXIT_USAGE)
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    (directory / MARKER).touch()
     output.configure_logging("error")
-    summary = trio.run(_until_signalled, DemoOptions(directory=directory, keep=keep, json=json))
+    with held_alone(directory):
+        (directory / MARKER).touch()
+        for left in directory.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+        summary = trio.run(_until_signalled, DemoOptions(directory=directory, keep=keep, json=json))
     if summary is None:
         raise typer.Exit(output.EXIT_INTERRUPTED)
     if json:

@@ -12,6 +12,7 @@ import argparse
 import importlib
 import io
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -33,17 +34,18 @@ TARGET_RATIO = 8.0
 Codec = tuple[Callable[[bytes], Any], Callable[[Any], list[Any]]]
 
 
-def main() -> None:
-    """Prints the figures for each size of records."""
+def main() -> int:
+    """Prints the figures for each size of records; 1 if a ratio is below its target."""
     parser = argparse.ArgumentParser(
         description="Codec of a Fetch response of 10 partitions beside kio and kafka-python"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     as_json = parser.parse_args().json
     results = [measure(size) for size in RECORDS_BYTES]
+    is_target_met = all(result["ratio"]["kio"] >= TARGET_RATIO for result in results)
     if as_json:
         print(json.dumps({"benchmark": "codec", "target_ratio_to_kio": TARGET_RATIO, "results": results}))
-        return
+        return int(not is_target_met)
     print(f"Fetch response v{VERSION}, {PARTITIONS} partitions; microseconds, and how many times as fast we are")
     for result in results:
         print(f"\n{result['records_bytes']} B of records per partition")
@@ -51,6 +53,7 @@ def main() -> None:
             times = "   ".join(f"{what} {figures[what]:7.1f}" for what in ("decode", "encode"))
             print(f"  {name:13} {times}   {result['ratio'].get(name, 1):5.1f} x")
     print(f"\ntarget: at least {TARGET_RATIO} x kio for both together")
+    return int(not is_target_met)
 
 
 def measure(records_bytes: int) -> dict[str, Any]:
@@ -124,4 +127,4 @@ def _kafka_python() -> Codec:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

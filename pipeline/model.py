@@ -9,7 +9,6 @@ from typing import NewType, Protocol
 BrokerId = NewType("BrokerId", int)
 Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
-Datacenter = NewType("Datacenter", str)
 
 NO_LEADER_EPOCH = LeaderEpoch(-1)
 

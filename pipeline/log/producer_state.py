@@ -47,11 +47,6 @@ class ProducedBatch:
         """Offset of its first record."""
         return Offset(self.last_offset - self.offset_delta)
 
-    @property
-    def first_sequence(self) -> int:
-        """Sequence number of its first record."""
-        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
-
 
 @dataclass(slots=True)
 class _Producer:

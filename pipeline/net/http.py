@@ -19,7 +19,6 @@ from starlette.routing import BaseRoute, Route
 from pipeline.model import HostPort
 
 SHUTDOWN_TIMEOUT_S = 3.0
-MAX_REQUEST_BYTES = 16 * 1024 * 1024
 
 HealthCheck = Callable[[], str | None]
 """Returns None when alive, or a sentence saying what is wrong."""

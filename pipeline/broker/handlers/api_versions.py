@@ -11,8 +11,7 @@ from pipeline.protocol.messages.api_versions import (
     ApiVersionsResponse,
     SupportedFeatureKey,
 )
-
-KEEP_OFFSETS_FEATURE = "pipeline.keep_offsets"
+from pipeline.protocol.messages.produce import KEEP_OFFSETS_FEATURE
 
 
 def handle(_broker: BrokerContext, _request: ApiVersionsRequest, _version: int) -> ApiVersionsResponse:

@@ -18,6 +18,7 @@ from pipeline.errors import LogEndMismatchError, OffsetOverlapError, PipelineErr
 from pipeline.model import Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
+    FIRST_BATCH_VERSION,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -26,7 +27,6 @@ from pipeline.protocol.messages.produce import (
     TopicProduceResponse,
 )
 
-FIRST_VERSION_OF_BATCHES = 3
 FIRST_VERSION_OF_TOPIC_IDS = 13
 MAGIC_POSITION = 16
 OLD_MAGICS = frozenset({0, 1})
@@ -61,7 +61,7 @@ def handle(
 
 
 def _refuse_request(request: ProduceRequest, version: int) -> KafkaError | None:
-    if version < FIRST_VERSION_OF_BATCHES:
+    if version < FIRST_BATCH_VERSION:
         return KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Produce v0 to v2 carry message formats that are not kept.")
     if request.acks not in KNOWN_ACKS:
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)

@@ -17,7 +17,8 @@ import trio
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.errors import StorageError
-from pipeline.log.unified_log import AppendInfo, UnifiedLog
+from pipeline.log.placing import AppendInfo
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
 

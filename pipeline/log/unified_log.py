@@ -15,51 +15,21 @@ Invariants:
 
 import threading
 import uuid
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
-from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
+from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
+from pipeline.log import reading
 from pipeline.log.checkpoint import replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES, LogConfig
 from pipeline.log.files import Files
+from pipeline.log.placing import AppendInfo, place_as_they_are, place_next
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, BatchPlace, Segment, segment_path
+from pipeline.log.reading import LogSlice
+from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import write_snapshot
-from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
-from pipeline.records.batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    BatchHeader,
-    read_header,
-    set_base_offset,
-    set_leader_epoch,
-)
-from pipeline.records.record import records_of_batch
-
-_base_offset = attrgetter("base_offset")
-
-
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
-    """What became of an append. `headers`: the batches as they lie in the log now, none of a duplicate."""
-
-    base_offset: Offset
-    last_offset: Offset
-    log_append_time_ms: int
-    log_start_offset: Offset
-    headers: Sequence[BatchHeader]
-    duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LogSlice:
-    """Bytes of one segment. They start with a whole batch, at `base_offset`, and may end within one."""
-
-    region: FileRegion
-    base_offset: Offset
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.records.batch import BatchHeader
 
 
 class UnifiedLog:
@@ -144,16 +114,8 @@ class UnifiedLog:
             return AppendInfo(
                 duplicate.first_offset, Offset(last_offset), NO_TIMESTAMP, self.log_start_offset, (), duplicate=True
             )
-        next_offset = int(self._log_end_offset)
-        position = 0
-        appended = []
-        for header in headers:
-            set_base_offset(batches, position, next_offset)
-            set_leader_epoch(batches, position, leader_epoch)
-            appended.append(_placed(header, next_offset, leader_epoch))
-            position += header.batch_length + LOG_OVERHEAD
-            next_offset += header.last_offset_delta + 1
-        return self._append(batches, appended, position, now_ms)
+        placed = place_next(batches, headers, self._log_end_offset, leader_epoch)
+        return self._append(batches, placed, now_ms)
 
     def append_keeping_offsets(
         self,
@@ -169,31 +131,20 @@ class UnifiedLog:
         far apart that they went to several segments.
         """
         self._check_online()
-        next_offset = int(self._log_end_offset)
+        placed = place_as_they_are(batches, headers, self._log_end_offset, leader_epoch)
+        if placed[-1].next_offset - placed[0].base_offset <= MAX_RELATIVE_OFFSET:
+            return self._append(batches, placed, now_ms)
         position = 0
-        appended = []
-        for header in headers:
-            if header.base_offset < next_offset:
-                raise OffsetOverlapError(header.base_offset, next_offset)
-            set_leader_epoch(batches, position, leader_epoch)
-            appended.append(_placed(header, header.base_offset, leader_epoch))
-            position += header.batch_length + LOG_OVERHEAD
-            next_offset = header.next_offset
-        if next_offset - appended[0].base_offset <= MAX_RELATIVE_OFFSET:
-            return self._append(batches, appended, position, now_ms)
-        position = 0
-        for header in appended:
+        for header in placed:
             end = position + header.size_bytes
-            self._append(memoryview(batches)[position:end], [header], header.size_bytes, now_ms)
+            self._append(memoryview(batches)[position:end], [header], now_ms)
             position = end
-        return self._append_info(appended)
+        return self._append_info(placed)
 
-    def _append(
-        self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], size_bytes: int, now_ms: int
-    ) -> AppendInfo:
-        if size_bytes != len(batches) or size_bytes > MAX_SEGMENT_BYTES:
-            raise ValueError(f"{len(batches)} bytes with headers of {size_bytes}, at most {MAX_SEGMENT_BYTES}")
-        segment = self._segment_for(size_bytes, headers, now_ms)
+    def _append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
+        if len(batches) > MAX_SEGMENT_BYTES:
+            raise ValueError(f"{len(batches)} bytes, at most {MAX_SEGMENT_BYTES}")
+        segment = self._segment_for(len(batches), headers, now_ms)
         try:
             segment.append(batches, headers)
         except StorageError as error:
@@ -363,38 +314,13 @@ class UnifiedLog:
         end_offset, segments = self._log_end_offset, self._segments
         if not segments[0].base_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(offset, segments[0].base_offset, end_offset)
-        end_offset = min(end_offset, up_to_offset)
-        for number in range(bisect_right(segments, offset, key=_base_offset) - 1, len(segments)):
-            segment = segments[number]
-            if segment.base_offset >= end_offset or offset >= end_offset:
-                break
-            first = segment.locate(offset)
-            if first is None:
-                continue
-            if first.last_offset >= end_offset:
-                break
-            if number + 1 < len(segments):
-                is_whole = segments[number + 1].base_offset <= end_offset
-            else:
-                is_whole = self._log_end_offset == end_offset
-            limit = None if is_whole else segment.locate(end_offset)
-            end = segment.size_bytes if limit is None else limit.position
-            size = min(end - first.position, max(max_bytes, first.size_bytes))
-            return LogSlice(FileRegion(segment.file, first.position, size), Offset(first.base_offset))
-        return LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
+        return reading.read(segments, offset, max_bytes, up_to_offset=up_to_offset, log_end_offset=end_offset)
 
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
         """The header of each batch from the one that holds `from_offset` up to the present end. Raises StorageError."""
         self._check_online()
         end_offset, segments = self._log_end_offset, self._segments
-        for segment in segments[max(0, bisect_right(segments, from_offset, key=_base_offset) - 1) :]:
-            first = segment.locate(from_offset)
-            if first is None:
-                continue
-            for header in segment.headers(first.position):
-                if header.base_offset >= end_offset:
-                    return
-                yield header
+        return reading.headers(segments, from_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, Offset] | None:
         """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
@@ -402,38 +328,4 @@ class UnifiedLog:
         Raises StorageError, CorruptBatchError.
         """
         self._check_online()
-        for segment in self._segments:
-            if segment.max_timestamp < timestamp:
-                continue
-            place = segment.locate_timestamp(timestamp)
-            if place is not None:
-                return self._first_record(segment, place, timestamp)
-        return None
-
-    def _first_record(self, segment: Segment, place: BatchPlace, timestamp: int) -> tuple[int, Offset]:
-        """Within a batch that has such a record."""
-        batch = segment.file.read_at(place.size_bytes, place.position)
-        header = read_header(batch)
-        if header.size_bytes > HEADER_SIZE and not header.is_control:
-            for record in records_of_batch(batch, 0, header):
-                if record.timestamp_ms >= timestamp:
-                    return record.timestamp_ms, Offset(record.offset)
-        return place.max_timestamp, Offset(place.base_offset)
-
-
-def _placed(header: BatchHeader, base_offset: int, leader_epoch: int) -> BatchHeader:
-    return BatchHeader(
-        base_offset,
-        header.batch_length,
-        leader_epoch,
-        header.magic,
-        header.crc,
-        header.attributes,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )
+        return reading.first_record_since(self._segments, timestamp)

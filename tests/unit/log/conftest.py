@@ -8,7 +8,8 @@ from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.index import Index
 from pipeline.log.loader import load_log
-from pipeline.log.unified_log import AppendInfo, UnifiedLog
+from pipeline.log.placing import AppendInfo
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader, iterate_headers, read_header, set_base_offset, validate_for_append
 from pipeline.records.builder import BatchBuilder

@@ -1,0 +1,92 @@
+"""Reads in a row of segments: of the snapshot that the caller took, so no append or deletion is in the way."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from pipeline.log.segment import BatchPlace, Segment
+from pipeline.model import FileRegion, Offset
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
+from pipeline.records.record import records_of_batch
+
+_base_offset = attrgetter("base_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Bytes of one segment. They start with a whole batch, at `base_offset`, and may end within one."""
+
+    region: FileRegion
+    base_offset: Offset
+
+
+def read(
+    segments: Sequence[Segment], offset: Offset, max_bytes: int, *, up_to_offset: Offset, log_end_offset: Offset
+) -> LogSlice:
+    """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
+    `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
+
+    Raises StorageError.
+    """
+    end_offset = min(log_end_offset, up_to_offset)
+    for number in range(segment_number(segments, offset), len(segments)):
+        segment = segments[number]
+        if segment.base_offset >= end_offset or offset >= end_offset:
+            break
+        first = segment.locate(offset)
+        if first is None:
+            continue
+        if first.last_offset >= end_offset:
+            break
+        if number + 1 < len(segments):
+            is_whole = segments[number + 1].base_offset <= end_offset
+        else:
+            is_whole = log_end_offset == end_offset
+        limit = None if is_whole else segment.locate(end_offset)
+        end = segment.size_bytes if limit is None else limit.position
+        size = min(end - first.position, max(max_bytes, first.size_bytes))
+        return LogSlice(FileRegion(segment.file, first.position, size), Offset(first.base_offset))
+    return LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
+
+
+def segment_number(segments: Sequence[Segment], offset: int) -> int:
+    """The number of the segment in which `offset` is, if it is anywhere; 0 for one before all of them."""
+    return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+
+
+def headers(segments: Sequence[Segment], from_offset: Offset, end_offset: Offset) -> Iterator[BatchHeader]:
+    """The header of each batch from the one that holds `from_offset` up to `end_offset`. Raises StorageError."""
+    for segment in segments[segment_number(segments, from_offset) :]:
+        first = segment.locate(from_offset)
+        if first is None:
+            continue
+        for header in segment.headers(first.position):
+            if header.base_offset >= end_offset:
+                return
+            yield header
+
+
+def first_record_since(segments: Sequence[Segment], timestamp: int) -> tuple[int, Offset] | None:
+    """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
+
+    Raises StorageError, CorruptBatchError.
+    """
+    for segment in segments:
+        if segment.max_timestamp < timestamp:
+            continue
+        place = segment.locate_timestamp(timestamp)
+        if place is not None:
+            return _first_record(segment, place, timestamp)
+    return None
+
+
+def _first_record(segment: Segment, place: BatchPlace, timestamp: int) -> tuple[int, Offset]:
+    """Within a batch that has such a record."""
+    batch = segment.file.read_at(place.size_bytes, place.position)
+    header = read_header(batch)
+    if header.size_bytes > HEADER_SIZE and not header.is_control:
+        for record in records_of_batch(batch, 0, header):
+            if record.timestamp_ms >= timestamp:
+                return record.timestamp_ms, Offset(record.offset)
+    return place.max_timestamp, Offset(place.base_offset)

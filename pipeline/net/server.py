@@ -27,6 +27,7 @@ from pipeline.protocol.schema import Message
 log = structlog.get_logger()
 
 MAX_HELD_BYTES = 1024 * 1024
+MAX_MUTE_S = 3600.0
 ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -41,7 +42,20 @@ class Peer:
 Answer = Message | None
 """A response message, or None when the request gets no answer (Produce with acks=0)."""
 
-Handler = Callable[[Request[Message], Peer], Answer | Awaitable[Answer]]
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """An answer for a client that is over its quota: sent at once, then nothing of its connection is read for `mute_s`
+    seconds (KIP-219), and what it has sent already waits.
+    """
+
+    answer: Answer
+    mute_s: float
+
+
+Outcome = Answer | Throttled
+
+Handler = Callable[[Request[Message], Peer], Outcome | Awaitable[Outcome]]
 """Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""
 
 
@@ -148,22 +162,29 @@ class Server:
                     return
                 machine.bytes_received(received)
                 continue
-            answer = self.handle(request, peer)
-            if isinstance(answer, Awaitable):
+            outcome = self.handle(request, peer)
+            if isinstance(outcome, Awaitable):
                 if ready:
                     await transport.send(ready)
                     ready, ready_bytes = [], 0
                 idle.deadline = float("inf")
-                answer = await answer
+                outcome = await outcome
                 idle.deadline = trio.current_time() + self.config.max_idle_s
-            if answer is None:
-                continue
-            pieces = machine.encode_response(request, answer)
-            ready += pieces
-            ready_bytes += sum(map(len, pieces))
-            if ready_bytes > MAX_HELD_BYTES:
+            if isinstance(outcome, Throttled):
+                answer, mute_s = outcome.answer, min(outcome.mute_s, MAX_MUTE_S)
+            else:
+                answer, mute_s = outcome, 0.0
+            if answer is not None:
+                pieces = machine.encode_response(request, answer)
+                ready += pieces
+                ready_bytes += sum(map(len, pieces))
+            if ready_bytes > MAX_HELD_BYTES or (mute_s > 0 and ready):
                 await transport.send(ready)
                 ready, ready_bytes = [], 0
+            if mute_s > 0:
+                idle.deadline = float("inf")
+                await trio.sleep(mute_s)
+                idle.deadline = trio.current_time() + self.config.max_idle_s
 
 
 async def open_listeners(address: HostPort) -> list[trio.SocketListener]:

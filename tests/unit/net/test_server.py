@@ -7,7 +7,7 @@ import trio
 
 from pipeline.errors import NetworkError
 from pipeline.model import FileRegion, HostPort
-from pipeline.net.server import Peer
+from pipeline.net.server import Peer, Throttled
 from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.connection import ClientConnection, Request
 from pipeline.protocol.messages.api_versions import ApiVersionsResponse
@@ -101,6 +101,46 @@ async def test_what_is_ready_is_sent_before_a_slow_answer_and_others_are_not_hel
         assert (await first.receive()).cluster_id == "after"  # type: ignore[attr-defined]
         first.transport.close()
         second.transport.close()
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+async def test_a_throttled_client_is_answered_at_once_and_then_not_heard(serve: Any, is_awaited: bool) -> None:
+    heard: list[str] = []
+
+    async def later(outcome: Throttled) -> Throttled:
+        await trio.lowlevel.checkpoint()
+        return outcome
+
+    def handle(request: Request[Message], peer: Peer) -> Any:
+        answer = echo(request, peer)
+        assert answer.cluster_id is not None
+        heard.append(answer.cluster_id)
+        if answer.cluster_id != "much":
+            return answer
+        outcome = Throttled(answer, 0.2)
+        return later(outcome) if is_awaited else outcome
+
+    async with serve(handle, max_idle_s=0.1) as (address, server):
+        client = await open_client(address)
+        started = trio.current_time()
+        await client.send((metadata_of("much"), 4), (metadata_of("pipelined"), 4))
+        assert (await client.receive()).cluster_id == "much"  # type: ignore[attr-defined]
+        assert heard == ["much"]
+        assert (await client.receive()).cluster_id == "pipelined"  # type: ignore[attr-defined]
+        assert trio.current_time() - started >= 0.2
+        await client.send((metadata_of("much"), 4))
+        await client.receive()
+        assert server.statistics.open_connections == 1
+        client.transport.close()
+
+
+async def test_shutdown_does_not_wait_for_throttled_clients(serve: Any) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with serve(lambda request, peer: Throttled(echo(request, peer), 3600)) as (address, _):
+            client = await open_client(address)
+            await client.send((metadata_of("much"), 4))
+            await client.receive()
+            client.transport.close()
 
 
 async def test_file_regions_are_sent_from_the_file(serve: Any) -> None:

@@ -12,7 +12,20 @@ from pipeline.broker.producer_ids import ProducerIds
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.model import NO_LEADER_EPOCH, Clock, LeaderEpoch, TopicPartition
+from pipeline.protocol.api import ApiKey
 from pipeline.protocol.errors import ErrorCode, KafkaError
+
+ANONYMOUS = "ANONYMOUS"
+"""The principal of whoever has not been authenticated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sent a request. `host` is the address it came from."""
+
+    client_id: str | None
+    host: str
+    principal: str = ANONYMOUS
 
 
 @dataclass(slots=True)
@@ -31,6 +44,7 @@ class BrokerContext:
     those that its disk did not let it open.
     """
 
+    apis: Mapping[int, ApiKey]
     config: BrokerConfig
     view: ClusterView
     partitions: Mapping[TopicPartition, Partition]

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.handlers import (
     api_versions,
     create_partitions,
@@ -24,8 +24,8 @@ from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
 from pipeline.protocol.schema import Message
 
-ApiHandler = Callable[[BrokerContext, Any, int], Answer | Awaitable[Answer]]
-"""Given the request's body and version; answers at once or returns a coroutine that will."""
+ApiHandler = Callable[[BrokerContext, Any, int, Caller], Answer | Awaitable[Answer]]
+"""Given the request's body, its version and who sent it; answers at once or returns a coroutine that will."""
 
 HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
     {
@@ -40,6 +40,9 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
         ApiKey.CREATE_PARTITIONS: create_partitions.handle,
     }
 )
+
+SERVED: Mapping[int, ApiKey] = MappingProxyType({key.value: key for key in HANDLERS})
+"""The api keys that have a handler."""
 
 
 @dataclass(slots=True)
@@ -60,12 +63,13 @@ class Dispatcher:
         default_factory=lambda: {key: ApiStatistics() for key in HANDLERS}
     )
 
-    def handle(self, request: Request[Message], _peer: Peer) -> Answer | Awaitable[Answer]:
+    def handle(self, request: Request[Message], peer: Peer) -> Answer | Awaitable[Answer]:
         """Answer, at once or later."""
         statistics = self.statistics[request.api_key]
         started = trio.current_time()
+        caller = Caller(client_id=request.client_id, host=peer.address.host)
         try:
-            answer = HANDLERS[request.api_key](self.broker, request.body, request.api_version)
+            answer = HANDLERS[request.api_key](self.broker, request.body, request.api_version, caller)
         except BaseException:
             statistics.failed += 1
             raise

@@ -19,18 +19,6 @@ from pipeline.protocol.api import ApiKey
 TOPIC = ("topic",)
 PARTITION = ("topic", "partition")
 
-_REQUEST_NAMES = {
-    ApiKey.PRODUCE: "Produce",
-    ApiKey.FETCH: "Fetch",
-    ApiKey.LIST_OFFSETS: "ListOffsets",
-    ApiKey.METADATA: "Metadata",
-    ApiKey.API_VERSIONS: "ApiVersions",
-    ApiKey.CREATE_TOPICS: "CreateTopics",
-    ApiKey.DELETE_TOPICS: "DeleteTopics",
-    ApiKey.INIT_PRODUCER_ID: "InitProducerId",
-    ApiKey.CREATE_PARTITIONS: "CreatePartitions",
-}
-
 
 class BrokerCollector(Collector):
     """Reads the broker's counts."""
@@ -102,7 +90,7 @@ class BrokerCollector(Collector):
         errors = CounterMetricFamily(f"{prefix}_errors", "Requests that ended the connection.", labels=("request",))
         times = SummaryMetricFamily(f"{prefix}_totaltimeseconds", "From request to answer.", labels=("request",))
         for key, statistics in self._apis.items():
-            label = (_REQUEST_NAMES[key],)
+            label = (key.request.__name__.removesuffix("Request"),)
             requests.add_metric(label, statistics.answered)
             errors.add_metric(label, statistics.failed)
             times.add_metric(label, statistics.answered, statistics.total_s)

@@ -19,7 +19,7 @@ from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
-from pipeline.broker.dispatch import Dispatcher
+from pipeline.broker.dispatch import SERVED, Dispatcher
 from pipeline.broker.metrics import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
@@ -35,7 +35,6 @@ from pipeline.model import BrokerEndpoint, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.server import Server, ServerConfig, bound_port, open_listeners
-from pipeline.protocol.api import API
 
 CLOSE_TIMEOUT_S = 8.0
 MAX_PROBLEMS_TOLD = 3
@@ -83,6 +82,7 @@ async def run_broker(
         async with _open_directory(config, files or DiskFiles(), cluster_id, random, clock) as directory:
             replicas = Replicas(directory, observer, clock)
             broker = BrokerContext(
+                apis=SERVED,
                 config=config,
                 view=ClusterView(cluster_id),
                 partitions=replicas.partitions,
@@ -119,7 +119,7 @@ async def _serve(
         max_idle_s=config.connections_max_idle_ms / 1000,
     )
     dispatcher = Dispatcher(broker)
-    server = Server(dispatcher.handle, API, limits)
+    server = Server(dispatcher.handle, broker.apis, limits)
     application = http_application(operations_routes(metrics, lambda: _health(replicas)))
     collector = BrokerCollector(broker, dispatcher.statistics, server.statistics)
     metrics.register(collector)

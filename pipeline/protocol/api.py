@@ -1,19 +1,48 @@
-"""The table of api keys: which messages, and which versions our broker serves. A further key is a file and a line."""
+"""The table of api keys: their messages, in the versions that our broker serves. A further key is a file and a line."""
 
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
+from pipeline.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from pipeline.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from pipeline.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from pipeline.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from pipeline.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from pipeline.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from pipeline.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from pipeline.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from pipeline.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from pipeline.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from pipeline.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse
+from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from pipeline.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from pipeline.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from pipeline.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from pipeline.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from pipeline.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from pipeline.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from pipeline.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from pipeline.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from pipeline.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from pipeline.protocol.messages.produce import ProduceRequest, ProduceResponse
+from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from pipeline.protocol.schema import Message
 
 
@@ -36,11 +65,34 @@ class ApiKey(IntEnum):
     FETCH = FetchRequest, FetchResponse
     LIST_OFFSETS = ListOffsetsRequest, ListOffsetsResponse
     METADATA = MetadataRequest, MetadataResponse
+    OFFSET_COMMIT = OffsetCommitRequest, OffsetCommitResponse
+    OFFSET_FETCH = OffsetFetchRequest, OffsetFetchResponse
+    FIND_COORDINATOR = FindCoordinatorRequest, FindCoordinatorResponse
+    JOIN_GROUP = JoinGroupRequest, JoinGroupResponse
+    HEARTBEAT = HeartbeatRequest, HeartbeatResponse
+    LEAVE_GROUP = LeaveGroupRequest, LeaveGroupResponse
+    SYNC_GROUP = SyncGroupRequest, SyncGroupResponse
+    DESCRIBE_GROUPS = DescribeGroupsRequest, DescribeGroupsResponse
+    LIST_GROUPS = ListGroupsRequest, ListGroupsResponse
     API_VERSIONS = ApiVersionsRequest, ApiVersionsResponse
     CREATE_TOPICS = CreateTopicsRequest, CreateTopicsResponse
     DELETE_TOPICS = DeleteTopicsRequest, DeleteTopicsResponse
+    DELETE_RECORDS = DeleteRecordsRequest, DeleteRecordsResponse
     INIT_PRODUCER_ID = InitProducerIdRequest, InitProducerIdResponse
+    OFFSET_FOR_LEADER_EPOCH = OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+    DESCRIBE_CONFIGS = DescribeConfigsRequest, DescribeConfigsResponse
+    ALTER_CONFIGS = AlterConfigsRequest, AlterConfigsResponse
+    DESCRIBE_LOG_DIRS = DescribeLogDirsRequest, DescribeLogDirsResponse
     CREATE_PARTITIONS = CreatePartitionsRequest, CreatePartitionsResponse
+    DELETE_GROUPS = DeleteGroupsRequest, DeleteGroupsResponse
+    ELECT_LEADERS = ElectLeadersRequest, ElectLeadersResponse
+    INCREMENTAL_ALTER_CONFIGS = IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+    OFFSET_DELETE = OffsetDeleteRequest, OffsetDeleteResponse
+    DESCRIBE_CLIENT_QUOTAS = DescribeClientQuotasRequest, DescribeClientQuotasResponse
+    ALTER_CLIENT_QUOTAS = AlterClientQuotasRequest, AlterClientQuotasResponse
+    DESCRIBE_CLUSTER = DescribeClusterRequest, DescribeClusterResponse
+    DESCRIBE_PRODUCERS = DescribeProducersRequest, DescribeProducersResponse
+    DESCRIBE_TOPIC_PARTITIONS = DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
     @property
     def key(self) -> int:

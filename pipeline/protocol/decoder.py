@@ -45,7 +45,7 @@ def _least_bytes_of_field(field: FieldDeclaration, version: int, flexible: bool)
     if field.is_array:
         return 1 if flexible else 4
     if field.struct is not None:
-        return least_bytes(field.struct, version, flexible)
+        return 1 if field.nullable_in(version) else least_bytes(field.struct, version, flexible)
     return field.kind.size_bytes or (1 if flexible else 2 if field.kind is Kind.STRING else 4)
 
 
@@ -108,9 +108,7 @@ class _Decoder(Source):
 
     def _scalar(self, field: FieldDeclaration) -> str:
         if field.struct is not None:
-            if field.is_nullable:
-                raise TypeError(f"{field.name}: a struct cannot be null")
-            return self._struct(field.struct)
+            return self._nullable_struct(field) if field.nullable_in(self.version) else self._struct(field.struct)
         if field.kind is Kind.UUID:
             target = self.name("uuid")
             self._fixed(field.kind.format, target)
@@ -120,6 +118,20 @@ class _Decoder(Source):
             self._fixed(field.kind.format, target)
             return target
         return self._sized(field)
+
+    def _nullable_struct(self, field: FieldDeclaration) -> str:
+        """A byte says whether the struct is there: 1, or -1 for null (KIP-893)."""
+        assert field.struct is not None
+        present, value = self.name("present"), self.name("value")
+        self._fixed("b", present)
+        self._flush()
+        with self.block(f"if {present} < 0:"):
+            self.line(f"{value} = None")
+        with self.block("else:"):
+            item = self._struct(field.struct)
+            self._flush()
+            self.line(f"{value} = {item}")
+        return value
 
     def _length(self, legacy_format: str, *, often_long: bool = False) -> str:
         """Reads a length, compact ones being one more. Returns its local; below `self._empty` stands for null."""

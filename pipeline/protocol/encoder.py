@@ -101,7 +101,10 @@ class _Encoder(Source):
         if field.struct is not None:
             item = self.name("item")
             self.line(f"{item} = {source}")
-            self._struct(field.struct, item)
+            if field.nullable_in(self.version):
+                self._nullable_struct(field.struct, item)
+            else:
+                self._struct(field.struct, item)
         elif field.kind is Kind.BOOL:
             flag = self.name("flag")
             self.line(f"{flag} = {source}")
@@ -116,6 +119,16 @@ class _Encoder(Source):
             self._records(field, source)
         else:
             self._text_or_bytes(field, source)
+
+    def _nullable_struct(self, struct: type, item: str) -> None:
+        """A byte says whether the struct is there: 1, or -1 for null (KIP-893)."""
+        self._flush()
+        with self.block(f"if {item} is None:"):
+            self.line(f"{self._append}(b'\\xff')")
+        with self.block("else:"):
+            self.line(f"{self._append}(b'\\1')")
+            self._struct(struct, item)
+            self._flush()
 
     def _length(self, length: str, legacy_format: str, *, often_long: bool = False) -> None:
         """Ends the pending run with a length held by a local: as it is, or plus one as a varint if flexible."""

@@ -1,14 +1,17 @@
 """Bytes off a socket to frames: a big-endian int32 length, then that many bytes.
 
 Theory: the caller asks for a buffer, receives into it, says how much came, and takes frames until there are none.
-Small frames are taken off one shared buffer; a frame that does not fit in there gets a buffer of its own, and is
-received into it without being copied.
+Small frames are taken off one receive buffer, which many connections may share; a frame that does not fit in there
+gets a buffer of its own, and is received into it without being copied.
 
 Invariants
-  A. The shared buffer holds at most one frame that is incomplete, and it fits.
-  B. A frame handed out with `shared` true is valid until the next `get_buffer`; one with `shared` false for ever.
-  C. Memory follows bytes received, not the length that the peer claims: the buffer of a large frame starts with
-     1 MiB at most and doubles as it fills.
+  A. The receive buffer holds at most one frame that is incomplete, and it fits. Before anybody else uses the buffer,
+     `park` takes out what is still needed: a connection that has nothing under way holds no memory.
+  B. A frame handed out with `shared` true is valid until the next `get_buffer` of any machine that shares the buffer;
+     one with `shared` false for ever.
+  C. Memory follows bytes received, not the length that the peer claims: the buffer of a large frame starts with 16
+     times what came, at least 16 KiB and at most 1 MiB, and doubles when it is full. `growth` says beforehand by how
+     much the next `get_buffer` lets it grow, so that a caller can wait until there is room for it.
 """
 
 import struct
@@ -19,70 +22,127 @@ SHARED_BYTES = 64 * 1024
 LARGE_FRAME_BYTES = 16 * 1024
 """An incomplete frame above this moves to a buffer of its own."""
 FIRST_BYTES = 1024 * 1024
+FIRST_FACTOR = 16
 
 _LENGTH = struct.Struct(">i")
+
+
+def receive_buffer() -> memoryview:
+    """A buffer to receive into, for any number of machines that never wait between receiving and `park`."""
+    return memoryview(bytearray(SHARED_BYTES))
 
 
 class FrameBuffer:
     """Splits what a peer sends into frames of at most `max_frame_bytes`."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_large",
+        "_large_filled",
+        "_large_size",
+        "_max_frame_bytes",
+        "_shared",
+        "_start",
+        "_target",
+        "received_bytes",
+    )
+
+    def __init__(self, max_frame_bytes: int, shared: memoryview | None = None) -> None:
         self._max_frame_bytes = max_frame_bytes
-        self._shared = memoryview(bytearray(SHARED_BYTES))
+        self._shared = receive_buffer() if shared is None else shared
+        self._buffer = self._shared
         self._start = 0
         self._end = 0
-        self._own: bytearray | None = None
-        self._own_size = 0
-        self._own_filled = 0
+        self._large: bytearray | None = None
+        self._large_size = 0
+        self._large_filled = 0
+        self._target: memoryview | None = None
+        self.received_bytes = 0
+
+    @property
+    def growth(self) -> int:
+        """Bytes that the next `get_buffer` takes for a large frame; 0 if it needs none."""
+        if not self._large_size:
+            return 0
+        if self._large is None:
+            arrived = self._end - self._start
+            return min(self._large_size, FIRST_BYTES, FIRST_FACTOR * max(arrived, LARGE_FRAME_BYTES // FIRST_FACTOR))
+        if self._large_filled < len(self._large):
+            return 0
+        return min(self._large_size - len(self._large), len(self._large))
 
     def get_buffer(self) -> memoryview:
         """Where to receive into. Never empty as long as all complete frames were taken."""
-        if self._own is not None:
-            if self._own_filled == len(self._own):
-                self._grow(self._own)
-            return memoryview(self._own)[self._own_filled :]
+        if self._large_size:
+            self._target = memoryview(self._grown())[self._large_filled :]
+            return self._target
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._start > SHARED_BYTES - LARGE_FRAME_BYTES - _LENGTH.size:
-            waiting = bytes(self._shared[self._start : self._end])
-            self._shared[: len(waiting)] = waiting
-            self._start, self._end = 0, len(waiting)
-        return self._shared[self._end :]
+            self._buffer = self._shared
+        elif self._buffer is not self._shared or self._start > SHARED_BYTES - LARGE_FRAME_BYTES - _LENGTH.size:
+            self._move(self._shared)
+        return self._buffer[self._end :]
 
     def bytes_received(self, count: int) -> None:
         """So many bytes were received into the buffer that `get_buffer` gave last."""
-        if self._own is not None:
-            self._own_filled += count
+        self.received_bytes += count
+        if self._large_size:
+            self._large_filled += count
         else:
             self._end += count
 
     def next_frame(self) -> tuple[memoryview, bool] | None:
         """The next complete frame, without its length, and whether it is shared (B). ProtocolError if oversized."""
-        if self._own is not None:
-            if self._own_filled < self._own_size:
+        if self._large_size:
+            if self._large is None or self._large_filled < self._large_size:
                 return None
-            frame = memoryview(self._own)
-            self._own = None
+            frame = memoryview(self._large)
+            self._large, self._large_size, self._target = None, 0, None
             return frame, False
         available = self._end - self._start - _LENGTH.size
         if available < 0:
             return None
-        (size,) = _LENGTH.unpack_from(self._shared, self._start)
+        (size,) = _LENGTH.unpack_from(self._buffer, self._start)
         if not 0 <= size <= self._max_frame_bytes:
             raise ProtocolError(f"a frame of {size} bytes, where at most {self._max_frame_bytes} are taken")
         first = self._start + _LENGTH.size
         if size <= available:
             self._start = first + size
-            return self._shared[first : first + size], True
+            return self._buffer[first : first + size], True
         if size > LARGE_FRAME_BYTES:
-            self._own = bytearray(min(size, FIRST_BYTES))
-            self._own_size = size
-            self._own_filled = available
-            self._own[:available] = self._shared[first : self._end]
-            self._start = self._end = 0
+            self._large_size = size
+            self._start = first
         return None
 
-    def _grow(self, filled: bytearray) -> None:
-        grown = bytearray(min(self._own_size, 2 * len(filled)))
-        grown[: len(filled)] = filled
-        self._own = grown
+    def park(self) -> None:
+        """Leave the receive buffer to others: what it holds of further frames goes to memory of our own."""
+        if self._buffer is self._shared and self._start != self._end:
+            self._move(memoryview(bytearray(self._end - self._start)))
+        elif self._start == self._end:
+            self._buffer = self._shared
+            self._start = self._end = 0
+
+    @property
+    def parked_bytes(self) -> int:
+        """Memory of our own that holds what came of small frames."""
+        return 0 if self._buffer is self._shared else len(self._buffer)
+
+    def _move(self, target: memoryview) -> None:
+        waiting = bytes(self._buffer[self._start : self._end])
+        target[: len(waiting)] = waiting
+        self._buffer, self._start, self._end = target, 0, len(waiting)
+
+    def _grown(self) -> bytearray:
+        """The large frame's buffer, with room."""
+        growth = self.growth
+        if self._large is None:
+            self._large = bytearray(growth)
+            self._large_filled = self._end - self._start
+            self._large[: self._large_filled] = self._buffer[self._start : self._end]
+            self._buffer, self._start, self._end = self._shared, 0, 0
+        elif growth:
+            if self._target is not None:
+                self._target.release()
+            self._large += bytes(growth)
+        return self._large

@@ -3,8 +3,7 @@
 Tells as a feature (KIP-584) that Produce can keep the offsets of a source, for the mirror.
 """
 
-from pipeline.broker.context import BrokerContext
-from pipeline.protocol.api import API
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -14,12 +13,12 @@ from pipeline.protocol.messages.api_versions import (
 from pipeline.protocol.messages.produce import KEEP_OFFSETS_FEATURE
 
 
-def handle(_broker: BrokerContext, _request: ApiVersionsRequest, _version: int) -> ApiVersionsResponse:
+def handle(broker: BrokerContext, _request: ApiVersionsRequest, _version: int, _caller: Caller) -> ApiVersionsResponse:
     """Answers at once."""
     return ApiVersionsResponse(
         api_keys=tuple(
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-            for api in API.values()
+            for api in broker.apis.values()
         ),
         supported_features=(SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=1),),
     )

@@ -5,7 +5,7 @@ Carried out by whichever broker is asked, through ZooKeeper. Answered when the n
 
 from collections.abc import Awaitable
 
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.topic_changes import grow_topic
 from pipeline.errors import PipelineError
@@ -20,7 +20,7 @@ from pipeline.protocol.messages.create_partitions import (
 
 
 def handle(
-    broker: BrokerContext, request: CreatePartitionsRequest, _version: int
+    broker: BrokerContext, request: CreatePartitionsRequest, _version: int, _caller: Caller
 ) -> Awaitable[CreatePartitionsResponse]:
     """Answers when the partitions are there, or the request's timeout has passed."""
     return _handle(broker, request)

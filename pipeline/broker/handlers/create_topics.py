@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable
 
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.topic_changes import create_topic, plan
 from pipeline.broker.topic_plan import Assignment, TopicRequest
@@ -27,7 +27,9 @@ from pipeline.protocol.schema import ZERO_UUID
 TOPIC_CONFIG_SOURCE = 1
 
 
-def handle(broker: BrokerContext, request: CreateTopicsRequest, _version: int) -> Awaitable[CreateTopicsResponse]:
+def handle(
+    broker: BrokerContext, request: CreateTopicsRequest, _version: int, _caller: Caller
+) -> Awaitable[CreateTopicsResponse]:
     """Answers when the topics are there, or the request's timeout has passed."""
     return _handle(broker, request)
 

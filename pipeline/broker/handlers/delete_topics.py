@@ -7,7 +7,7 @@ topic, names them as strays when it returns, and removes them once a topic of th
 from collections.abc import Awaitable
 
 from pipeline.broker.cluster_view import TopicView
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.topic_changes import delete_topic
 from pipeline.errors import PipelineError
@@ -23,7 +23,9 @@ from pipeline.protocol.schema import ZERO_UUID
 FIRST_VERSION_OF_TOPIC_IDS = 6
 
 
-def handle(broker: BrokerContext, request: DeleteTopicsRequest, version: int) -> Awaitable[DeleteTopicsResponse]:
+def handle(
+    broker: BrokerContext, request: DeleteTopicsRequest, version: int, _caller: Caller
+) -> Awaitable[DeleteTopicsResponse]:
     """Answers when the topics are gone, or the request's timeout has passed."""
     if version < FIRST_VERSION_OF_TOPIC_IDS:
         wanted = [DeleteTopicState(name=name) for name in request.topic_names]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import FetchWaiter, Partition
 from pipeline.errors import PipelineError
@@ -45,7 +45,9 @@ class _Reading:
     """Those without failure, for a waiter to stand at."""
 
 
-def handle(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse | Awaitable[FetchResponse]:
+def handle(
+    broker: BrokerContext, request: FetchRequest, version: int, _caller: Caller
+) -> FetchResponse | Awaitable[FetchResponse]:
     """Answers at once if there is enough, or something went wrong."""
     if request.session_id != 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import trio
 
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.errors import CoordinationError
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -17,7 +17,7 @@ FIRST_EPOCH = 0
 
 
 def handle(
-    broker: BrokerContext, request: InitProducerIdRequest, _version: int
+    broker: BrokerContext, request: InitProducerIdRequest, _version: int, _caller: Caller
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """Answers at once, unless a new block of ids is needed."""
     if request.transactional_id is not None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 import trio
 
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
 from pipeline.errors import PipelineError
@@ -31,7 +31,7 @@ UNKNOWN = -1
 
 
 def handle(
-    broker: BrokerContext, request: ListOffsetsRequest, _version: int
+    broker: BrokerContext, request: ListOffsetsRequest, _version: int, _caller: Caller
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """Answers at once if only ends are asked for."""
     answers: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}

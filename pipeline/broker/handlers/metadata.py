@@ -8,7 +8,7 @@ Every broker can carry out admin requests, so each names itself as the controlle
 from collections.abc import Awaitable, Collection, Sequence
 
 from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.topic_changes import create_topic
 from pipeline.broker.topic_plan import TopicRequest, check_topic_name
 from pipeline.errors import CoordinationError
@@ -28,7 +28,7 @@ AUTO_CREATE_TIMEOUT_S = 5.0
 
 
 def handle(
-    broker: BrokerContext, request: MetadataRequest, version: int
+    broker: BrokerContext, request: MetadataRequest, version: int, _caller: Caller
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Answers at once, unless topics are to be made first."""
     if request.topics is None or (version == 0 and not request.topics):

@@ -11,7 +11,7 @@ settings say so. acks=0 gets no answer; a refusal then closes the connection, wh
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
 from pipeline.errors import LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
@@ -46,7 +46,7 @@ _Outcomes = Sequence[tuple[TopicProduceData, Sequence[_Outcome]]]
 
 
 def handle(
-    broker: BrokerContext, request: ProduceRequest, version: int
+    broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """Answers at once, unless the disk is to be waited for."""
     refusal = _refuse_request(request, version)

@@ -1,0 +1,69 @@
+"""DescribeClientQuotas (48), versions 0 to 1: quotas of users and client ids (KIP-546).
+
+Version 1 is flexible.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pipeline.protocol.schema import Bool, Float64, Int8, Int16, Int32, Message, String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentData:
+    """One part of a filter: an entity type and how its name has to match."""
+
+    entity_type: String = ""
+    match_type: Int8 = 0
+    match: String | None = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasRequest(Message):
+    """Whose quotas."""
+
+    API_KEY: ClassVar[int] = 48
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
+    FLEXIBLE_SINCE: ClassVar[int] = 1
+
+    components: Sequence[ComponentData] = ()
+    strict: Bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityData:
+    """A user, client id or ip; null stands for the default."""
+
+    entity_type: String = ""
+    entity_name: String | None = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueData:
+    """One quota."""
+
+    key: String = ""
+    value: Float64 = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryData:
+    """An entity and its quotas."""
+
+    entity: Sequence[EntityData] = ()
+    values: Sequence[ValueData] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponse(Message):
+    """The quotas that match."""
+
+    API_KEY: ClassVar[int] = 48
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
+    FLEXIBLE_SINCE: ClassVar[int] = 1
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    entries: Sequence[EntryData] | None = ()

@@ -1,0 +1,61 @@
+"""ElectLeaders (43), versions 0 to 2: elections of partition leaders by hand (KIP-183).
+
+Version 1 can ask for unclean elections (KIP-460), 2 is flexible.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pipeline.protocol.schema import Int8, Int16, Int32, Message, String, Wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPartitions:
+    """A topic's partitions."""
+
+    topic: String = ""
+    partitions: Sequence[Int32] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersRequest(Message):
+    """Which elections; null stands for all partitions."""
+
+    API_KEY: ClassVar[int] = 43
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
+    FLEXIBLE_SINCE: ClassVar[int] = 2
+
+    election_type: Annotated[Int8, Wire(since=1)] = 0
+    topic_partitions: Sequence[TopicPartitions] | None = ()
+    timeout_ms: Int32 = 60000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """What became of one partition."""
+
+    partition_id: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaElectionResult:
+    """A topic's partitions."""
+
+    topic: String = ""
+    partition_result: Sequence[PartitionResult] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersResponse(Message):
+    """What became of them."""
+
+    API_KEY: ClassVar[int] = 43
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 2)
+    FLEXIBLE_SINCE: ClassVar[int] = 2
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Wire(since=1, ignorable=True)] = 0
+    replica_election_results: Sequence[ReplicaElectionResult] = ()

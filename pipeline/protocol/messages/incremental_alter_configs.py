@@ -1,0 +1,62 @@
+"""IncrementalAlterConfigs (44), versions 0 to 1: single settings of topics and brokers (KIP-339).
+
+Version 1 is flexible.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Message, String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterableConfig:
+    """One setting."""
+
+    name: String = ""
+    config_operation: Int8 = 0
+    value: String | None = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsResource:
+    """A topic or broker."""
+
+    resource_type: Int8 = 0
+    resource_name: String = ""
+    configs: Sequence[AlterableConfig] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsRequest(Message):
+    """Settings to change."""
+
+    API_KEY: ClassVar[int] = 44
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
+    FLEXIBLE_SINCE: ClassVar[int] = 1
+
+    resources: Sequence[AlterConfigsResource] = ()
+    validate_only: Bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsResourceResponse:
+    """What became of one of them."""
+
+    error_code: Int16 = 0
+    error_message: String | None = None
+    resource_type: Int8 = 0
+    resource_name: String = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsResponse(Message):
+    """What became of them."""
+
+    API_KEY: ClassVar[int] = 44
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
+    FLEXIBLE_SINCE: ClassVar[int] = 1
+
+    throttle_time_ms: Int32 = 0
+    responses: Sequence[AlterConfigsResourceResponse] = ()

@@ -9,9 +9,9 @@ Invariants
      `park` takes out what is still needed: a connection that has nothing under way holds no memory.
   B. A frame handed out with `shared` true is valid until the next `get_buffer` of any machine that shares the buffer;
      one with `shared` false for ever.
-  C. Memory follows bytes received, not the length that the peer claims: the buffer of a large frame starts with 16
-     times what came, at least 16 KiB and at most 1 MiB, and doubles when it is full. `growth` says beforehand by how
-     much the next `get_buffer` lets it grow, so that a caller can wait until there is room for it.
+  C. Memory follows bytes received, not the length that the peer claims: a large frame has a buffer of its own from
+     4 KiB on, which starts with 16 times what came, at most 1 MiB, and doubles when it is full. `growth` says
+     beforehand by how much the next `get_buffer` lets it grow, so that a caller can wait until there is room for it.
 """
 
 import struct
@@ -19,12 +19,14 @@ import struct
 from pipeline.errors import ProtocolError
 
 SHARED_BYTES = 64 * 1024
-LARGE_FRAME_BYTES = 16 * 1024
-"""An incomplete frame above this moves to a buffer of its own."""
 FIRST_BYTES = 1024 * 1024
 FIRST_FACTOR = 16
+LEAST_ARRIVED_BYTES = 4 * 1024
+"""What must have come of a large frame before it gets a buffer of its own."""
 
 _LENGTH = struct.Struct(">i")
+LARGEST_SHARED_BYTES = SHARED_BYTES - _LENGTH.size
+"""A frame above this is large: it does not fit into the receive buffer."""
 
 
 def receive_buffer() -> memoryview:
@@ -66,8 +68,7 @@ class FrameBuffer:
         if not self._large_size:
             return 0
         if self._large is None:
-            arrived = self._end - self._start
-            return min(self._large_size, FIRST_BYTES, FIRST_FACTOR * max(arrived, LARGE_FRAME_BYTES // FIRST_FACTOR))
+            return min(self._large_size, FIRST_BYTES, FIRST_FACTOR * (self._end - self._start))
         if self._large_filled < len(self._large):
             return 0
         return min(self._large_size - len(self._large), len(self._large))
@@ -80,7 +81,7 @@ class FrameBuffer:
         if self._start == self._end:
             self._start = self._end = 0
             self._buffer = self._shared
-        elif self._buffer is not self._shared or self._start > SHARED_BYTES - LARGE_FRAME_BYTES - _LENGTH.size:
+        elif self._start or self._buffer is not self._shared:
             self._move(self._shared)
         return self._buffer[self._end :]
 
@@ -110,7 +111,7 @@ class FrameBuffer:
         if size <= available:
             self._start = first + size
             return self._buffer[first : first + size], True
-        if size > LARGE_FRAME_BYTES:
+        if size > LARGEST_SHARED_BYTES and available >= LEAST_ARRIVED_BYTES:
             self._large_size = size
             self._start = first
         return None

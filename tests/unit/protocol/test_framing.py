@@ -1,3 +1,4 @@
+import random
 import struct
 
 import pytest
@@ -5,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ProtocolError
-from pipeline.protocol.framing import FIRST_BYTES, LARGE_FRAME_BYTES, SHARED_BYTES, FrameBuffer
+from pipeline.protocol.framing import (
+    FIRST_BYTES,
+    FIRST_FACTOR,
+    LARGEST_SHARED_BYTES,
+    LEAST_ARRIVED_BYTES,
+    SHARED_BYTES,
+    FrameBuffer,
+    receive_buffer,
+)
 
 MAX = 8 * 1024 * 1024
 
@@ -31,12 +40,27 @@ def feed(buffer: FrameBuffer, data: bytes, steps: list[int]) -> list[bytes]:
     return frames
 
 
+def feed_some(buffer: FrameBuffer, data: bytes) -> list[bytes]:
+    """As much of the data as the buffer takes at once, then room for others; the rest follows."""
+    frames = []
+    while data:
+        target = buffer.get_buffer()
+        count = min(len(target), len(data))
+        target[:count] = data[:count]
+        buffer.bytes_received(count)
+        data = data[count:]
+        while (taken := buffer.next_frame()) is not None:
+            frames.append(bytes(taken[0]))
+    buffer.park()
+    return frames
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(
         st.one_of(
             st.integers(0, 300),
-            st.sampled_from([LARGE_FRAME_BYTES - 1, LARGE_FRAME_BYTES, LARGE_FRAME_BYTES + 1, SHARED_BYTES, 100_000]),
+            st.sampled_from([20_000, LARGEST_SHARED_BYTES, LARGEST_SHARED_BYTES + 1, SHARED_BYTES, 100_000]),
         ),
         max_size=12,
     ),
@@ -50,7 +74,7 @@ def test_frames_come_out_as_they_went_in(sizes: list[int], steps: list[int]) -> 
 
 
 def test_one_byte_at_a_time() -> None:
-    payloads = [b"", b"a", b"x" * 300, b"y" * (LARGE_FRAME_BYTES + 7), b"z"]
+    payloads = [b"", b"a", b"x" * 300, b"y" * (LARGEST_SHARED_BYTES + 7), b"z"]
     assert feed(FrameBuffer(MAX), b"".join(map(frame, payloads)), [1]) == payloads
 
 
@@ -72,6 +96,49 @@ def test_a_large_frame_keeps_its_buffer() -> None:
     assert bytes(view) == b"a" * 100_000
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 300, 5000, 16_000, 100_000]), min_size=1, max_size=8),
+    steps=st.lists(st.sampled_from([1, 3, 7, 500, 20_000, 70_000]), min_size=3, max_size=6).filter(
+        lambda steps: max(steps) >= 500
+    ),
+    order=st.randoms(use_true_random=False),
+)
+def test_many_connections_share_a_receive_buffer(sizes: list[int], steps: list[int], order: random.Random) -> None:
+    """In turn, each in its own steps, parked in between."""
+    shared = receive_buffer()
+    payloads = [[bytes([number, index]) * (size // 2) for index, size in enumerate(sizes)] for number in range(3)]
+    rests = [b"".join(map(frame, of_one)) for of_one in payloads]
+    buffers = [FrameBuffer(MAX, shared) for _ in payloads]
+    received: list[list[bytes]] = [[] for _ in payloads]
+    while any(rests):
+        number = order.choice([number for number, rest in enumerate(rests) if rest])
+        step = order.choice(steps)
+        received[number] += feed_some(buffers[number], rests[number][:step])
+        rests[number] = rests[number][step:]
+    assert received == payloads
+    assert [buffer.parked_bytes for buffer in buffers] == [0, 0, 0]
+
+
+def test_a_pipelined_frame_survives_a_pause() -> None:
+    shared = receive_buffer()
+    buffer, other = FrameBuffer(MAX, shared), FrameBuffer(MAX, shared)
+    data = frame(b"first") + frame(b"second") + frame(b"third")
+    buffer.get_buffer()[: len(data)] = data
+    buffer.bytes_received(len(data))
+    taken = buffer.next_frame()
+    assert taken is not None and bytes(taken[0]) == b"first"
+    buffer.park()
+    assert buffer.parked_bytes == len(frame(b"second") + frame(b"third"))
+    other.get_buffer()[:100] = b"x" * 100
+    for expected in (b"second", b"third"):
+        taken = buffer.next_frame()
+        assert taken is not None and bytes(taken[0]) == expected
+    assert buffer.next_frame() is None
+    buffer.park()
+    assert buffer.parked_bytes == 0
+
+
 def test_memory_follows_what_came_not_what_was_claimed() -> None:
     buffer = FrameBuffer(2**31 - 1)
     target = buffer.get_buffer()
@@ -80,11 +147,15 @@ def test_memory_follows_what_came_not_what_was_claimed() -> None:
     assert buffer.next_frame() is None
     received = 0
     while received < 5 * FIRST_BYTES:
-        target = buffer.get_buffer()
-        assert len(target) <= max(FIRST_BYTES, received)
-        buffer.bytes_received(len(target))
-        received += len(target)
+        growth = buffer.growth
+        assert growth <= FIRST_FACTOR * received if received < FIRST_BYTES else growth <= received
+        assert growth == 0 or received >= LEAST_ARRIVED_BYTES
+        count = min(len(buffer.get_buffer()), 1000)
+        buffer.bytes_received(count)
+        received += count
         assert buffer.next_frame() is None
+        buffer.park()
+        assert buffer.parked_bytes <= LEAST_ARRIVED_BYTES + 1000
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), MAX + 1, 2**31 - 1])

@@ -1,0 +1,1 @@
+"""Consumer groups: their members and generations, and the offsets they commit."""

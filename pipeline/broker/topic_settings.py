@@ -8,6 +8,7 @@ setting is never accepted and then ignored by mistake.
 
 import difflib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -48,6 +49,22 @@ class TopicSettings(BaseModel):
     min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=MAX_INT32)
 
 
+BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "segment.bytes": "log.segment.bytes",
+        "segment.ms": "log.roll.ms",
+        "flush.messages": "log.flush.interval.messages",
+        "flush.ms": "log.flush.interval.ms",
+        "max.message.bytes": "message.max.bytes",
+        "index.interval.bytes": "log.index.interval.bytes",
+        "message.timestamp.type": "log.message.timestamp.type",
+    }
+)
+"""From a topic's setting to that of the broker which is its default. The others have the default of their field."""
+
+_BROKER_FIELDS = {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
+
+
 def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) -> TopicSettings:
     """The topic's own settings over the broker's. Raises ValueError with a sentence that names the wrong setting."""
     try:
@@ -70,15 +87,7 @@ def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tup
 
 
 def _defaults(broker: BrokerConfig) -> dict[str, Any]:
-    return {
-        "segment.bytes": broker.log_segment_bytes,
-        "segment.ms": broker.log_roll_ms,
-        "flush.messages": broker.log_flush_interval_messages,
-        "flush.ms": broker.log_flush_interval_ms,
-        "max.message.bytes": broker.message_max_bytes,
-        "index.interval.bytes": broker.log_index_interval_bytes,
-        "message.timestamp.type": broker.message_timestamp_type,
-    }
+    return {name: getattr(broker, _BROKER_FIELDS[setting]) for name, setting in BROKER_DEFAULTS.items()}
 
 
 def _explain(item: Any) -> str:

@@ -20,6 +20,9 @@ from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+ALL_BROKERS = "<default>"
+"""The name under which settings of all brokers are kept."""
 
 PLAINTEXT = "PLAINTEXT"
 
@@ -47,6 +50,11 @@ def partition_state_path(topic: str, partition: int) -> str:
 def topic_config_path(topic: str) -> str:
     """`/config/topics/<topic>`."""
     return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(name: str) -> str:
+    """`/config/brokers/<id>`, or that of all brokers."""
+    return f"{BROKER_CONFIGS}/{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,12 +256,44 @@ class TopicConfig:
 
     def encode(self) -> bytes:
         """JSON version 1."""
-        return _to_json({"version": 1, "config": dict(self.settings)})
+        return encode_config(self.settings)
 
     @classmethod
     def decode(cls, topic: str, data: bytes) -> Self:
         """JSON version 1."""
-        return cls(topic=topic, settings=_from_json(topic_config_path(topic), data, _ConfigJson).config)
+        return cls(topic=topic, settings=decode_config(topic_config_path(topic), data))
+
+
+def encode_config(settings: Mapping[str, str]) -> bytes:
+    """What every znode below `/config` holds: JSON version 1."""
+    return _to_json({"version": 1, "config": dict(settings)})
+
+
+def decode_config(path: str, data: bytes) -> Mapping[str, str]:
+    """What every znode below `/config` holds: JSON version 1. Raises CoordinationError."""
+    return _from_json(path, data, _ConfigJson).config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOverrides:
+    """Settings of a broker that were changed while it ran (KIP-226): `/config/brokers/<id>`, or `<default>` for all."""
+
+    name: str
+    settings: Mapping[str, str]
+
+    @property
+    def path(self) -> str:
+        """`/config/brokers/<name>`."""
+        return broker_config_path(self.name)
+
+    def encode(self) -> bytes:
+        """JSON version 1."""
+        return _to_json({"version": 1, "config": dict(self.settings)})
+
+    @classmethod
+    def decode(cls, name: str, data: bytes) -> Self:
+        """JSON version 1."""
+        return cls(name=name, settings=_from_json(broker_config_path(name), data, _ConfigJson).config)
 
 
 class _ClusterIdJson(BaseModel):

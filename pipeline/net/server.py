@@ -1,17 +1,18 @@
-"""The shell around the server's byte machine: accepts connections and lets each speak with a request handler.
+"""The shell around the server's byte machine: accepts connections and holds each in a task of its own.
 
-One task per connection. The requests of a connection are answered in the order in which they came: a handler that
-must wait (a long poll, a disk) holds up its own connection alone. All answers that are ready leave in one call.
-Owns the listening sockets and the connections for as long as `serve` runs; cancelling it closes them all.
+Owns the listening sockets and the connections for as long as `serve` runs; cancelling it closes them all. What goes
+on in a connection is in `conversation`.
 
-Bounded are: the connections, the bytes of a request (by the machine, before they are read), the answers held before
-they are sent, the time a connection may be silent. A peer that sends garbage loses its connection, nobody else.
+Bounded are: the connections, in all and by address; the bytes of a request (by the machine, before they are read) and
+of all requests under way together (`request_memory`); the answers held before they are sent; the time a connection may
+be silent. A peer that sends garbage loses its connection, nobody else.
 """
 
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -19,74 +20,79 @@ import trio
 
 from pipeline.errors import NetworkError, ProtocolError
 from pipeline.model import HostPort
-from pipeline.net.transport import Piece, SocketTransport
+from pipeline.net.conversation import Answer, Conversation, Handler, Outcome, Peer, Shared, Throttled
+from pipeline.net.request_memory import CHECK_S, RequestMemory
+from pipeline.net.request_statistics import RequestStatistics
+from pipeline.net.transport import SocketTransport
 from pipeline.protocol.api import ApiKey
-from pipeline.protocol.connection import Request, ServerConnection
-from pipeline.protocol.schema import Message
+
+__all__ = (
+    "Answer",
+    "Handler",
+    "Outcome",
+    "Peer",
+    "Server",
+    "ServerConfig",
+    "ServerStatistics",
+    "Throttled",
+    "bound_port",
+    "open_listeners",
+)
 
 log = structlog.get_logger()
 
-MAX_HELD_BYTES = 1024 * 1024
-MAX_MUTE_S = 3600.0
 ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Who is at the other end of a connection."""
-
-    address: HostPort
-
-
-Answer = Message | None
-"""A response message, or None when the request gets no answer (Produce with acks=0)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Throttled:
-    """An answer for a client that is over its quota: sent at once, then nothing of its connection is read for `mute_s`
-    seconds (KIP-219), and what it has sent already waits.
-    """
-
-    answer: Answer
-    mute_s: float
-
-
-Outcome = Answer | Throttled
-
-Handler = Callable[[Request[Message], Peer], Outcome | Awaitable[Outcome]]
-"""Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""
+IDLE_CHECKS = 8
+"""How often a silent connection is looked at until it is closed."""
+MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """The bounds of a server."""
+    """The bounds of a server. `max_memory_bytes` is that of all large requests under way, None for no bound."""
 
     max_request_bytes: int
     max_connections: int
     max_idle_s: float
+    max_memory_bytes: int | None = None
+    max_connections_per_ip: int = MAX_INT32
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class ServerStatistics:
     """Plain counts, read by whoever publishes metrics."""
 
+    requests: Mapping[ApiKey, RequestStatistics]
+    memory: RequestMemory
     open_connections: int = 0
     accepted: int = 0
     refused: int = 0
     broken: int = 0
-    """Connections closed because of what they sent, or of an error in a handler."""
+    """Connections closed because of what they sent or did not send, or of an error in a handler."""
 
 
-@dataclass(slots=True)
 class Server:
-    """What all connections of a server share."""
+    """Connections that speak with a handler. Requests of the keys `long_polls` end when their client leaves."""
 
-    handle: Handler
-    apis: Mapping[int, ApiKey]
-    config: ServerConfig
-    statistics: ServerStatistics = field(default_factory=ServerStatistics)
+    def __init__(
+        self, handle: Handler, apis: Mapping[int, ApiKey], config: ServerConfig, long_polls: Collection[int] = ()
+    ) -> None:
+        self._config = config
+        memory = RequestMemory(config.max_memory_bytes)
+        requests = {key: RequestStatistics() for key in apis.values()}
+        self.statistics = ServerStatistics(requests, memory)
+        self._shared = Shared(
+            handle=handle,
+            apis=apis,
+            long_polls=long_polls,
+            max_request_bytes=config.max_request_bytes,
+            memory=memory,
+            requests=requests,
+        )
+        self._conversations: set[Conversation] = set()
+        self._by_host: Counter[str] = Counter()
 
     async def serve(
         self,
@@ -95,10 +101,14 @@ class Server:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve until cancelled; closes the listeners."""
-        async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+        async with trio.open_nursery() as others, trio.open_nursery() as connections:
+            others.start_soon(self._shared.hangups.run)
+            others.start_soon(self._end_idle)
+            others.start_soon(self._end_overdue)
             for listener in listeners:
-                accepting.start_soon(self._accept, listener, connections)
+                others.start_soon(self._accept, listener, connections)
             task_status.started()
+            await trio.sleep_forever()
 
     async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
         async with listener:
@@ -112,29 +122,35 @@ class Server:
                     await trio.sleep(ACCEPT_RETRY_S)
                     continue
                 peer = Peer(address=HostPort(address[0], address[1]))
-                if self.statistics.open_connections >= self.config.max_connections:
+                exceeded = self._exceeded(peer.address.host)
+                if exceeded is not None:
                     self.statistics.refused += 1
                     accepted.close()
-                    log.warning("connection_refused", peer=str(peer.address), limit=self.config.max_connections)
+                    log.warning("connection_refused", peer=str(peer.address), limit=exceeded)
                     continue
                 self.statistics.accepted += 1
                 self.statistics.open_connections += 1
-                connected = socket.socket(fileno=accepted.detach())
-                connections.start_soon(self._hold, connected, peer)
+                self._by_host[peer.address.host] += 1
+                connections.start_soon(self._hold, socket.socket(fileno=accepted.detach()), peer)
+
+    def _exceeded(self, host: str) -> str | None:
+        """The limit that one more connection would exceed."""
+        config = self._config
+        if self.statistics.open_connections >= config.max_connections:
+            return f"{config.max_connections} connections"
+        limit = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
+        return f"{limit} connections from {host}" if self._by_host[host] >= limit else None
 
     async def _hold(self, connected: socket.socket, peer: Peer) -> None:
+        conversation = None
         try:
             transport = SocketTransport(connected)
-        except OSError:
-            self.statistics.open_connections -= 1
-            connected.close()
-            return
-        try:
-            with trio.CancelScope() as idle:
-                await self._converse(transport, peer, idle)
-            if idle.cancelled_caught:
-                log.info("connection_idle", peer=str(peer.address), max_idle_s=self.config.max_idle_s)
-        except NetworkError as error:
+            conversation = Conversation(self._shared, transport, peer)
+            self._conversations.add(conversation)
+            await conversation.run()
+            if conversation.ended_because is not None:
+                log.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
+        except (NetworkError, OSError) as error:
             log.debug("connection_lost", peer=str(peer.address), error=str(error))
         except ProtocolError as error:
             self.statistics.broken += 1
@@ -143,48 +159,35 @@ class Server:
             self.statistics.broken += 1
             log.exception("handler_failed", peer=str(peer.address))
         finally:
-            self.statistics.open_connections -= 1
-            transport.close()
+            if conversation is not None:
+                self._conversations.discard(conversation)
+            self._forget(peer.address.host)
+            if connected.fileno() >= 0:
+                trio.lowlevel.notify_closing(connected)
+                connected.close()
 
-    async def _converse(self, transport: SocketTransport, peer: Peer, idle: trio.CancelScope) -> None:
-        machine = ServerConnection(self.config.max_request_bytes, self.apis)
-        ready: list[Piece] = []
-        ready_bytes = 0
+    def _forget(self, host: str) -> None:
+        self.statistics.open_connections -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    async def _end_idle(self) -> None:
+        max_idle_s = self._config.max_idle_s
         while True:
-            request = machine.next_request()
-            if request is None:
-                idle.deadline = trio.current_time() + self.config.max_idle_s
-                if ready:
-                    await transport.send(ready)
-                    ready, ready_bytes = [], 0
-                received = await transport.receive_into(machine.get_buffer())
-                if received == 0:
-                    return
-                machine.bytes_received(received)
-                continue
-            outcome = self.handle(request, peer)
-            if isinstance(outcome, Awaitable):
-                if ready:
-                    await transport.send(ready)
-                    ready, ready_bytes = [], 0
-                idle.deadline = float("inf")
-                outcome = await outcome
-                idle.deadline = trio.current_time() + self.config.max_idle_s
-            if isinstance(outcome, Throttled):
-                answer, mute_s = outcome.answer, min(outcome.mute_s, MAX_MUTE_S)
-            else:
-                answer, mute_s = outcome, 0.0
-            if answer is not None:
-                pieces = machine.encode_response(request, answer)
-                ready += pieces
-                ready_bytes += sum(map(len, pieces))
-            if ready_bytes > MAX_HELD_BYTES or (mute_s > 0 and ready):
-                await transport.send(ready)
-                ready, ready_bytes = [], 0
-            if mute_s > 0:
-                idle.deadline = float("inf")
-                await trio.sleep(mute_s)
-                idle.deadline = trio.current_time() + self.config.max_idle_s
+            await trio.sleep(max_idle_s / IDLE_CHECKS)
+            oldest = trio.current_time() - max_idle_s
+            for conversation in self._conversations:
+                if conversation.active_at < oldest and not conversation.is_busy:
+                    conversation.end(f"silent for {max_idle_s:g} s")
+
+    async def _end_overdue(self) -> None:
+        shared = self._shared
+        while True:
+            await trio.sleep(CHECK_S)
+            for claim in shared.memory.overdue(trio.current_time()):
+                self.statistics.broken += 1
+                shared.holders[claim].end("its request came too slowly while others waited for memory")
 
 
 async def open_listeners(address: HostPort) -> list[trio.SocketListener]:

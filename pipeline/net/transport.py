@@ -23,30 +23,55 @@ MAX_BUFFERS_PER_CALL = 512
 class SocketTransport:
     """A connected TCP socket. Closing it wakes whoever waits on it with NetworkError."""
 
+    __slots__ = ("_socket", "_unshared_bytes")
+
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
         self._unshared_bytes = 0
 
+    @property
+    def descriptor(self) -> int:
+        """The number of the open socket."""
+        return self._socket.fileno()
+
+    @property
+    def had_its_share(self) -> bool:
+        """Whether a receiver should `give_way` now."""
+        return self._unshared_bytes > FAIR_SHARE_BYTES
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Fill the front of `buffer`; 0 when the peer has ended its side. Raises NetworkError."""
+        while (received := self.receive_now(buffer)) is None:
+            await self.wait_readable()
+        if self.had_its_share:
+            await self.give_way()
+        return received
+
+    def receive_now(self, buffer: memoryview) -> int | None:
+        """As `receive_into`, but None when nothing is there."""
         try:
-            while True:
-                try:
-                    received = self._socket.recv_into(buffer)
-                except BlockingIOError:
-                    self._unshared_bytes = 0
-                    await trio.lowlevel.wait_readable(self._socket)
-                    continue
-                break
-        except (OSError, trio.ClosedResourceError) as error:
+            received = self._socket.recv_into(buffer)
+        except BlockingIOError:
+            self._unshared_bytes = 0
+            return None
+        except OSError as error:
             raise NetworkError(f"connection lost: {error}") from error
         self._unshared_bytes += received
-        if self._unshared_bytes > FAIR_SHARE_BYTES:
-            self._unshared_bytes = 0
-            await trio.lowlevel.checkpoint()
         return received
+
+    async def wait_readable(self) -> None:
+        """Wait until there is something to receive. Raises NetworkError."""
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise NetworkError(f"connection lost: {error}") from error
+
+    async def give_way(self) -> None:
+        """Let others have their turn."""
+        self._unshared_bytes = 0
+        await trio.lowlevel.checkpoint()
 
     async def send(self, pieces: Sequence[Piece]) -> None:
         """Send all pieces in order. Cancelled half way, the connection is of no use any more: close it."""

@@ -57,11 +57,24 @@ def size_of(pieces: list[Piece]) -> int:
 
 
 class ServerConnection:
-    """The server's end. `apis` are the keys served."""
+    """The server's end. `apis` are the keys served. Many may receive into the same buffer `shared` (see `framing`)."""
 
-    def __init__(self, max_request_bytes: int, apis: Mapping[int, ApiKey] = API) -> None:
-        self._frames = FrameBuffer(max_request_bytes)
+    __slots__ = ("_apis", "_frames")
+
+    def __init__(
+        self, max_request_bytes: int, apis: Mapping[int, ApiKey] = API, shared: memoryview | None = None
+    ) -> None:
+        self._frames = FrameBuffer(max_request_bytes, shared)
         self._apis = apis
+
+    @property
+    def growth(self) -> int:
+        """Bytes of memory that the next `get_buffer` takes for a large request; 0 if it needs none."""
+        return self._frames.growth
+
+    def park(self) -> None:
+        """Before waiting for anything: leave a shared buffer to others."""
+        self._frames.park()
 
     def get_buffer(self) -> memoryview:
         """Where to receive into next; take all requests first."""

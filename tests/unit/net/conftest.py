@@ -1,12 +1,13 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
 from pipeline.model import HostPort
 from pipeline.net.server import Handler, Server, ServerConfig, bound_port, open_listeners
-from pipeline.protocol.api import API
+from pipeline.protocol.api import API, ApiKey
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[HostPort, Server]]]
 
@@ -15,12 +16,17 @@ Serve = Callable[..., AbstractAsyncContextManager[tuple[HostPort, Server]]]
 def serve() -> Serve:
     @asynccontextmanager
     async def serve(
-        handle: Handler, *, max_request_bytes: int = 4_000_000, max_connections: int = 10, max_idle_s: float = 60
+        handle: Handler,
+        *,
+        max_request_bytes: int = 4_000_000,
+        max_connections: int = 10,
+        max_idle_s: float = 60,
+        **limits: Any,
     ) -> AsyncIterator[tuple[HostPort, Server]]:
         config = ServerConfig(
-            max_request_bytes=max_request_bytes, max_connections=max_connections, max_idle_s=max_idle_s
+            max_request_bytes=max_request_bytes, max_connections=max_connections, max_idle_s=max_idle_s, **limits
         )
-        server = Server(handle, API, config)
+        server = Server(handle, API, config, long_polls={ApiKey.FETCH})
         listeners = await open_listeners(HostPort("127.0.0.1", 0))
         async with trio.open_nursery() as nursery:
             await nursery.start(server.serve, listeners)

@@ -1,0 +1,298 @@
+"""One connection of a server: requests in, answers out.
+
+The requests are answered in the order in which they came: a handler that must wait (a long poll, a disk) holds up its
+own connection alone. All answers that are ready leave in one call.
+
+Invariants
+  A. Between receiving and `park` nothing is awaited: the receive buffer is the one of all connections.
+  B. A large request takes its memory from the server's `RequestMemory` before it is received, and gives it back when
+     it was handled, or decoded if nothing in it points into the buffer any more; when the connection ends in any case.
+  C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does the pause
+     of a throttled client. Any other runs to its end, so that no change is left half done.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from pipeline.model import HostPort
+from pipeline.net.hangups import Hangups
+from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
+from pipeline.net.request_statistics import RequestStatistics
+from pipeline.net.transport import Piece, SocketTransport
+from pipeline.protocol.api import ApiKey
+from pipeline.protocol.connection import Request, ServerConnection, size_of
+from pipeline.protocol.error_counts import count_errors
+from pipeline.protocol.framing import receive_buffer
+from pipeline.protocol.schema import Message, holds_records
+
+MAX_HELD_BYTES = 1024 * 1024
+MAX_MUTE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is at the other end of a connection."""
+
+    address: HostPort
+
+
+Answer = Message | None
+"""A response message, or None when the request gets no answer (Produce with acks=0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """An answer for a client that is over its quota: sent at once, then nothing of its connection is read for `mute_s`
+    seconds (KIP-219), and what it has sent already waits.
+    """
+
+    answer: Answer
+    mute_s: float
+
+
+Outcome = Answer | Throttled
+
+Handler = Callable[[Request[Message], Peer], Outcome | Awaitable[Outcome]]
+"""Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What the connections of a server have in common."""
+
+    handle: Handler
+    apis: Mapping[int, ApiKey]
+    long_polls: Collection[int]
+    max_request_bytes: int
+    memory: RequestMemory
+    requests: Mapping[ApiKey, RequestStatistics]
+    buffer: memoryview = field(default_factory=receive_buffer)
+    holders: "dict[Claim, Conversation]" = field(default_factory=dict)
+    """Those with a claim to memory."""
+    hangups: Hangups = field(default_factory=Hangups)
+
+
+class Conversation:
+    """A connection, which `run` serves until its client leaves or breaks the rules."""
+
+    __slots__ = (
+        "_arrived_at",
+        "_claim",
+        "_granted",
+        "_is_abandonable",
+        "_is_gone",
+        "_machine",
+        "_ready",
+        "_ready_bytes",
+        "_scope",
+        "_shared",
+        "_transport",
+        "_unsent",
+        "active_at",
+        "ended_because",
+        "is_busy",
+        "peer",
+    )
+
+    def __init__(self, shared: Shared, transport: SocketTransport, peer: Peer) -> None:
+        self._shared = shared
+        self._transport = transport
+        self._machine = ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)
+        self._scope = trio.CancelScope()
+        self._claim: Claim | None = None
+        self._granted: trio.Event | None = None
+        self._ready: list[Piece] = []
+        self._ready_bytes = 0
+        self._unsent: list[tuple[RequestStatistics, float, float]] = []
+        """Of each answer that is ready: when its request arrived and when it was answered."""
+        self._arrived_at = trio.current_time()
+        self._is_abandonable = False
+        self._is_gone = False
+        self.peer = peer
+        self.active_at = self._arrived_at
+        """When something came last."""
+        self.is_busy = False
+        """Whether the peer is waiting for us, and not we for it."""
+        self.ended_because: str | None = None
+
+    def end(self, reason: str) -> None:
+        """Have it closed, whatever it does."""
+        self.ended_because = reason
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve until the client leaves. Raises NetworkError, ProtocolError, and whatever a handler raises."""
+        try:
+            with self._scope:
+                while True:
+                    request = self._machine.next_request()
+                    if request is None:
+                        if not await self._receive():
+                            return
+                    elif (unfinished := self._serve(request)) is not None:
+                        await unfinished
+        finally:
+            if self._claim is not None:
+                self._release(self._claim)
+            self._shared.hangups.forget(self._transport.descriptor)
+
+    async def _receive(self) -> bool:
+        """Send what is ready, then wait for more. False when the peer has ended its side."""
+        machine, transport = self._machine, self._transport
+        if self._unsent:
+            machine.park()
+            await self._send()
+        if transport.had_its_share:
+            machine.park()
+            await transport.give_way()
+        growth = machine.growth
+        if growth:
+            await self._take_memory(growth)
+        while (received := transport.receive_now(machine.get_buffer())) is None:
+            machine.park()
+            await transport.wait_readable()
+        self._arrived_at = self.active_at = trio.current_time()
+        machine.bytes_received(received)
+        if self._claim is not None:
+            self._claim.received_bytes += received
+        return received > 0
+
+    def _serve(self, request: Request[Message]) -> Awaitable[None] | None:
+        """Answer, or return what is to be awaited for that."""
+        shared = self._shared
+        statistics = shared.requests[request.api_key]
+        statistics.request_bytes += request.size_bytes
+        if self._claim is not None:
+            shared.memory.complete(self._claim)
+            if not holds_records(type(request.body)):
+                self._release(self._claim)
+        started = trio.current_time()
+        try:
+            outcome = shared.handle(request, self.peer)
+        except BaseException:
+            statistics.failed += 1
+            raise
+        answered = trio.current_time()
+        statistics.request_queue_s += started - self._arrived_at
+        statistics.local_s += answered - started
+        if outcome is None or isinstance(outcome, Message):
+            self._answer(request, outcome, statistics, answered)
+            return None if self._ready_bytes < MAX_HELD_BYTES else self._send_much()
+        return self._serve_later(request, outcome, statistics, answered)
+
+    async def _serve_later(
+        self,
+        request: Request[Message],
+        outcome: Throttled | Awaitable[Outcome],
+        statistics: RequestStatistics,
+        asked: float,
+    ) -> None:
+        result: Outcome
+        if isinstance(outcome, Throttled):
+            result, answered = outcome, asked
+        else:
+            try:
+                result = await self._wait_for(outcome, request.api_key)
+            except BaseException:
+                statistics.failed += 1
+                raise
+            answered = trio.current_time()
+            statistics.remote_s += answered - asked
+        if not isinstance(result, Throttled):
+            self._answer(request, result, statistics, answered)
+            return
+        self._answer(request, result.answer, statistics, answered)
+        await self._send_much()
+        mute_s = min(result.mute_s, MAX_MUTE_S)
+        if mute_s > 0:
+            statistics.throttle_s += mute_s
+            await self._pause(mute_s)
+
+    async def _wait_for(self, outcome: Awaitable[Outcome], api_key: int) -> Outcome:
+        """Wait for the answer; what is ready already does not."""
+        if self._unsent:
+            await self._send_much()
+        self._machine.park()
+        self.is_busy = True
+        if api_key in self._shared.long_polls:
+            self._abandon_when_gone()
+        answer = await outcome
+        self._is_abandonable = self.is_busy = False
+        self.active_at = trio.current_time()
+        return answer
+
+    async def _pause(self, mute_s: float) -> None:
+        self.is_busy = True
+        self._abandon_when_gone()
+        await trio.sleep(mute_s)
+        self._is_abandonable = self.is_busy = False
+        self.active_at = trio.current_time()
+
+    def _abandon_when_gone(self) -> None:
+        self._is_abandonable = True
+        self._shared.hangups.watch(self._transport.descriptor, self._gone)
+        if self._is_gone:
+            self._scope.cancel()
+
+    def _gone(self) -> None:
+        self._is_gone = True
+        if self._is_abandonable:
+            self._scope.cancel()
+
+    def _answer(
+        self, request: Request[Message], answer: Answer, statistics: RequestStatistics, answered: float
+    ) -> None:
+        """Make ready to send, and forget the request."""
+        if answer is not None:
+            pieces = self._machine.encode_response(request, answer)
+            size = size_of(pieces)
+            self._ready += pieces
+            self._ready_bytes += size
+            statistics.response_bytes += size
+            count_errors(answer, statistics.errors)
+        self._unsent.append((statistics, self._arrived_at, answered))
+        if self._claim is not None:
+            self._release(self._claim)
+
+    async def _send_much(self) -> None:
+        """Send although there is more to handle."""
+        self._machine.park()
+        await self._send()
+
+    async def _send(self) -> None:
+        ready, unsent = self._ready, self._unsent
+        self._ready, self._ready_bytes, self._unsent = [], 0, []
+        started = ended = trio.current_time()
+        if ready:
+            await self._transport.send(ready)
+            ended = trio.current_time()
+        for statistics, arrived, answered in unsent:
+            statistics.sent(arrived, answered, started, ended)
+
+    async def _take_memory(self, size: int) -> None:
+        """Wait until so much more may be received of a large request."""
+        shared, claim = self._shared, self._claim
+        if claim is None:
+            claim = self._claim = Claim()
+            shared.holders[claim] = self
+        self._wake(shared.memory.take(claim, size, trio.current_time()))
+        while claim.state is ClaimState.WAITING:
+            self._machine.park()
+            self.is_busy = True
+            self._granted = trio.Event()
+            await self._granted.wait()
+            self.is_busy = False
+            self.active_at = trio.current_time()
+
+    def _release(self, claim: Claim) -> None:
+        self._claim = None
+        del self._shared.holders[claim]
+        self._wake(self._shared.memory.release(claim))
+
+    def _wake(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            granted = self._shared.holders[claim]._granted
+            if granted is not None:
+                granted.set()

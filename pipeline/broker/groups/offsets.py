@@ -1,0 +1,170 @@
+"""The committed offsets of groups: which there are, what a commit adds, what expires. Pure; now is passed in.
+
+Invariants
+  A. What is held is what the journal holds: a change is applied when it is written, in the order of the journal.
+  B. A partition with a commit under way does not expire: the tombstone would come after the commit and undo it.
+  C. While a group has members, nothing of a topic that they read expires; nor does anything while it is not known what
+     they read. (KIP-211)
+
+Expiry counts from when the group became empty; from the commit itself if nobody ever joined (a consumer that assigns
+partitions to itself), or for a topic that the members no longer read. A client of old that gave a retention time with
+its commit has named the moment itself.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pipeline.broker.groups.model import MemberId, OffsetAndMetadata
+from pipeline.broker.groups.records import encode_offset_key, encode_offset_value
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+NO_RETENTION_TIME = -1
+
+Change = Mapping[TopicPartition, OffsetAndMetadata | None]
+"""What a group's offsets become; None where there is none any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a group stands, as far as its offsets are concerned. Without a group nobody ever joined: the default."""
+
+    has_members: bool = False
+    read_topics: frozenset[str] | None = None
+    """What the members read, None if that is not known (no consumers, or between two generations)."""
+    empty_since_ms: int | None = None
+    """Since when the group has had no members, None if it never had any or nobody knows since when."""
+
+
+class Membership(Protocol):
+    """The groups, as those who keep their offsets see them."""
+
+    def check_commit(
+        self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None
+    ) -> None:
+        """Raise KafkaError unless this member may commit for the group now. Keeps its session alive."""
+        ...
+
+    def standing(self, group_id: str) -> Standing | None:
+        """How a group stands; None if there is no such group."""
+        ...
+
+    async def remove_group(self, group_id: str) -> None:
+        """Forget a group that has neither members nor offsets. Raises KafkaError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedPartition:
+    """One partition of a commit, as the client sent it."""
+
+    topic_partition: TopicPartition
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    metadata: str | None
+
+
+def commit_value(
+    committed: CommittedPartition, *, retention_time_ms: int, max_metadata_bytes: int, now_ms: int
+) -> OffsetAndMetadata:
+    """What is to be kept of a commit. Raises OFFSET_METADATA_TOO_LARGE."""
+    metadata = committed.metadata or ""
+    if len(metadata) > max_metadata_bytes or utf16_units(metadata) > max_metadata_bytes:
+        raise KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+    return OffsetAndMetadata(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=metadata,
+        commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=None if retention_time_ms == NO_RETENTION_TIME else now_ms + retention_time_ms,
+    )
+
+
+def utf16_units(text: str) -> int:
+    """The length of a text as Java counts it, and with it Kafka."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def journal_records(group_id: str, change: Change) -> list[tuple[bytes, bytes | None]]:
+    """A change as the journal's records."""
+    return [
+        (encode_offset_key(group_id, name), None if committed is None else encode_offset_value(committed))
+        for name, committed in change.items()
+    ]
+
+
+@dataclass(slots=True)
+class Offsets:
+    """The committed offsets of the groups of one partition of the journal."""
+
+    _groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
+    _under_way: Counter[tuple[str, TopicPartition]] = field(default_factory=Counter)
+
+    @property
+    def group_ids(self) -> Sequence[str]:
+        """The groups that have any."""
+        return list(self._groups)
+
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """A group's offsets, as they stand now."""
+        return self._groups.get(group_id, {})
+
+    def begin(self, group_id: str, change: Change) -> None:
+        """The change goes to the journal now. `apply` and `end` follow, or `end` alone if it failed."""
+        self._under_way.update((group_id, name) for name in change)
+
+    def end(self, group_id: str, change: Change) -> None:
+        """The change is written, or never will be."""
+        for name in change:
+            self._under_way[group_id, name] -= 1
+            if not self._under_way[group_id, name]:
+                del self._under_way[group_id, name]
+
+    def apply(self, group_id: str, change: Change) -> None:
+        """The journal holds the change."""
+        held = self._groups.setdefault(group_id, {})
+        for name, committed in change.items():
+            if committed is None:
+                held.pop(name, None)
+            else:
+                held[name] = committed
+        if not held:
+            del self._groups[group_id]
+
+    def deletion(self, group_id: str, names: Collection[TopicPartition]) -> Change:
+        """What removes these, of those that are there."""
+        held = self.of_group(group_id)
+        return {name: None for name in names if name in held}
+
+    def of_topic(self, topic: str) -> Mapping[str, Change]:
+        """What removes a topic from all groups."""
+        found = {
+            group_id: {name: None for name in held if name.topic == topic} for group_id, held in self._groups.items()
+        }
+        return {group_id: change for group_id, change in found.items() if change}
+
+    def expired(self, group_id: str, standing: Standing, *, now_ms: int, retention_ms: int) -> Change:
+        """What removes the offsets of a group that have expired."""
+        if standing.has_members and standing.read_topics is None:
+            return {}
+        read = standing.read_topics if standing.has_members and standing.read_topics is not None else frozenset()
+        since_ms = None if standing.has_members else standing.empty_since_ms
+        return {
+            name: None
+            for name, committed in self.of_group(group_id).items()
+            if name.topic not in read
+            and (group_id, name) not in self._under_way
+            and _expires_ms(committed, since_ms, retention_ms) <= now_ms
+        }
+
+    def is_empty(self, group_id: str) -> bool:
+        """Whether the group has no offset, and none is under way."""
+        return group_id not in self._groups and not any(group == group_id for group, _ in self._under_way)
+
+
+def _expires_ms(committed: OffsetAndMetadata, since_ms: int | None, retention_ms: int) -> int:
+    if committed.expire_timestamp_ms is not None:
+        return committed.expire_timestamp_ms
+    return (committed.commit_timestamp_ms if since_ms is None else since_ms) + retention_ms

@@ -1,0 +1,114 @@
+import pytest
+
+from pipeline.broker.groups.model import OffsetAndMetadata
+from pipeline.broker.groups.offsets import (
+    NO_RETENTION_TIME,
+    CommittedPartition,
+    Offsets,
+    Standing,
+    commit_value,
+    journal_records,
+)
+from pipeline.broker.groups.records import OffsetKey, decode_key, decode_offset_value
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+A, B, C = (TopicPartition(topic, 0) for topic in ("a", "b", "c"))
+
+
+def committed(offset: int = 7, at_ms: int = 1000, expires_ms: int | None = None) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset=Offset(offset), commit_timestamp_ms=at_ms, expire_timestamp_ms=expires_ms)
+
+
+def value_of(metadata: str | None, retention_time_ms: int = NO_RETENTION_TIME) -> OffsetAndMetadata:
+    part = CommittedPartition(topic_partition=A, offset=Offset(7), leader_epoch=LeaderEpoch(3), metadata=metadata)
+    return commit_value(part, retention_time_ms=retention_time_ms, max_metadata_bytes=4, now_ms=1000)
+
+
+def test_a_commit_keeps_what_the_client_sent_and_the_time() -> None:
+    assert value_of("m\0") == OffsetAndMetadata(
+        offset=Offset(7), leader_epoch=LeaderEpoch(3), metadata="m\0", commit_timestamp_ms=1000
+    )
+    assert value_of(None).metadata == ""
+    assert value_of("", 50).expire_timestamp_ms == 1050
+
+
+@pytest.mark.parametrize("metadata", ["12345", "😀😀😀", "1😀😀"])
+def test_long_metadata_is_refused_as_java_counts_it(metadata: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        value_of(metadata)
+    assert refused.value.code == ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+@pytest.mark.parametrize("metadata", ["1234", "éééé", "😀😀"])
+def test_metadata_up_to_the_bound_is_taken(metadata: str) -> None:
+    assert value_of(metadata).metadata == metadata
+
+
+def test_a_change_is_the_same_in_memory_and_in_the_journal() -> None:
+    offsets = Offsets()
+    offsets.apply("g", {A: committed(1), B: committed(2)})
+    offsets.apply("g", {A: None, C: committed(3)})
+    assert offsets.of_group("g") == {B: committed(2), C: committed(3)}
+    (first, gone) = journal_records("g", {C: committed(3), A: None})
+    assert decode_key(first[0]) == OffsetKey("g", C)
+    assert first[1] is not None
+    assert decode_offset_value(first[1]) == committed(3)
+    assert (decode_key(gone[0]), gone[1]) == (OffsetKey("g", A), None)
+
+
+def test_a_group_without_offsets_is_none() -> None:
+    offsets = Offsets()
+    offsets.apply("g", {A: committed()})
+    offsets.apply("g", {A: None, B: None})
+    assert (offsets.group_ids, offsets.is_empty("g"), offsets.of_group("g")) == ([], True, {})
+
+
+def test_deletions_are_of_what_is_there() -> None:
+    offsets = Offsets()
+    offsets.apply("g", {A: committed(), B: committed()})
+    offsets.apply("other", {A: committed()})
+    assert offsets.deletion("g", [A, C]) == {A: None}
+    assert offsets.deletion("nobody", [A]) == {}
+    assert offsets.of_topic("b") == {"g": {B: None}}
+    assert offsets.of_topic("a") == {"g": {A: None}, "other": {A: None}}
+
+
+@pytest.mark.parametrize(
+    ("standing", "now_ms", "gone"),
+    [
+        pytest.param(Standing(), 1099, set(), id="alone, too young"),
+        pytest.param(Standing(), 1100, {A, B}, id="alone, old"),
+        pytest.param(Standing(empty_since_ms=1050), 1149, set(), id="counts from when the group was empty"),
+        pytest.param(Standing(empty_since_ms=1050), 1150, {A, B}, id="empty for long"),
+        pytest.param(Standing(empty_since_ms=500), 600, {A, B}, id="a commit after the last member left"),
+        pytest.param(Standing(has_members=True), 9999, set(), id="it is not known what members read"),
+        pytest.param(Standing(has_members=True, read_topics=frozenset("a")), 9999, {B}, id="what they read stays"),
+        pytest.param(Standing(has_members=True, read_topics=frozenset("ab")), 9999, set(), id="they read all"),
+        pytest.param(Standing(has_members=True, read_topics=frozenset()), 1100, {A, B}, id="they read nothing"),
+    ],
+)
+def test_what_expires(standing: Standing, now_ms: int, gone: set[TopicPartition]) -> None:
+    offsets = Offsets()
+    offsets.apply("g", {A: committed(), B: committed()})
+    assert set(offsets.expired("g", standing, now_ms=now_ms, retention_ms=100)) == gone
+
+
+def test_a_retention_time_of_the_commit_decides() -> None:
+    offsets = Offsets()
+    offsets.apply("g", {A: committed(expires_ms=1010), B: committed(expires_ms=9000)})
+    assert set(offsets.expired("g", Standing(), now_ms=1010, retention_ms=100)) == {A}
+    assert set(offsets.expired("g", Standing(), now_ms=8999, retention_ms=100)) == {A}
+
+
+def test_what_is_being_committed_does_not_expire() -> None:
+    offsets = Offsets()
+    offsets.apply("g", {A: committed(), B: committed()})
+    offsets.begin("g", {A: committed(8)})
+    offsets.begin("g", {A: committed(9)})
+    offsets.end("g", {A: committed(8)})
+    assert set(offsets.expired("g", Standing(), now_ms=9999, retention_ms=100)) == {B}
+    offsets.apply("g", {A: None, B: None})
+    assert not offsets.is_empty("g")
+    offsets.end("g", {A: committed(9)})
+    assert offsets.is_empty("g")

@@ -1,0 +1,114 @@
+"""Quota entities as clients name them (KIP-546): checked, matched and told. Pure.
+
+An entity is a list of types and names, null for the default. Types are `user` and `client-id`; quotas by `ip` limit the
+rate of new connections, which this broker does not do, and are refused as every other type and quota is: a quota is
+never taken and then ignored.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from pipeline.broker.quotas.table import QuotaKind
+from pipeline.coordination.quota_znodes import DEFAULT, EntityName, QuotaEntity
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.alter_client_quotas import OpData
+from pipeline.protocol.messages.describe_client_quotas import ComponentData, EntityData
+
+USER = "user"
+CLIENT_ID = "client-id"
+
+
+class _NamedType(Protocol):
+    @property
+    def entity_type(self) -> str: ...
+
+    @property
+    def entity_name(self) -> str | None: ...
+
+
+class MatchType(IntEnum):
+    """How the name of an entity has to match."""
+
+    EXACT = 0
+    DEFAULT = 1
+    ANY = 2
+
+
+def read_entity(parts: Sequence[_NamedType]) -> QuotaEntity:
+    """The entity that a client names. Raises KafkaError."""
+    _check_types([part.entity_type for part in parts])
+    if not parts:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity.")
+    names: dict[str, EntityName] = {}
+    for part in parts:
+        if part.entity_name == "":
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Empty {part.entity_type} not supported.")
+        names[part.entity_type] = DEFAULT if part.entity_name is None else part.entity_name
+    return QuotaEntity(user=names.get(USER), client_id=names.get(CLIENT_ID))
+
+
+def tell_entity(entity: QuotaEntity) -> tuple[EntityData, ...]:
+    """The entity as clients are told."""
+    named = ((USER, entity.user), (CLIENT_ID, entity.client_id))
+    return tuple(
+        EntityData(entity_type=entity_type, entity_name=None if name is DEFAULT else name)
+        for entity_type, name in named
+        if name is not None
+    )
+
+
+def check_filter(components: Sequence[ComponentData]) -> None:
+    """Raises KafkaError for a filter that cannot be."""
+    _check_types([component.entity_type for component in components])
+    for component in components:
+        if component.match_type not in set(MatchType):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}.")
+        if component.match_type == MatchType.EXACT and component.match is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"No name to match for {component.entity_type}.")
+
+
+def matches(entity: QuotaEntity, components: Iterable[ComponentData], *, strict: bool) -> bool:
+    """Whether the entity has all that the filter asks for, and, if `strict`, nothing else."""
+    names = {USER: entity.user, CLIENT_ID: entity.client_id}
+    for component in components:
+        name = names.pop(component.entity_type)
+        if name is None:
+            return False
+        if component.match_type == MatchType.EXACT and name != component.match:
+            return False
+        if component.match_type == MatchType.DEFAULT and name is not DEFAULT:
+            return False
+    return not strict or all(name is None for name in names.values())
+
+
+def alter(settings: Mapping[str, str], operations: Sequence[OpData]) -> Mapping[str, str]:
+    """The settings of an entity after these operations. Raises KafkaError."""
+    known = {kind.value for kind in QuotaKind}
+    altered = dict(settings)
+    for operation in operations:
+        if operation.key not in known:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Invalid configuration key {operation.key}: this broker keeps {' and '.join(sorted(known))}.",
+            )
+        if operation.remove:
+            altered.pop(operation.key, None)
+        elif not operation.value >= 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {operation.key} must be greater than 0.")
+        elif operation.value != int(min(operation.value, 2.0**62)):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configuration {operation.key} must be a Long value.")
+        else:
+            altered[operation.key] = str(int(operation.value))
+    return altered
+
+
+def _check_types(types: Sequence[str]) -> None:
+    for entity_type in types:
+        if entity_type not in {USER, CLIENT_ID}:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Quotas of entity type '{entity_type}' are not supported; use {USER} or {CLIENT_ID}.",
+            )
+    if len(set(types)) < len(types):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate entity types are not allowed.")

@@ -1,0 +1,91 @@
+"""Holds clients to their quotas: counts what they send and read, and says how long they have to wait.
+
+A Produce request is answered at once; its connection is then not read for as long as the client is over its quota
+(KIP-219). A Fetch that comes while its group still owes time waits for its turn, first come first served, and takes at
+most its share of what the quota lets pass in the windows kept: so no answer is held longer than those windows, and
+none is larger than what can be paid for in them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import trio
+
+from pipeline.broker.quotas.rate import SampledRate
+from pipeline.broker.quotas.table import Quota, QuotaKind, QuotaTable
+
+MAX_GROUPS = 10_000
+"""Groups of clients remembered before those that rest are forgotten."""
+
+
+@dataclass(slots=True)
+class _Group:
+    rate: SampledRate
+    turn: trio.Lock = field(default_factory=trio.Lock)
+    waiting: int = 0
+    throttled_s: float = 0.0
+
+
+class GroupUsage(NamedTuple):
+    """What a group of clients does, for metrics."""
+
+    kind: QuotaKind
+    user: str | None
+    client_id: str | None
+    bytes_per_s: float
+    throttled_s: float
+
+
+class QuotaKeeper:
+    """The usage of all groups of clients of this broker."""
+
+    def __init__(self, table: QuotaTable, *, window_s: float, samples_kept: int) -> None:
+        self.table = table
+        self._window_s = window_s
+        self._samples_kept = samples_kept
+        self._groups: dict[tuple[QuotaKind, tuple[str | None, str | None]], _Group] = {}
+
+    def charge(self, kind: QuotaKind, quota: Quota, size_bytes: int) -> float:
+        """Count bytes; returns the seconds for which the client is to be silent."""
+        group = self._group(kind, quota)
+        delay_s = group.rate.charge(size_bytes, quota.bytes_per_s, trio.current_time())
+        group.throttled_s += delay_s
+        return delay_s
+
+    async def wait_for_turn(self, kind: QuotaKind, quota: Quota) -> tuple[float, int]:
+        """Return when the group owes nothing: the seconds that took, and the bytes that the client may have."""
+        group = self._group(kind, quota)
+        started = trio.current_time()
+        group.waiting += 1
+        try:
+            async with group.turn:
+                # What others of the group send meanwhile adds to the debt.
+                while (owed_s := group.rate.owed(quota.bytes_per_s, trio.current_time())) > 0:  # noqa: ASYNC110
+                    await trio.sleep(owed_s)
+            waited_s = trio.current_time() - started
+            group.throttled_s += waited_s
+            share = quota.bytes_per_s * self._window_s * max(1, self._samples_kept - 1) / group.waiting
+            return waited_s, max(1, int(share))
+        finally:
+            group.waiting -= 1
+
+    def usage(self) -> Iterator[GroupUsage]:
+        """What every group does now."""
+        now_s = trio.current_time()
+        for (kind, (user, client_id)), group in self._groups.items():
+            yield GroupUsage(kind, user, client_id, group.rate.rate(now_s), group.throttled_s)
+
+    def _group(self, kind: QuotaKind, quota: Quota) -> _Group:
+        key = kind, quota.sharer
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= MAX_GROUPS:
+                self._forget_resting()
+            group = self._groups[key] = _Group(SampledRate(self._window_s, self._samples_kept))
+        return group
+
+    def _forget_resting(self) -> None:
+        now_s = trio.current_time()
+        for key in [key for key, group in self._groups.items() if not group.waiting and group.rate.is_idle(now_s)]:
+            del self._groups[key]

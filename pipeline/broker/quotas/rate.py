@@ -1,0 +1,65 @@
+"""The rate of a group of clients, over several small windows, and the wait that brings it below its quota. Pure.
+
+Bytes are counted in samples of one window each; the rate is that of the samples kept. The quota lets so many bytes pass
+in so much time: what was used is paid for up to a moment, and when that lies ahead of now the group owes the time in
+between. Time not used counts within the windows kept, after a rest that is longer than them one window of it. A debt
+is never forgotten: so the rate is held however many connections share the quota and however large their requests are
+(Kafka 0.10 design, 4.9; KIP-219).
+"""
+
+from collections import deque
+
+
+class SampledRate:
+    """What a group of clients has used. `now_s` never goes back."""
+
+    __slots__ = ("_limit", "_paid_until_s", "_samples", "_samples_kept", "_total", "_window_s")
+
+    def __init__(self, window_s: float, samples_kept: int) -> None:
+        self._window_s = window_s
+        self._samples_kept = samples_kept
+        self._samples: deque[list[float]] = deque()
+        self._total = 0.0
+        self._paid_until_s = float("-inf")
+        self._limit = 0.0
+
+    def charge(self, size_bytes: int, bytes_per_s: float, now_s: float) -> float:
+        """Count bytes under this quota; the seconds until the group is within it again."""
+        self._heed(bytes_per_s, now_s)
+        unused_s = self._window_s * (self._samples_kept if self._samples else 1)
+        self._paid_until_s = max(self._paid_until_s, now_s - unused_s) + size_bytes / bytes_per_s
+        if not self._samples or now_s - self._samples[-1][0] >= self._window_s:
+            self._samples.append([now_s, 0.0])
+        self._samples[-1][1] += size_bytes
+        self._total += size_bytes
+        return max(0.0, self._paid_until_s - now_s)
+
+    def owed(self, bytes_per_s: float, now_s: float) -> float:
+        """The seconds until the group is within this quota; 0 if it is."""
+        self._heed(bytes_per_s, now_s)
+        return max(0.0, self._paid_until_s - now_s)
+
+    def rate(self, now_s: float) -> float:
+        """Bytes per second over the samples kept."""
+        self._forget(now_s)
+        if not self._samples:
+            return 0.0
+        return self._total / max(now_s - self._samples[0][0], self._window_s)
+
+    def is_idle(self, now_s: float) -> bool:
+        """Whether nothing of it would be missed."""
+        self._forget(now_s)
+        return not self._samples and self._paid_until_s <= now_s
+
+    def _heed(self, bytes_per_s: float, now_s: float) -> None:
+        """Forget what is old; what is owed is paid off at today's quota."""
+        self._forget(now_s)
+        if bytes_per_s != self._limit:
+            if self._paid_until_s > now_s and self._limit:
+                self._paid_until_s = now_s + (self._paid_until_s - now_s) * self._limit / bytes_per_s
+            self._limit = bytes_per_s
+
+    def _forget(self, now_s: float) -> None:
+        oldest = now_s - self._window_s * self._samples_kept
+        while self._samples and self._samples[0][0] <= oldest:
+            self._total -= self._samples.popleft()[1]

@@ -1,0 +1,85 @@
+"""Which quota holds for a client, and which clients share it. Pure.
+
+Order of precedence, the most specific first (Kafka 0.10 design, 4.9):
+
+    1  /config/users/<user>/clients/<client-id>          5  /config/users/<default>/clients/<default>
+    2  /config/users/<user>/clients/<default>            6  /config/users/<default>
+    3  /config/users/<user>                              7  /config/clients/<client-id>
+    4  /config/users/<default>/clients/<client-id>       8  /config/clients/<default>
+
+and then the broker's own `quota.producer.default` and `quota.consumer.default`, by client id. A quota that a default
+gives is one for each user or client id that falls under it, not one for all of them together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity
+
+
+class QuotaKind(Enum):
+    """What is limited, by its name in ZooKeeper and in AlterClientQuotas."""
+
+    PRODUCE = "producer_byte_rate"
+    FETCH = "consumer_byte_rate"
+
+
+class Quota(NamedTuple):
+    """A quota as it holds for one client. All clients of the same `sharer` (user, client id) share it."""
+
+    bytes_per_s: float
+    sharer: tuple[str | None, str | None]
+
+
+@dataclass(slots=True)
+class QuotaTable:
+    """All quotas there are. `broker_defaults` hold by client id where nothing else does."""
+
+    broker_defaults: Mapping[QuotaKind, float | None]
+    _quotas: dict[QuotaEntity, Mapping[QuotaKind, float]] = field(default_factory=dict)
+
+    @property
+    def entities(self) -> Mapping[QuotaEntity, Mapping[QuotaKind, float]]:
+        """The quotas of every entity that has any."""
+        return self._quotas
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is limited."""
+        return not self._quotas and not any(self.broker_defaults.values())
+
+    def set(self, entity: QuotaEntity, quotas: Mapping[QuotaKind, float]) -> None:
+        """The entity has these quotas from now on, none if empty."""
+        if quotas:
+            self._quotas[entity] = quotas
+        else:
+            self._quotas.pop(entity, None)
+
+    def find(self, kind: QuotaKind, user: str, client_id: str) -> Quota | None:
+        """The quota that holds for a client, None where nothing limits it."""
+        both, user_alone, client_alone = (user, client_id), (user, None), (None, client_id)
+        for entity, sharer in (
+            (QuotaEntity(user=user, client_id=client_id), both),
+            (QuotaEntity(user=user, client_id=DEFAULT), both),
+            (QuotaEntity(user=user), user_alone),
+            (QuotaEntity(user=DEFAULT, client_id=client_id), both),
+            (QuotaEntity(user=DEFAULT, client_id=DEFAULT), both),
+            (QuotaEntity(user=DEFAULT), user_alone),
+            (QuotaEntity(client_id=client_id), client_alone),
+            (QuotaEntity(client_id=DEFAULT), client_alone),
+        ):
+            limit = self._quotas.get(entity, {}).get(kind)
+            if limit is not None:
+                return Quota(limit, sharer)
+        limit = self.broker_defaults.get(kind)
+        return None if limit is None else Quota(limit, client_alone)
+
+
+def parse_quota(text: str) -> float:
+    """A quota as it stands in ZooKeeper. Raises ValueError."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"a quota must be greater than 0, not {text}")
+    return value

@@ -1,0 +1,95 @@
+"""Keeps the table of quotas as ZooKeeper has it: a change there holds at once, on every broker."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+import trio
+
+from pipeline.broker.quotas.table import QuotaKind, QuotaTable, parse_quota
+from pipeline.coordination.interface import CoordinationClient, NodeValue
+from pipeline.coordination.quota_znodes import (
+    CONFIG_CLIENTS,
+    CONFIG_USERS,
+    QuotaConfig,
+    QuotaEntity,
+    clients_path,
+    decode_name,
+)
+from pipeline.errors import CoordinationError
+
+log = structlog.get_logger()
+
+
+async def watch_quotas(
+    zookeeper: CoordinationClient, table: QuotaTable, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Follow all quotas, for ever. Reports started when those that are there have been read."""
+
+    async def watch_entity(entity: QuotaEntity, *, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            async for value in zookeeper.watch_data(entity.path):
+                table.set(entity, {} if value is None else _read(entity, value))
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+        finally:
+            table.set(entity, {})
+
+    async def watch_user(part: str, *, task_status: trio.TaskStatus[None]) -> None:
+        user = decode_name(part)
+
+        async def watch_client_of_user(part: str, *, task_status: trio.TaskStatus[None]) -> None:
+            await watch_entity(QuotaEntity(user=user, client_id=decode_name(part)), task_status=task_status)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(watch_entity, QuotaEntity(user=user))
+            await nursery.start(_watch_names, zookeeper, clients_path(user), watch_client_of_user)
+            task_status.started()
+
+    async def watch_client(part: str, *, task_status: trio.TaskStatus[None]) -> None:
+        await watch_entity(QuotaEntity(client_id=decode_name(part)), task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_watch_names, zookeeper, CONFIG_USERS, watch_user)
+        await nursery.start(_watch_names, zookeeper, CONFIG_CLIENTS, watch_client)
+        task_status.started()
+
+
+async def _watch_names(
+    zookeeper: CoordinationClient,
+    path: str,
+    watch: Callable[..., Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    """Run `watch` for every child of `path`, for as long as it is there."""
+    scopes: dict[str, trio.CancelScope] = {}
+
+    async def run(name: str, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with scope:
+            await watch(name, task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        async for names in zookeeper.watch_children(path):
+            for name in scopes.keys() - set(names):
+                scopes.pop(name).cancel()
+            for name in sorted(set(names) - scopes.keys()):
+                scopes[name] = trio.CancelScope()
+                await nursery.start(run, name, scopes[name])
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+
+
+def _read(entity: QuotaEntity, value: NodeValue) -> Mapping[QuotaKind, float]:
+    try:
+        settings = QuotaConfig.decode(entity, value.data).settings
+    except CoordinationError as error:
+        log.error("quota_unreadable", error=str(error))
+        return {}
+    quotas = {}
+    for kind in QuotaKind:
+        if kind.value in settings:
+            try:
+                quotas[kind] = parse_quota(settings[kind.value])
+            except ValueError as error:
+                log.warning("quota_ignored", path=entity.path, quota=kind.value, error=str(error))
+    return quotas

@@ -1,0 +1,84 @@
+"""The znodes of client quotas, in Kafka's layout. Pure.
+
+`/config/users/<user>`, `/config/users/<user>/clients/<client-id>` and `/config/clients/<client-id>`, each name
+`<default>` for everybody without one of their own.
+
+Names are written as Kafka's Sanitizer does: percent-encoded, so that any name can be part of a path. A user's znode may
+hold other things than quotas (SCRAM credentials); whoever changes quotas keeps those.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+from urllib.parse import quote, unquote
+
+from pipeline.coordination.znodes import decode_config, encode_config
+
+CONFIG_USERS = "/config/users"
+CONFIG_CLIENTS = "/config/clients"
+
+
+class Default(Enum):
+    """The entity that stands for everybody who has none of their own."""
+
+    DEFAULT = "<default>"
+
+
+DEFAULT = Default.DEFAULT
+
+EntityName = str | Default | None
+"""A name, the default, or (None) not part of the entity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntity:
+    """Whose quota: a user, a client id, or a client id of a user."""
+
+    user: EntityName = None
+    client_id: EntityName = None
+
+    @property
+    def path(self) -> str:
+        """The znode that holds its quotas."""
+        if self.user is None:
+            return f"{CONFIG_CLIENTS}/{encode_name(self.client_id)}"
+        if self.client_id is None:
+            return f"{CONFIG_USERS}/{encode_name(self.user)}"
+        return f"{clients_path(self.user)}/{encode_name(self.client_id)}"
+
+
+def clients_path(user: EntityName) -> str:
+    """The parent of the client ids of a user."""
+    return f"{CONFIG_USERS}/{encode_name(user)}/clients"
+
+
+def encode_name(name: EntityName) -> str:
+    """As part of a path."""
+    if name is DEFAULT:
+        return DEFAULT.value
+    if not isinstance(name, str) or not name:
+        raise ValueError("the name of a quota entity must not be empty")
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def decode_name(part: str) -> str | Default:
+    """From a part of a path."""
+    return DEFAULT if part == DEFAULT.value else unquote(part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaConfig:
+    """What the znode of an entity holds: settings by name, quotas among them."""
+
+    entity: QuotaEntity
+    settings: Mapping[str, str]
+
+    def encode(self) -> bytes:
+        """JSON version 1."""
+        return encode_config(self.settings)
+
+    @classmethod
+    def decode(cls, entity: QuotaEntity, data: bytes) -> Self:
+        """JSON version 1."""
+        return cls(entity=entity, settings=decode_config(entity.path, data))

@@ -1,0 +1,168 @@
+"""Quotas of a running broker: set, told, held, changed while clients are at work."""
+
+import functools
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity
+from pipeline.net.connection_pool import open_connection_pool
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from pipeline.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+
+QUOTA = 1_000_000
+WARM_UP_S, MEASURED_S = 1.5, 3.5
+
+
+async def alter(broker: Broker, entity: dict[str, str | None], **quotas: float | None) -> Any:
+    entry = EntryData(
+        entity=[EntityData(entity_type=kind.replace("_", "-"), entity_name=name) for kind, name in entity.items()],
+        ops=[OpData(key=key, value=value or 0.0, remove=value is None) for key, value in quotas.items()],
+    )
+    response = await broker.ask(AlterClientQuotasRequest(entries=[entry]))
+    return response.entries[0]
+
+
+async def described(broker: Broker, *components: ComponentData, strict: bool = False) -> dict[Any, dict[str, float]]:
+    response = await broker.ask(DescribeClientQuotasRequest(components=components, strict=strict))
+    assert response.error_code == 0
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key: value.value for value in entry.values
+        }
+        for entry in response.entries
+    }
+
+
+async def until_told(broker: Broker, count: int) -> dict[Any, dict[str, float]]:
+    with trio.fail_after(TIMEOUT_S):
+        while len(found := await described(broker)) != count:
+            await trio.sleep(0.01)
+    return found
+
+
+async def test_set_told_and_removed(start: Start) -> None:
+    async with start() as broker:
+        assert (await alter(broker, {"user": "ann"}, producer_byte_rate=1000)).error_code == 0
+        assert (await alter(broker, {"client_id": None}, consumer_byte_rate=2000)).error_code == 0
+        assert (await alter(broker, {"user": "ann", "client_id": "a/b"}, producer_byte_rate=1)).error_code == 0
+        assert await until_told(broker, 3) == {
+            (("user", "ann"),): {"producer_byte_rate": 1000.0},
+            (("client-id", None),): {"consumer_byte_rate": 2000.0},
+            (("user", "ann"), ("client-id", "a/b")): {"producer_byte_rate": 1.0},
+        }
+        stored = await broker.zookeeper.get("/config/users/ann/clients/a%2Fb")
+        assert json.loads(stored.data) == {"version": 1, "config": {"producer_byte_rate": "1"}}
+        only = ComponentData(entity_type="user", match_type=0, match="ann")
+        assert list(await described(broker, only, strict=True)) == [(("user", "ann"),)]
+        assert (await alter(broker, {"user": "ann"}, producer_byte_rate=None)).error_code == 0
+        assert (("user", "ann"),) not in await until_told(broker, 2)
+
+
+async def test_refused_with_a_reason(start: Start) -> None:
+    async with start() as broker:
+        entry = await alter(broker, {"ip": "10.0.0.1"}, connection_creation_rate=1)
+        assert (entry.error_code, entry.entity[0].entity_name) == (ErrorCode.UNSUPPORTED_VERSION, "10.0.0.1")
+        entry = await alter(broker, {"user": "ann"}, request_percentage=1)
+        assert entry.error_code == ErrorCode.INVALID_REQUEST
+        assert "consumer_byte_rate and producer_byte_rate" in entry.error_message
+        wrong = DescribeClientQuotasRequest(components=[ComponentData(entity_type="user", match_type=9)])
+        response = await broker.ask(wrong)
+        assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
+
+
+async def test_quotas_outlive_the_broker_and_broken_ones_are_passed_over(start: Start) -> None:
+    async with start() as broker:
+        await alter(broker, {"user": "ann"}, producer_byte_rate=1000)
+        await broker.zookeeper.create("/config/users/bob", b"{")
+        broken = b'{"version":1,"config":{"producer_byte_rate":"fast"}}'
+        await broker.zookeeper.create(QuotaEntity(client_id=DEFAULT).path, broken)
+    async with start() as broker:
+        assert list(await described(broker)) == [(("user", "ann"),)]
+
+
+@dataclass
+class Group:
+    """Connections that share a quota, and what they were given since they were warm."""
+
+    client_id: str
+    connections: int
+    counted: list[int] = field(default_factory=list)
+
+    def rate(self) -> float:
+        return sum(self.counted) / MEASURED_S
+
+
+async def work(group: Group, broker: Broker, act: Any) -> None:
+    started = trio.current_time()
+    async with open_connection_pool(group.client_id) as pool, trio.open_nursery() as nursery:
+
+        async def connection(lane: str) -> None:
+            while trio.current_time() < started + WARM_UP_S + MEASURED_S:
+                size_bytes = await act(functools.partial(pool.request, broker.address, timeout_s=TIMEOUT_S, lane=lane))
+                if started + WARM_UP_S <= trio.current_time() < started + WARM_UP_S + MEASURED_S:
+                    group.counted.append(size_bytes)
+
+        for number in range(group.connections):
+            nursery.start_soon(connection, str(number))
+
+
+@pytest.mark.parametrize("kind", ["producer_byte_rate", "consumer_byte_rate"])
+async def test_the_measured_rate_is_the_quota_with_1_10_and_50_connections(start: Start, kind: str) -> None:
+    async with start(num_partitions=1) as broker:
+        await broker.create("clicks")
+        records = batch(b"x" * 4_000)
+        for _ in range(200):
+            assert (await broker.produce("clicks", bytearray(records))).error_code == 0
+        topic = await broker.named(TopicProduceData, "clicks")
+        assert (await alter(broker, {"client_id": None}, **{kind: QUOTA})).error_code == 0
+        await until_told(broker, 1)
+
+        async def produce(ask: Any) -> int:
+            data = PartitionProduceData(index=0, records=bytearray(records))
+            topics = [TopicProduceData(name="clicks", topic_id=topic.topic_id, partition_data=[data])]
+            await ask(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics))
+            return len(records)
+
+        async def fetch(ask: Any) -> int:
+            asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=4 * len(records))
+            topics = [FetchTopic(topic="clicks", topic_id=topic.topic_id, partitions=[asked])]
+            response = await ask(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics))
+            return len(response.responses[0].partitions[0].records)
+
+        groups = [Group(f"group-{count}", count) for count in (1, 10, 50)]
+        async with trio.open_nursery() as nursery:
+            for group in groups:
+                nursery.start_soon(work, group, broker, produce if kind == "producer_byte_rate" else fetch)
+        for group in groups:
+            assert group.rate() == pytest.approx(QUOTA, rel=0.05), group.client_id
+
+
+async def test_a_change_holds_at_once_and_answers_say_that_they_were_throttled(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("clicks")
+        topic = await broker.named(TopicProduceData, "clicks")
+        data = PartitionProduceData(index=0, records=batch(b"x" * 4_000))
+        topics = [TopicProduceData(name="clicks", topic_id=topic.topic_id, partition_data=[data])]
+        request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics)
+        assert (await broker.ask(request)).throttle_time_ms == 0
+        await alter(broker, {"user": "ANONYMOUS"}, producer_byte_rate=2_000)
+        await until_told(broker, 1)
+        throttled = (await broker.ask(request, lane="1")).throttle_time_ms
+        assert 1_000 < throttled < 2_000
+        assert 3_000 < (await broker.ask(request, lane="2")).throttle_time_ms < 4_200
+        await alter(broker, {"user": "ANONYMOUS"}, producer_byte_rate=None)
+        await until_told(broker, 0)
+        assert (await broker.ask(request, lane="3")).throttle_time_ms == 0

@@ -3,6 +3,8 @@
 Foreign exceptions (kazoo, sockets, the disk, HTTP) are translated once, at the door where they come in, with `from`.
 """
 
+from collections.abc import Sequence
+
 
 class PipelineError(Exception):
     """Everything this package raises on purpose."""
@@ -37,6 +39,20 @@ class BatchTooLargeError(CorruptBatchError):
         super().__init__(f"{size_bytes} bytes, at most {max_batch_bytes} are allowed", offset)
         self.size_bytes = size_bytes
         self.max_batch_bytes = max_batch_bytes
+
+
+class InvalidRecordError(CorruptBatchError):
+    """A sound batch that breaks a rule for producers or of its topic. `record_errors`: what is wrong with which of its
+    records (index within the batch, sentence), as far as single records are at fault (KIP-467).
+    """
+
+    def __init__(self, reason: str, offset: int | None = None, record_errors: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(reason, offset)
+        self.record_errors = record_errors
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """Records are older or newer than the topic takes."""
 
 
 class OffsetOutOfRangeError(PipelineError):

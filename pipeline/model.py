@@ -4,7 +4,7 @@ Identifiers are NewTypes so that a checker tells an offset from an epoch; at run
 """
 
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 BrokerId = NewType("BrokerId", int)
 Offset = NewType("Offset", int)
@@ -13,9 +13,8 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 NO_LEADER_EPOCH = LeaderEpoch(-1)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of one topic. Ordered by topic, then number."""
+class TopicPartition(NamedTuple):
+    """One partition of one topic. Ordered by topic, then number. A tuple, because one is looked up for each batch."""
 
     topic: str
     partition: int

@@ -6,6 +6,8 @@ from pipeline.errors import (
     BatchTooLargeError,
     CoordinationError,
     CorruptBatchError,
+    InvalidRecordError,
+    InvalidTimestampError,
     LogEndMismatchError,
     OffsetOutOfRangeError,
     OffsetOverlapError,
@@ -26,6 +28,8 @@ class Failure(NamedTuple):
 
 _CODES: tuple[tuple[type[PipelineError], ErrorCode], ...] = (
     (BatchTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
+    (InvalidTimestampError, ErrorCode.INVALID_TIMESTAMP),
+    (InvalidRecordError, ErrorCode.INVALID_RECORD),
     (CorruptBatchError, ErrorCode.CORRUPT_MESSAGE),
     (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (LogEndMismatchError, ErrorCode.OFFSET_OUT_OF_RANGE),

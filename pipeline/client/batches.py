@@ -7,7 +7,7 @@ Invariants:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
@@ -152,7 +152,7 @@ class ProducerBatch:
             header = read_header(self.data)
             write_header(
                 self.data,
-                replace(header, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=base_sequence),
+                header._replace(producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=base_sequence),
             )
         self.identity = identity
         self.base_sequence = base_sequence
@@ -176,7 +176,7 @@ class ProducerBatch:
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.is_done = True
-        return replace(header, base_offset=base_offset)
+        return header._replace(base_offset=base_offset)
 
     def failed(self, now_ms: int) -> DeliveryError:
         """Set the outcome: not delivered. tell() comes next."""

@@ -3,15 +3,14 @@ which both are patched; the producer's checksum covers neither.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.errors import OffsetOverlapError
 from pipeline.model import LeaderEpoch, Offset
-from pipeline.records.batch import LOG_OVERHEAD, BatchHeader, set_base_offset, set_leader_epoch
+from pipeline.records.batch import LOG_OVERHEAD, BatchHeader, place_batch
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """What became of an append. `headers`: the batches as they lie in the log now, none of a duplicate."""
 
     base_offset: Offset
@@ -29,9 +28,7 @@ def place_next(
     position = 0
     placed = []
     for header in headers:
-        set_base_offset(batches, position, next_offset)
-        set_leader_epoch(batches, position, leader_epoch)
-        placed.append(_placed(header, next_offset, leader_epoch))
+        placed.append(place_batch(batches, position, next_offset, leader_epoch))
         position += header.batch_length + LOG_OVERHEAD
         next_offset += header.last_offset_delta + 1
     _check_length(batches, position)
@@ -49,8 +46,7 @@ def place_as_they_are(
     for header in headers:
         if header.base_offset < next_offset:
             raise OffsetOverlapError(header.base_offset, next_offset)
-        set_leader_epoch(batches, position, leader_epoch)
-        placed.append(_placed(header, header.base_offset, leader_epoch))
+        placed.append(place_batch(batches, position, header.base_offset, leader_epoch))
         position += header.batch_length + LOG_OVERHEAD
         next_offset = header.next_offset
     _check_length(batches, position)
@@ -60,21 +56,3 @@ def place_as_they_are(
 def _check_length(batches: bytearray | memoryview, size_bytes: int) -> None:
     if size_bytes != len(batches):
         raise ValueError(f"{len(batches)} bytes with headers of {size_bytes}")
-
-
-def _placed(header: BatchHeader, base_offset: int, leader_epoch: int) -> BatchHeader:
-    return BatchHeader(
-        base_offset,
-        header.batch_length,
-        leader_epoch,
-        header.magic,
-        header.crc,
-        header.attributes,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )

@@ -14,12 +14,13 @@ Invariants:
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from pipeline.errors import BatchTooLargeError, CorruptBatchError
+from pipeline.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError
 from pipeline.records.compression import Codec, ReadableBuffer
 
 WritableBuffer = bytearray | memoryview
@@ -31,9 +32,14 @@ MIN_RECORD_SIZE = 7
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+DELETE_HORIZON = 0x40
+"""The bit of the attributes that makes the base timestamp the time after which deletions may go (KIP-534)."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
 _LENGTH_POSITION = 8
 _LEADER_EPOCH_POSITION = 12
 _CRC_POSITION = 17
@@ -56,9 +62,11 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
-    """The 61 bytes before the records of a batch, fields in wire order. Timestamps in ms since 1970 UTC."""
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records of a batch, fields in wire order. Timestamps in ms since 1970 UTC.
+
+    A tuple, because a broker makes one or two of them for each batch: `struct` gives it its fields.
+    """
 
     base_offset: int
     batch_length: int
@@ -120,6 +128,9 @@ class BatchHeader:
         return (self.base_sequence + self.last_offset_delta) & _MAX_INT32
 
 
+_new_header = partial(tuple.__new__, BatchHeader)
+
+
 def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     """The header at `position`; the records behind it may be missing and the checksum is not looked at.
 
@@ -127,17 +138,17 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
     """
     if len(buffer) - position < HEADER_SIZE:
         raise CorruptBatchError(f"{len(buffer) - position} bytes are too few for a batch header")
-    header = BatchHeader(*_HEADER.unpack_from(buffer, position))
-    base_offset = header.base_offset
+    header = _new_header(_HEADER.unpack_from(buffer, position))
+    base_offset, batch_length, last_offset_delta = header.base_offset, header.batch_length, header.last_offset_delta
     if header.magic != MAGIC:
         raise CorruptBatchError(f"message format {header.magic}, only {MAGIC} is known", base_offset)
-    if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
-        raise CorruptBatchError(f"batch length {header.batch_length} is less than a header's", base_offset)
-    if header.last_offset_delta < 0 or not 0 <= base_offset <= _MAX_INT64 - header.last_offset_delta - 1:
-        raise CorruptBatchError(f"impossible offsets, last offset delta {header.last_offset_delta}", base_offset)
-    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+    if batch_length < HEADER_SIZE - LOG_OVERHEAD:
+        raise CorruptBatchError(f"batch length {batch_length} is less than a header's", base_offset)
+    if last_offset_delta < 0 or not 0 <= base_offset < _MAX_INT64 - last_offset_delta:
+        raise CorruptBatchError(f"impossible offsets, last offset delta {last_offset_delta}", base_offset)
+    if not 0 <= header.record_count <= last_offset_delta + 1:
         raise CorruptBatchError(
-            f"{header.record_count} records with last offset delta {header.last_offset_delta}", base_offset
+            f"{header.record_count} records with last offset delta {last_offset_delta}", base_offset
         )
     return header
 
@@ -166,14 +177,18 @@ def whole_batches(buffer: ReadableBuffer) -> int:
     return position
 
 
+def place_batch(buffer: WritableBuffer, position: int, base_offset: int, leader_epoch: int) -> BatchHeader:
+    """Patch the offset of the batch's first record and the epoch of the leader that appends it; the checksum covers
+    neither. Returns the new header.
+    """
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
+    return _new_header(_HEADER.unpack_from(buffer, position))
+
+
 def set_base_offset(buffer: WritableBuffer, position: int, offset: int) -> None:
     """Patch the offset of the batch's first record; the checksum does not cover it."""
-    struct.pack_into(">q", buffer, position, offset)
-
-
-def set_leader_epoch(buffer: WritableBuffer, position: int, epoch: int) -> None:
-    """Patch the epoch of the leader that appends the batch; the checksum does not cover it."""
-    struct.pack_into(">i", buffer, position + _LEADER_EPOCH_POSITION, epoch)
+    _OFFSET.pack_into(buffer, position, offset)
 
 
 def set_log_append_time(buffer: WritableBuffer, position: int, timestamp_ms: int) -> BatchHeader:
@@ -187,38 +202,30 @@ def set_log_append_time(buffer: WritableBuffer, position: int, timestamp_ms: int
 
 def write_header(buffer: WritableBuffer, header: BatchHeader) -> None:
     """Write a header at the start of a buffer that holds exactly its batch. The checksum is computed, not taken."""
-    _HEADER.pack_into(
-        buffer,
-        0,
-        header.base_offset,
-        header.batch_length,
-        header.partition_leader_epoch,
-        header.magic,
-        0,
-        header.attributes,
-        header.last_offset_delta,
-        header.base_timestamp,
-        header.max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )
+    _HEADER.pack_into(buffer, 0, *header._replace(crc=0))
     write_crc(buffer, 0, header.size_bytes)
 
 
 def write_crc(buffer: WritableBuffer, position: int, size_bytes: int) -> None:
     """Renew the checksum of the batch at `position`."""
-    struct.pack_into(">I", buffer, position + _CRC_POSITION, _compute_crc(buffer, position, size_bytes))
+    _CRC.pack_into(buffer, position + _CRC_POSITION, _compute_crc(buffer, position, size_bytes))
 
 
 def verify_crc(buffer: ReadableBuffer, position: int, header: BatchHeader) -> None:
     """Raises CorruptBatchError unless the batch is whole and its checksum true."""
-    if header.size_bytes > len(buffer) - position:
-        raise CorruptBatchError(f"{len(buffer) - position} bytes of a batch of {header.size_bytes}", header.base_offset)
-    crc = _compute_crc(buffer, position, header.size_bytes)
-    if crc != header.crc:
-        raise CorruptBatchError(f"checksum {header.crc:#010x}, computed {crc:#010x}", header.base_offset)
+    size_bytes = header.batch_length + LOG_OVERHEAD
+    if size_bytes > len(buffer) - position:
+        raise CorruptBatchError(f"{len(buffer) - position} bytes of a batch of {size_bytes}", header.base_offset)
+    verify_checksum(buffer, position, size_bytes)
+
+
+def verify_checksum(buffer: ReadableBuffer, position: int, size_bytes: int) -> None:
+    """Raises CorruptBatchError unless the checksum of the whole batch at `position` is true."""
+    (crc,) = _CRC.unpack_from(buffer, position + _CRC_POSITION)
+    computed = _compute_crc(buffer, position, size_bytes)
+    if crc != computed:
+        (offset,) = _OFFSET.unpack_from(buffer, position)
+        raise CorruptBatchError(f"checksum {crc:#010x}, computed {computed:#010x}", offset)
 
 
 def validate_for_append(
@@ -228,46 +235,48 @@ def validate_for_append(
 
     A producer's batch starts at offset 0, has a record for every offset and is no control batch. With `keep_offsets`
     (copies of another log) offsets must rise from batch to batch, while gaps and control batches are let through.
-    Raises CorruptBatchError; one whose size alone is wrong is a BatchTooLargeError.
+    Raises CorruptBatchError; one whose size alone is wrong is a BatchTooLargeError, a sound one that no producer may
+    send an InvalidRecordError.
     """
     headers: list[BatchHeader] = []
     position = 0
     next_offset = 0
     while position < len(buffer):
         header = read_header(buffer, position)
-        if header.size_bytes > max_batch_bytes:
-            raise BatchTooLargeError(header.size_bytes, max_batch_bytes, header.base_offset)
+        size_bytes = header.batch_length + LOG_OVERHEAD
+        if size_bytes > max_batch_bytes:
+            raise BatchTooLargeError(size_bytes, max_batch_bytes, header.base_offset)
         verify_crc(buffer, position, header)
-        _validate_payload_size(header)
+        codec = header.attributes & _CODEC_MASK
+        if codec > Codec.ZSTD:
+            raise CorruptBatchError(f"unknown compression codec {codec}", header.base_offset)
+        if not codec and size_bytes - HEADER_SIZE < header.record_count * MIN_RECORD_SIZE:
+            raise CorruptBatchError(
+                f"{header.record_count} records in {size_bytes - HEADER_SIZE} bytes", header.base_offset
+            )
         if not keep_offsets:
             _validate_of_producer(header)
         elif header.base_offset < next_offset:
             raise CorruptBatchError(f"follows a batch that ends at offset {next_offset - 1}", header.base_offset)
-        next_offset = header.next_offset
+        next_offset = header.base_offset + header.last_offset_delta + 1
         headers.append(header)
-        position += header.size_bytes
+        position += size_bytes
     if not headers:
         raise CorruptBatchError("no batch")
     return headers
 
 
-def _validate_payload_size(header: BatchHeader) -> None:
-    payload_bytes = header.size_bytes - HEADER_SIZE
-    if header.codec is Codec.NONE and payload_bytes < header.record_count * MIN_RECORD_SIZE:
-        raise CorruptBatchError(f"{header.record_count} records in {payload_bytes} bytes", header.base_offset)
-
-
 def _validate_of_producer(header: BatchHeader) -> None:
     if header.base_offset != 0:
-        raise CorruptBatchError("a producer's batch must start at offset 0", header.base_offset)
+        raise InvalidRecordError("a producer's batch must start at offset 0", header.base_offset)
     if header.record_count != header.last_offset_delta + 1:
-        raise CorruptBatchError(f"{header.record_count} records with last offset delta {header.last_offset_delta}", 0)
-    if header.is_control:
-        raise CorruptBatchError("producers must not write control batches", 0)
-    if header.producer_id != NO_PRODUCER_ID and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise CorruptBatchError(f"producer {header.producer_id} without epoch or sequence number", header.base_offset)
+        raise InvalidRecordError(f"{header.record_count} records with last offset delta {header.last_offset_delta}", 0)
+    if header.attributes & _CONTROL:
+        raise InvalidRecordError("producers must not write control batches", 0)
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise InvalidRecordError(f"producer {header.producer_id} without epoch or sequence number", 0)
 
 
 def _compute_crc(buffer: ReadableBuffer, position: int, size_bytes: int) -> int:
-    with memoryview(buffer) as view:
-        return crc32c(view[position + _ATTRIBUTES_POSITION : position + size_bytes])
+    with memoryview(buffer)[position + _ATTRIBUTES_POSITION : position + size_bytes] as covered:
+        return crc32c(covered)

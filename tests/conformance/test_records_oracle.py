@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.records.batch import set_base_offset, set_leader_epoch, set_log_append_time, validate_for_append
+from pipeline.records.batch import place_batch, set_base_offset, set_log_append_time, validate_for_append
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
@@ -87,7 +87,7 @@ def test_batches_agree(builder_class: Any, batch_class: Any, records_class: Any,
         assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (77, 3, 500)
         assert [_of_peer(record) for record in batch] == records
         if codec is Codec.NONE:
-            set_leader_epoch(theirs, 0, -1)
+            place_batch(theirs, 0, 0, -1)
             assert ours == theirs
 
     check()
@@ -101,8 +101,7 @@ def test_patched_batches_are_read_by_them(
     second = _theirs(builder_class, [(b"b", b"2", [], 7)], codec)
     log = first + second
     set_base_offset(log, 0, 1000)
-    set_base_offset(log, len(first), 1002)
-    set_leader_epoch(log, len(first), 12)
+    place_batch(log, len(first), 1002, 12)
     set_log_append_time(log, len(first), 999)
     peer = records_class(bytes(log))
     found = []

@@ -17,7 +17,7 @@ from pipeline.client.offsets import LATEST, list_offsets
 from pipeline.mirror.journal import Journal
 from pipeline.mirror.table import Assignment
 from pipeline.model import TopicPartition
-from pipeline.records.batch import iterate_headers, set_leader_epoch
+from pipeline.records.batch import iterate_headers, place_batch
 from pipeline.records.record import iterate_records
 from tests.support.traffic import Published
 
@@ -41,8 +41,8 @@ async def read_logs(cluster: Cluster, partitions: Iterable[TopicPartition]) -> d
                 for batches in await consumer.poll_batches():
                     logs[batches.topic_partition] += batches.data
     for log in logs.values():
-        for position, _header in iterate_headers(log):
-            set_leader_epoch(log, position, 0)
+        for position, header in iterate_headers(log):
+            place_batch(log, position, header.base_offset, 0)
     return logs
 
 

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ class Batches:
 
     def expected(self, batch: bytes | bytearray, base_offset: int) -> BatchHeader:
         """The header of a batch as it lies in the log."""
-        return replace(read_header(batch), base_offset=base_offset, partition_leader_epoch=EPOCH)
+        return read_header(batch)._replace(base_offset=base_offset, partition_leader_epoch=EPOCH)
 
     def check_indexes(self, log: UnifiedLog) -> None:
         """Every index entry points at its batch; every offset and time is found through them."""

@@ -1,6 +1,5 @@
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from pipeline.records.batch import (
     BatchHeader,
     TimestampType,
     iterate_headers,
+    place_batch,
     read_header,
-    set_base_offset,
-    set_leader_epoch,
     set_log_append_time,
     validate_for_append,
     verify_crc,
@@ -37,7 +35,7 @@ def batch(build_batch: Build, some_fields: Any) -> bytearray:
 
 def _altered(batch: bytearray, **fields: int) -> bytearray:
     changed = bytearray(batch)
-    write_header(changed, replace(read_header(changed), **fields))
+    write_header(changed, read_header(changed)._replace(**fields))
     return changed
 
 
@@ -74,7 +72,7 @@ def test_header_layout_is_the_specified_one() -> None:
     write_header(buffer, header)
     body = bytes.fromhex("00342122232431323334353637384142434445464748515253545556575861627172737400000001")
     assert buffer == (bytes.fromhex("0102030405060708000000311112131402") + struct.pack(">I", crc32c(body)) + body)
-    assert read_header(buffer) == replace(header, crc=crc32c(body))
+    assert read_header(buffer) == header._replace(crc=crc32c(body))
     assert header.codec is Codec.ZSTD
     assert header.is_transactional
     assert header.is_control
@@ -85,17 +83,16 @@ def test_header_layout_is_the_specified_one() -> None:
     [(0, 0, 0), (5, 4, 9), (2**31 - 1, 0, 2**31 - 1), (2**31 - 1, 1, 0), (2**31 - 2, 5, 3)],
 )
 def test_sequence_numbers_wrap_to_zero(batch: bytearray, base_sequence: int, last_offset_delta: int, last: int) -> None:
-    header = replace(read_header(batch), base_sequence=base_sequence, last_offset_delta=last_offset_delta)
+    header = read_header(batch)._replace(base_sequence=base_sequence, last_offset_delta=last_offset_delta)
     assert header.last_sequence == last
 
 
 def test_offset_and_epoch_are_patched_under_the_same_checksum(batch: bytearray) -> None:
     two = batch + batch
-    set_base_offset(two, len(batch), 2**40)
-    set_leader_epoch(memoryview(two), len(batch), 7)
-    header = read_header(two, len(batch))
+    header = place_batch(memoryview(two), len(batch), 2**40, 7)
+    assert header == read_header(two, len(batch))
     assert (header.base_offset, header.partition_leader_epoch) == (2**40, 7)
-    assert replace(header, base_offset=0, partition_leader_epoch=-1) == read_header(two)
+    assert header._replace(base_offset=0, partition_leader_epoch=-1) == read_header(two)
     verify_crc(two, len(batch), header)
 
 

@@ -3,7 +3,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def _with_payload(batch: bytearray, payload: bytes, **fields: int) -> bytearray:
     """The batch with other bytes for records, length and checksum as they should be."""
     changed = bytearray(batch[:HEADER_SIZE]) + payload
-    write_header(changed, replace(read_header(batch), batch_length=len(changed) - 12, **fields))
+    write_header(changed, read_header(batch)._replace(batch_length=len(changed) - 12, **fields))
     return changed
 
 
@@ -182,7 +181,7 @@ def test_hostile_records_are_judged_alike(
 @given(payload=st.binary(max_size=60), record_count=st.integers(0, 3), codec=st.sampled_from((Codec.NONE, Codec.ZSTD)))
 def test_random_records_are_judged_alike(payload: bytes, record_count: int, codec: Codec) -> None:
     batch = bytearray(HEADER_SIZE)
-    write_header(batch, replace(_EMPTY, attributes=int(codec), record_count=record_count, base_timestamp=2**63 - 3))
+    write_header(batch, _EMPTY._replace(attributes=int(codec), record_count=record_count, base_timestamp=2**63 - 3))
     hostile = _with_payload(batch, bytes(compress(codec, payload)))
     by_twin = _outcome(lambda data: list(iterate_records(data)), hostile)
     try:
@@ -192,7 +191,7 @@ def test_random_records_are_judged_alike(payload: bytes, record_count: int, code
     assert by_kernel == (None if by_twin is None else [record.offset for record in by_twin])
 
 
-_EMPTY = replace(read_header(struct.pack(">qiibIhiqqqhii", 0, 49, -1, 2, 0, 0, 9, 0, 0, -1, -1, -1, 0)))
+_EMPTY = read_header(struct.pack(">qiibIhiqqqhii", 0, 49, -1, 2, 0, 0, 9, 0, 0, -1, -1, -1, 0))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,7 @@ _EMPTY = replace(read_header(struct.pack(">qiibIhiqqqhii", 0, 49, -1, 2, 0, 0, 9
 )
 def test_broken_records(record: bytes) -> None:
     batch = bytearray(HEADER_SIZE)
-    write_header(batch, replace(_EMPTY, record_count=1, base_timestamp=10))
+    write_header(batch, _EMPTY._replace(record_count=1, base_timestamp=10))
     for payload in (record, record + b"\x00" * 10):
         hostile = _with_payload(batch, payload)
         with pytest.raises(CorruptBatchError):

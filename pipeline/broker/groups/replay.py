@@ -1,0 +1,107 @@
+"""The journal read again: of each key the newest value, then the groups that these make. Pure.
+
+Invariants: the newest value of a key wins and a tombstone removes it, in the order of the log; so replaying it twice,
+or compacted, gives the same. What cannot be read is named in `problems` and passed over. What a transaction wrote
+counts once its commit marker comes, and not at all without one (KIP-447).
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.broker.groups.model import GroupMetadataValue, LoadedGroup, OffsetAndMetadata
+from pipeline.broker.groups.records import GroupKey, decode_group_value, decode_key, decode_offset_value
+from pipeline.errors import CorruptBatchError, ProtocolError
+from pipeline.model import TopicPartition
+from pipeline.records.batch import BatchHeader, verify_crc
+from pipeline.records.compression import ReadableBuffer
+from pipeline.records.key_values import keys_and_values
+
+MAX_PROBLEMS_TOLD = 20
+COMMIT_MARKER = 1
+
+_MARKER_KEY = struct.Struct(">hh")
+
+
+@dataclass(slots=True)
+class Problems:
+    """What could not be read: how much, and the first of it in words."""
+
+    count: int = 0
+    told: list[str] = field(default_factory=list)
+
+    def add(self, sentence: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.told) < MAX_PROBLEMS_TOLD:
+            self.told.append(sentence)
+
+
+@dataclass(slots=True)
+class _Group:
+    metadata: GroupMetadataValue | None = None
+    offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+
+
+class Replay:
+    """Give it every batch of the log in order (`batch`), then every entry of `newest` (`entry`), then take `groups`."""
+
+    def __init__(self) -> None:
+        self.newest: dict[bytes, bytes] = {}
+        self.problems = Problems()
+        self._open: dict[int, list[tuple[bytes, bytes | None]]] = {}
+        self._groups: dict[str, _Group] = {}
+
+    def batch(self, buffer: ReadableBuffer, position: int, header: BatchHeader) -> None:
+        """The next batch of the log."""
+        try:
+            verify_crc(buffer, position, header)
+            found = keys_and_values(buffer, position, header)
+        except CorruptBatchError as error:
+            self.problems.add(str(error))
+            return
+        if header.is_control:
+            self._marker(header, found[0][0] if found else None)
+            return
+        newest = self.newest
+        for key, value in found:
+            if key is None:
+                self.problems.add(f"batch at offset {header.base_offset}: a record without a key")
+            elif header.is_transactional:
+                self._open.setdefault(header.producer_id, []).append((key, value))
+            elif value is None:
+                newest.pop(key, None)
+            else:
+                newest[key] = value
+
+    def _marker(self, header: BatchHeader, key: bytes | None) -> None:
+        written = self._open.pop(header.producer_id, ())
+        if key is None or len(key) < _MARKER_KEY.size or _MARKER_KEY.unpack_from(key)[1] != COMMIT_MARKER:
+            return
+        for name, value in written:
+            if value is None:
+                self.newest.pop(name, None)
+            else:
+                self.newest[name] = value
+
+    def entry(self, key: bytes, value: bytes) -> None:
+        """Open one of the newest values."""
+        try:
+            name = decode_key(key)
+            if name is None:
+                return
+            group = self._groups.setdefault(name.group_id, _Group())
+            if isinstance(name, GroupKey):
+                group.metadata = decode_group_value(value)
+            else:
+                group.offsets[name.topic_partition] = decode_offset_value(value)
+        except ProtocolError as error:
+            self.problems.add(f"the value of key {key.hex()}: {error}")
+
+    def groups(self) -> Mapping[str, LoadedGroup]:
+        """The groups, of which at least something could be read."""
+        return {
+            group_id: LoadedGroup(metadata=group.metadata, offsets=group.offsets)
+            for group_id, group in self._groups.items()
+            if group.metadata is not None or group.offsets
+        }

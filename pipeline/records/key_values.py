@@ -1,0 +1,79 @@
+"""Keys and values of a batch, and nothing else of its records: for those who load a long journal and want it fast.
+
+Invariants: keys and values are those that `record.py` reads; bytes that cannot be records raise CorruptBatchError.
+What else a record has (times, offsets, headers) is stepped over unchecked: the checksum of the batch says that it is
+what was written.
+"""
+
+from pipeline.errors import CorruptBatchError
+from pipeline.records.batch import HEADER_SIZE, BatchHeader
+from pipeline.records.compression import ReadableBuffer, decompress
+from pipeline.records.record import MAX_UNCOMPRESSED_BYTES
+
+_MAX_VARINT_BYTES = 5
+
+
+def keys_and_values(
+    buffer: ReadableBuffer, position: int, header: BatchHeader
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Of the one batch at `position`, whose checksum has been verified. Raises CorruptBatchError."""
+    section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes]
+    payload = bytes(decompress(header.codec, section, MAX_UNCOMPRESSED_BYTES))
+    try:
+        found, end = _read(payload, header.record_count)
+    except (IndexError, ValueError) as error:
+        raise CorruptBatchError(f"its records are garbled: {error}", header.base_offset) from error
+    if end != len(payload):
+        raise CorruptBatchError("its records do not fill it", header.base_offset)
+    return found
+
+
+def _read(payload: bytes, count: int) -> tuple[list[tuple[bytes | None, bytes | None]], int]:
+    found: list[tuple[bytes | None, bytes | None]] = []
+    position = 0
+    for _ in range(count):
+        length = payload[position]
+        position += 1
+        if length > 127:
+            length, position = _rest(payload, position, length)
+        end = position + (length >> 1)
+        position += 1  # attributes
+        while payload[position] > 127:  # timestamp
+            position += 1
+        position += 1
+        while payload[position] > 127:  # offset
+            position += 1
+        size = payload[position + 1]
+        position += 2
+        if size > 127:
+            size, position = _rest(payload, position, size)
+        key = value = None
+        if not size & 1:
+            stop = position + (size >> 1)
+            key = payload[position:stop]
+            position = stop
+        size = payload[position]
+        position += 1
+        if size > 127:
+            size, position = _rest(payload, position, size)
+        if not size & 1:
+            stop = position + (size >> 1)
+            value = payload[position:stop]
+            position = stop
+        if position >= end or length & 1:
+            raise ValueError("a record is not as long as it says")
+        found.append((key, value))
+        position = end
+    return found, position
+
+
+def _rest(payload: bytes, position: int, first: int) -> tuple[int, int]:
+    """The value (not yet unfolded from zigzag) and the end of a varint whose first byte says that more follow."""
+    value = first & 127
+    for shift in range(7, 7 * _MAX_VARINT_BYTES, 7):
+        byte = payload[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+    raise ValueError("a number is too long")

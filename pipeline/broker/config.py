@@ -6,6 +6,7 @@ ConfigurationError that names the key.
 
 import socket
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -28,6 +29,20 @@ def _parse_listener(text: str) -> HostPort:
     return parse_address(address)
 
 
+def _parse_overrides(text: str) -> dict[str, int]:
+    overrides = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        address, _, count = part.rpartition(":")
+        try:
+            host = str(ip_address(address.strip("[]")))
+        except ValueError:
+            raise ValueError(f"{part!r} is not ADDRESS:COUNT, with an IP address") from None
+        if not count.isdecimal() or int(count) > 2**31 - 1:
+            raise ValueError(f"{part!r} does not end in a number of connections")
+        overrides[host] = int(count)
+    return overrides
+
+
 class BrokerConfig(SettingsModel):
     """What one broker is told. Build it with `from_settings`."""
 
@@ -45,9 +60,14 @@ class BrokerConfig(SettingsModel):
     advertised_listener: HostPort | None = Field(default=None, alias="advertised.listeners")
     http_listen: Address = Field(default=HostPort("127.0.0.1", 0), alias="http.listen")
 
-    max_connections: int = Field(default=2000, alias="max.connections", ge=1, le=1_000_000)
+    max_connections: int = Field(default=10_000, alias="max.connections", ge=1, le=1_000_000)
+    max_connections_per_ip: int = Field(default=2**31 - 1, alias="max.connections.per.ip", ge=0, le=2**31 - 1)
+    max_connections_per_ip_overrides: dict[str, int] = Field(default={}, alias="max.connections.per.ip.overrides")
     connections_max_idle_ms: int = Field(default=600_000, alias="connections.max.idle.ms", ge=1000, le=MAX_INT64)
     socket_request_max_bytes: int = Field(default=104_857_600, alias="socket.request.max.bytes", ge=1024, le=2**31 - 1)
+    queued_max_request_bytes: int = Field(
+        default=134_217_728, alias="queued.max.request.bytes", ge=-1, le=MAX_INT64, validate_default=True
+    )
     fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
 
     num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
@@ -73,6 +93,17 @@ class BrokerConfig(SettingsModel):
         if isinstance(value, str) and ("," in value or not value):
             raise ValueError("one directory is supported; give a single path")
         return value
+
+    @field_validator("max_connections_per_ip_overrides", mode="before")
+    @classmethod
+    def _read_overrides(cls, value: object) -> object:
+        return _parse_overrides(value) if isinstance(value, str) else value
+
+    @property
+    def max_request_memory_bytes(self) -> int | None:
+        """For all large requests under way; the largest one that is allowed must fit. None for no bound."""
+        bound = self.queued_max_request_bytes
+        return max(bound, self.socket_request_max_bytes) if bound > 0 else None
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:

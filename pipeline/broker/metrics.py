@@ -4,17 +4,16 @@ Nothing is counted here: the values are read, when asked for, from the plain cou
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pipeline.broker.context import BrokerContext
-from pipeline.broker.dispatch import ApiStatistics
 from pipeline.broker.partition import Partition
+from pipeline.broker.request_metrics import collect_connections, collect_requests
 from pipeline.model import TopicPartition
 from pipeline.net.server import ServerStatistics
-from pipeline.protocol.api import ApiKey
 
 TOPIC = ("topic",)
 PARTITION = ("topic", "partition")
@@ -23,11 +22,8 @@ PARTITION = ("topic", "partition")
 class BrokerCollector(Collector):
     """Reads the broker's counts."""
 
-    def __init__(
-        self, broker: BrokerContext, apis: Mapping[ApiKey, ApiStatistics], connections: ServerStatistics
-    ) -> None:
+    def __init__(self, broker: BrokerContext, connections: ServerStatistics) -> None:
         self._broker = broker
-        self._apis = apis
         self._connections = connections
 
     def describe(self) -> Iterator[Metric]:
@@ -38,8 +34,8 @@ class BrokerCollector(Collector):
         """All metrics, read now."""
         yield from self._collect_topics()
         yield from self._collect_logs()
-        yield from self._collect_requests()
-        yield from self._collect_connections()
+        yield from collect_requests(self._connections)
+        yield from collect_connections(self._connections)
 
     def _collect_topics(self) -> Iterator[Metric]:
         prefix = "kafka_server_brokertopicmetrics"
@@ -83,29 +79,6 @@ class BrokerCollector(Collector):
         for topic_partition, partition in sorted(self._broker.partitions.items(), key=_by_name):
             family.add_metric((topic_partition.topic, str(topic_partition.partition)), value_of(partition))
         return family
-
-    def _collect_requests(self) -> Iterator[Metric]:
-        prefix = "kafka_network_requestmetrics"
-        requests = CounterMetricFamily(f"{prefix}_requests", "Requests answered.", labels=("request",))
-        errors = CounterMetricFamily(f"{prefix}_errors", "Requests that ended the connection.", labels=("request",))
-        times = SummaryMetricFamily(f"{prefix}_totaltimeseconds", "From request to answer.", labels=("request",))
-        for key, statistics in self._apis.items():
-            label = (key.request.__name__.removesuffix("Request"),)
-            requests.add_metric(label, statistics.answered)
-            errors.add_metric(label, statistics.failed)
-            times.add_metric(label, statistics.answered, statistics.total_s)
-        yield from (requests, errors, times)
-
-    def _collect_connections(self) -> Iterator[Metric]:
-        prefix = "kafka_server_socket_server_metrics"
-        connections = self._connections
-        yield GaugeMetricFamily(f"{prefix}_connection_count", "Open connections.", value=connections.open_connections)
-        for name, value, text in (
-            ("connection_creation", connections.accepted, "Connections accepted."),
-            ("connection_refused", connections.refused, "Connections over max.connections."),
-            ("connection_broken", connections.broken, "Connections closed because of what they sent."),
-        ):
-            yield CounterMetricFamily(f"{prefix}_{name}", text, value=value)
 
 
 def _by_name(item: tuple[TopicPartition, Partition]) -> TopicPartition:

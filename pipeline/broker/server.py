@@ -19,7 +19,7 @@ from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
-from pipeline.broker.dispatch import SERVED, Dispatcher
+from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.metrics import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
@@ -117,11 +117,13 @@ async def _serve(
         max_request_bytes=config.socket_request_max_bytes,
         max_connections=config.max_connections,
         max_idle_s=config.connections_max_idle_ms / 1000,
+        max_memory_bytes=config.max_request_memory_bytes,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
     )
-    dispatcher = Dispatcher(broker)
-    server = Server(dispatcher.handle, broker.apis, limits)
+    server = Server(Dispatcher(broker).handle, broker.apis, limits, LONG_POLLS)
     application = http_application(operations_routes(metrics, lambda: _health(replicas)))
-    collector = BrokerCollector(broker, dispatcher.statistics, server.statistics)
+    collector = BrokerCollector(broker, server.statistics)
     metrics.register(collector)
     try:
         async with trio.open_nursery() as nursery:

@@ -20,6 +20,21 @@ def test_defaults_are_kafkas() -> None:
     assert config.zookeeper_session_timeout_ms == 18_000
 
 
+def test_connections_of_single_addresses() -> None:
+    overrides = "127.0.0.1:5, [::1]:7,10.0.0.1:0"
+    config = BrokerConfig.from_settings({**NEEDED, "max.connections.per.ip.overrides": overrides})
+    assert config.max_connections_per_ip_overrides == {"127.0.0.1": 5, "::1": 7, "10.0.0.1": 0}
+
+
+@pytest.mark.parametrize(
+    ("memory", "largest", "bound"),
+    [(134_217_728, 104_857_600, 134_217_728), (1000, 5000, 5000), (-1, 5000, None), (0, 5000, None)],
+)
+def test_the_largest_request_fits_into_the_memory_of_requests(memory: int, largest: int, bound: int | None) -> None:
+    given = {"queued.max.request.bytes": memory, "socket.request.max.bytes": largest}
+    assert BrokerConfig.from_settings({**NEEDED, **given}).max_request_memory_bytes == bound
+
+
 def test_text_and_numbers_mean_the_same() -> None:
     text = {**NEEDED, "broker.id": "1", "auto.create.topics.enable": "true", "num.partitions": "3"}
     number = {**NEEDED, "broker.id": 1, "auto.create.topics.enable": True, "num.partitions": 3}
@@ -32,6 +47,8 @@ def test_text_and_numbers_mean_the_same() -> None:
         ({"broker.id": -1}, "broker.id", "greater than or equal to 0"),
         ({"broker.id": "one"}, "broker.id", "valid integer"),
         ({"broker.idd": 1}, "broker.idd", "did you mean broker.id"),
+        ({"max.connections.per.ip.overrides": "host:1"}, "max.connections.per.ip.overrides", "with an IP address"),
+        ({"max.connections.per.ip.overrides": "127.0.0.1:x"}, "max.connections.per.ip.overrides", "number of connect"),
         ({"listeners": "SSL://h:1"}, "listeners", "PLAINTEXT://host:port"),
         ({"listeners": "PLAINTEXT://h:99999"}, "listeners", "not host:port"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "listeners", "one listener"),

@@ -197,12 +197,18 @@ async def test_metrics_and_health_over_http(start: Start) -> None:
         await broker.create("t")
         await broker.produce("t", batch(b"a", b"b"))
         await broker.fetch("t", 0)
+        await broker.fetch("t", 99)
         async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
             assert (await http.get("/healthz")).json() == {"status": "ok"}
             text = (await http.get("/metrics")).text
         for line in (
             'kafka_server_brokertopicmetrics_messagesin_total{topic="t"} 2.0',
             'kafka_network_requestmetrics_requests_total{request="Produce"} 1.0',
+            'kafka_network_requestmetrics_requestbytes_count{request="Produce"} 1.0',
+            'kafka_network_requestmetrics_remotetimems_sum{request="Produce"} 0.0',
+            'kafka_network_requestmetrics_totaltimems_bucket{le="+Inf",request="Produce"} 1.0',
+            'kafka_network_requestmetrics_errors_total{error="OFFSET_OUT_OF_RANGE",request="Fetch"} 1.0',
+            "kafka_server_socket_server_metrics_memory_pool_used 0.0",
             'kafka_log_log_logendoffset{partition="0",topic="t"} 2.0',
             "kafka_server_replicamanager_leadercount 1.0",
         ):

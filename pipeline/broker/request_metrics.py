@@ -1,0 +1,89 @@
+"""Requests and connections as metrics, under the names that Kafka's JMX exporter gives to them.
+
+Times are in milliseconds, as in Kafka, each stage with its sum and count; the total time is a histogram. Error codes
+are counted per answer and place in it: a Produce request for ten partitions may count ten. NONE is not counted.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+
+from pipeline.net.request_statistics import TOTAL_BOUNDS_MS, RequestStatistics
+from pipeline.net.server import ServerStatistics
+from pipeline.protocol.api import ApiKey
+from pipeline.protocol.errors import ErrorCode
+
+_REQUESTS = "kafka_network_requestmetrics"
+_CONNECTIONS = "kafka_server_socket_server_metrics"
+_STAGES = (
+    ("requestqueuetimems", "request_queue_s", "From the arrival of a request to its handler."),
+    ("localtimems", "local_s", "The handler's own work."),
+    ("remotetimems", "remote_s", "The handler waits: for records, a disk, other members of a group."),
+    ("throttletimems", "throttle_s", "Clients over their quota are not heard."),
+    ("responsequeuetimems", "response_queue_s", "From the answer until it is being sent."),
+    ("responsesendtimems", "response_send_s", "Until the answer is with the operating system."),
+)
+
+
+def request_name(api_key: ApiKey) -> str:
+    """As Kafka writes it: `ListOffsets`."""
+    return api_key.request.__name__.removesuffix("Request")
+
+
+def collect_requests(statistics: ServerStatistics) -> Iterator[Metric]:
+    """Count, bytes, times and errors of each api key that was asked for."""
+    asked = [(request_name(key), counts) for key, counts in statistics.requests.items() if counts.request_bytes]
+    requests = CounterMetricFamily(f"{_REQUESTS}_requests", "Requests answered.", labels=("request",))
+    errors = CounterMetricFamily(f"{_REQUESTS}_errors", "Error codes in answers.", labels=("request", "error"))
+    request_bytes = SummaryMetricFamily(f"{_REQUESTS}_requestbytes", "Size of requests.", labels=("request",))
+    response_bytes = SummaryMetricFamily(f"{_REQUESTS}_responsebytes", "Size of responses.", labels=("request",))
+    for name, counts in asked:
+        requests.add_metric((name,), counts.requests)
+        request_bytes.add_metric((name,), counts.requests, counts.request_bytes)
+        response_bytes.add_metric((name,), counts.requests, counts.response_bytes)
+        for error, count in _errors(counts):
+            errors.add_metric((name, error), count)
+    yield from (requests, errors, request_bytes, response_bytes)
+    for name, attribute, text in _STAGES:
+        stage = SummaryMetricFamily(f"{_REQUESTS}_{name}", text, labels=("request",))
+        for request, counts in asked:
+            stage.add_metric((request,), counts.requests, getattr(counts, attribute) * 1000)
+        yield stage
+    total = HistogramMetricFamily(f"{_REQUESTS}_totaltimems", "From arrival until sent.", labels=("request",))
+    bounds = (*map(str, TOTAL_BOUNDS_MS), "+Inf")
+    for request, counts in asked:
+        buckets = list(zip(bounds, accumulate(counts.total_buckets), strict=True))
+        total.add_metric((request,), buckets, counts.total_s * 1000)
+    yield total
+
+
+def _errors(counts: RequestStatistics) -> Iterator[tuple[str, int]]:
+    """A request that ended its connection counts as an unknown error of ours."""
+    codes = dict(counts.errors)
+    if counts.failed:
+        codes[ErrorCode.UNKNOWN_SERVER_ERROR] = codes.get(ErrorCode.UNKNOWN_SERVER_ERROR, 0) + counts.failed
+    for code, count in sorted(codes.items()):
+        yield ErrorCode.of(code).name, count
+
+
+def collect_connections(statistics: ServerStatistics) -> Iterator[Metric]:
+    """Open connections and what became of others, and the memory of large requests under way."""
+    for name, value, text in (
+        (f"{_CONNECTIONS}_connection_count", statistics.open_connections, "Open connections."),
+        (f"{_CONNECTIONS}_memory_pool_used", statistics.memory.held, "Bytes of large requests under way."),
+        (f"{_CONNECTIONS}_memory_pool_waiting", statistics.memory.waiting, "Large requests that wait for memory."),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    for name, value, text in (
+        ("connection_creation", statistics.accepted, "Connections accepted."),
+        ("connection_refused", statistics.refused, "Connections over max.connections or max.connections.per.ip."),
+        ("connection_broken", statistics.broken, "Connections closed because of what they sent."),
+    ):
+        yield CounterMetricFamily(f"{_CONNECTIONS}_{name}", text, value=value)

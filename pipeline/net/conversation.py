@@ -171,7 +171,7 @@ class Conversation:
         started = trio.current_time()
         try:
             outcome = shared.handle(request, self.peer)
-        except BaseException:
+        except Exception:
             statistics.failed += 1
             raise
         answered = trio.current_time()
@@ -195,7 +195,7 @@ class Conversation:
         else:
             try:
                 result = await self._wait_for(outcome, request.api_key)
-            except BaseException:
+            except Exception:
                 statistics.failed += 1
                 raise
             answered = trio.current_time()

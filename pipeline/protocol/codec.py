@@ -16,7 +16,10 @@ from pipeline.protocol.schema import Message, Piece
 M = TypeVar("M", bound=Message)
 
 Encoder = Callable[[Any], list[Piece]]
-Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
+Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
+
+MAX_ELEMENTS = 10_000_000
+"""Of a message from somebody whom we asked. Servers take less from strangers."""
 
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
@@ -54,11 +57,13 @@ def decode(cls: type[M], version: int, buffer: bytes | bytearray | memoryview) -
     return message
 
 
-def decode_from(cls: type[M], version: int, view: memoryview, position: int) -> tuple[M, int]:
-    """The message that starts at this position, and where it ends."""
+def decode_from(
+    cls: type[M], version: int, view: memoryview, position: int, max_elements: int = MAX_ELEMENTS
+) -> tuple[M, int]:
+    """The message that starts at this position, and where it ends. ProtocolError if its arrays hold more elements."""
     decoder = _decoders.get((cls, version)) or _new_decoder(cls, version)
     try:
-        result: tuple[M, int] = decoder(view, position, len(view))
+        result: tuple[M, int] = decoder(view, position, len(view), max_elements)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(f"{cls.__name__} v{version} is cut short or garbled: {error}") from error
     return result

@@ -33,6 +33,9 @@ from pipeline.protocol.schema import Message, Piece, holds_records
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
+MAX_REQUEST_ELEMENTS = 100_000
+"""Elements of all arrays of a request together: ten times what the largest cluster needs, decoded in a fifth of a second."""
+MAX_HEADER_TAGS = 64
 
 _REQUEST_HEADER = struct.Struct(">hhih")
 _FRAME_AND_CORRELATION = struct.Struct(">ii")
@@ -108,7 +111,7 @@ class ServerConnection:
             body_view = frame[position:]
             if shared and holds_records(api_key.request):
                 body_view = memoryview(bytearray(body_view))
-            body, _ = decode_from(api_key.request, version, body_view, 0)
+            body, _ = decode_from(api_key.request, version, body_view, 0, MAX_REQUEST_ELEMENTS)
         else:
             body = ApiVersionsRequest()
         return Request(
@@ -215,6 +218,8 @@ def _skip_tagged_fields(frame: memoryview, position: int) -> int:
     """No tagged field of a header is known to us."""
     try:
         count, position = read_uvarint(frame, position)
+        if count > MAX_HEADER_TAGS:
+            raise ProtocolError(f"a header with {count} tagged fields")
         for _ in range(count):
             _, position = read_uvarint(frame, position)
             size, position = read_uvarint(frame, position)

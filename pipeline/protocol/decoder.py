@@ -1,10 +1,12 @@
 """Writes the decoder of one message in one version.
 
-The generated function is `decode(data, position, limit) -> (message, position)`, `data` a memoryview of `limit` bytes.
-It may raise ProtocolError, and IndexError, struct.error or UnicodeDecodeError where bytes are missing or are no text:
-the caller turns these into the first.
+The generated function is `decode(data, position, limit, budget) -> (message, position)`, `data` a memoryview of `limit`
+bytes, `budget` the number of elements and unknown tagged fields that the message may have. It may raise ProtocolError,
+and IndexError, struct.error or UnicodeDecodeError where bytes are missing or are no text: the caller turns these into
+the first.
 
-Invariants: every length is compared with the bytes that remain before anything is allocated or looped over; objects
+Invariants: every length is compared with the bytes that remain before anything is allocated or looped over, and every
+count with the budget, since an element may take thirty times its bytes in memory; objects
 are made without running the frozen dataclass' `__init__`, which would cost ten times as much: their slots are filled
 in an object of a mutable twin class with the same slots, which then becomes the frozen class.
 """
@@ -59,7 +61,7 @@ class _Decoder(Source):
         self.constants.update(
             long_uvarint=primitives.long_uvarint, read_uvarint=primitives.read_uvarint, uuid_of=primitives.uuid_of
         )
-        with self.block("def decode(data, position, limit):"):
+        with self.block("def decode(data, position, limit, budget):"):
             result = self._struct(cls)
             self._flush()
             self.line(f"return {result}, position")
@@ -186,6 +188,7 @@ class _Decoder(Source):
                 self.line(f"{count} -= 1")
             with self.block(f"if {count} * {least} > limit - position:"):
                 self.line(self._fail(field, "has more elements than there are bytes"))
+            self._spend(count)
             if field.kind.format and field.kind is not Kind.UUID:
                 self.constants["unpack"] = struct.unpack_from
                 self.line(f"{items} = unpack(f'>{{{count}}}{field.kind.format}', data, position)")
@@ -203,6 +206,11 @@ class _Decoder(Source):
             self.line(f"{items} = None" if field.nullable_in(self.version) else self._fail(field, "must not be null"))
         return items
 
+    def _spend(self, count: str) -> None:
+        self.line(f"budget -= {count}")
+        with self.block("if budget < 0:"):
+            self.line(f"raise ProtocolError({f'{self._message} has more elements than are taken'!r})")
+
     def _least_bytes_of_item(self, field: FieldDeclaration) -> int:
         if field.struct is not None:
             return max(1, least_bytes(field.struct, self.version, self.flexible))
@@ -219,6 +227,7 @@ class _Decoder(Source):
         with self.block(f"if {count}:"):
             with self.block(f"if {count} > 127:"):
                 self.line(f"{count}, position = long_uvarint(data, position, {count})")
+            self._spend(count)
             tag, size, end = self.name("tag"), self.name("size"), self.name("end")
             with self.block(f"for _ in range({count}):"):
                 self.line(f"{tag}, position = read_uvarint(data, position)")

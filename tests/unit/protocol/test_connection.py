@@ -1,5 +1,6 @@
 import struct
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from pipeline.errors import ProtocolError
 from pipeline.model import FileRegion
 from pipeline.protocol.api import API, ApiKey
 from pipeline.protocol.codec import encode
-from pipeline.protocol.connection import ClientConnection, Request, ServerConnection, size_of
+from pipeline.protocol.connection import MAX_REQUEST_ELEMENTS, ClientConnection, Request, ServerConnection, size_of
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from pipeline.protocol.messages.fetch import (
@@ -219,6 +220,40 @@ def test_random_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
                 pass
         except ProtocolError:
             pass
+
+
+@pytest.mark.parametrize("nesting", ["topics", "partitions"])
+def test_a_request_of_very_many_small_elements_is_refused_before_it_is_decoded(nesting: str) -> None:
+    """A hundred megabytes of empty names would take seconds and gigabytes."""
+    if nesting == "topics":
+        many = MetadataRequest(topics=(MetadataRequestTopic(name=""),) * (MAX_REQUEST_ELEMENTS + 1))
+        enough = MetadataRequest(topics=(MetadataRequestTopic(name=""),) * MAX_REQUEST_ELEMENTS)
+    else:
+        partitions = (FetchPartition(),) * 1000
+        many, enough = (  # type: ignore[assignment]
+            FetchRequest(topics=(FetchTopic(topic="t", partitions=partitions),) * count) for count in (100, 99)
+        )
+    for message, is_taken in ((many, False), (enough, True)):
+        machine = ServerConnection(100_000_000)
+        data = memoryview(joined(ClientConnection("c").encode_request(message, 4)[1]))
+        request = None
+        with nullcontext() if is_taken else pytest.raises(ProtocolError, match="more elements than are taken"):
+            while request is None:
+                target = machine.get_buffer()
+                count = min(len(target), len(data))
+                target[:count] = data[:count]
+                machine.bytes_received(count)
+                data, request = data[count:], machine.next_request()
+        assert (request is not None) == is_taken
+
+
+def test_very_many_tagged_fields_are_refused() -> None:
+    tags = b"\xff\xff\x7f" + b"\x40\x00" * 30_000
+    for body in (tags, b"\x00" + b"\x01\x00\x00\x00" + b"\xff\xff\xff\x7f" + b"\x40\x00" * 30_000):
+        machine = ServerConnection(1_000_000)
+        feed(machine, struct.pack(">ihhih", 10 + len(body), ApiKey.METADATA, 9, 1, -1) + body)
+        with pytest.raises(ProtocolError, match=r"tagged|more elements"):
+            machine.next_request()
 
 
 def test_tagged_fields_in_a_header_are_skipped() -> None:

@@ -34,6 +34,10 @@ class TopicView:
     topic_id: uuid.UUID
     partitions: Mapping[int, PartitionView]
     settings: TopicSettings
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """What the topic says itself."""
+    overrides_version: int = -1
+    """Of the znode that holds them, -1 where there is none."""
 
     @property
     def is_internal(self) -> bool:

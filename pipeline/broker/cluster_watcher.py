@@ -13,17 +13,19 @@ import structlog
 import trio
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
-from pipeline.broker.config import BrokerConfig
+from pipeline.broker.dynamic_settings import DynamicSettings, Overrides
 from pipeline.broker.replicas import Replicas
 from pipeline.broker.topic_settings import TopicSettings, readable_settings
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import (
     BROKER_IDS,
     TOPICS,
+    BrokerOverrides,
     BrokerRegistration,
     PartitionState,
     TopicAssignment,
     TopicConfig,
+    broker_config_path,
     broker_path,
     partition_state_path,
     partitions_path,
@@ -60,6 +62,7 @@ class _Topic:
 
     assignment: TopicAssignment
     settings: TopicSettings
+    overrides: Overrides
     states: dict[int, PartitionState] = field(default_factory=dict)
     watched: set[int] = field(default_factory=set)
 
@@ -75,13 +78,13 @@ class ClusterWatcher:
     def __init__(
         self,
         zookeeper: CoordinationClient,
-        config: BrokerConfig,
+        broker_settings: DynamicSettings,
         view: ClusterView,
         replicas: Replicas,
         own: BrokerEndpoint,
     ) -> None:
         self._zookeeper = zookeeper
-        self._config = config
+        self._broker_settings = broker_settings
         self._view = view
         self._replicas = replicas
         self._own = own
@@ -92,6 +95,8 @@ class ClusterWatcher:
         self._view.set_brokers({self._own.id: self._own})
         async with trio.open_nursery() as nursery:
             await nursery.start(self._watch_brokers)
+            for name in self._broker_settings.names:
+                await nursery.start(self._watch_broker_settings, name)
             await nursery.start(self._watch_topics)
             for stray in self._replicas.strays():
                 log.warning("stray_log", topic_partition=str(stray), advice="the cluster does not know it; remove it")
@@ -139,6 +144,21 @@ class ClusterWatcher:
             brokers.pop(broker_id, None)
             self._view.set_brokers(brokers)
 
+    async def _watch_broker_settings(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
+        async for value in self._zookeeper.watch_data(broker_config_path(name)):
+            try:
+                found = {} if value is None else BrokerOverrides.decode(name, value.data).settings
+            except CoordinationError as error:
+                log.error("broker_settings_unreadable", error=str(error))
+                found = {}
+            ignored = self._broker_settings.take(name, Overrides(found, -1 if value is None else value.version))
+            if ignored:
+                log.warning("broker_settings_ignored", name=name, settings=ignored)
+            for topic in self._topics.values():
+                self._reconfigure(topic, topic.overrides)
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
+
     # Topics
 
     async def _watch_topics(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -172,25 +192,30 @@ class ClusterWatcher:
 
     async def _watch_config(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
         async for value in self._zookeeper.watch_data(topic_config_path(name)):
-            settings = self._read_settings(name, value)
             topic = self._topics.get(name)
             if topic is not None:
-                topic.settings = settings
-                self._replicas.reconfigure(name, settings)
-                self._publish(name)
+                self._reconfigure(topic, self._read_overrides(name, value))
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
 
-    def _read_settings(self, name: str, value: NodeValue | None) -> TopicSettings:
-        overrides: Mapping[str, str] = {}
+    def _reconfigure(self, topic: _Topic, overrides: Overrides) -> None:
+        topic.overrides = overrides
+        topic.settings, _ = readable_settings(overrides.settings, self._broker_settings.current)
+        self._replicas.reconfigure(topic.assignment.topic, topic.settings)
+        self._publish(topic.assignment.topic)
+
+    def _read_overrides(self, name: str, value: NodeValue | None) -> Overrides:
+        if value is None:
+            return Overrides()
+        stored: Mapping[str, str] = {}
         try:
-            overrides = {} if value is None else TopicConfig.decode(name, value.data).settings
+            stored = TopicConfig.decode(name, value.data).settings
         except CoordinationError as error:
             log.error("topic_config_unreadable", topic=name, error=str(error))
-        settings, ignored = readable_settings(overrides, self._config)
+        _, ignored = readable_settings(stored, self._broker_settings.current)
         if ignored:
             log.warning("topic_settings_ignored", topic=name, settings=ignored)
-        return settings
+        return Overrides({key: text for key, text in stored.items() if key not in ignored}, value.version)
 
     async def _take_assignment(self, name: str, value: NodeValue, nursery: trio.Nursery) -> None:
         try:
@@ -204,7 +229,9 @@ class ClusterWatcher:
             known = None
         if known is None:
             config = await self._zookeeper.get_or_none(topic_config_path(name))
-            topic = self._topics[name] = _Topic(assignment, self._read_settings(name, config))
+            overrides = self._read_overrides(name, config)
+            settings, _ = readable_settings(overrides.settings, self._broker_settings.current)
+            topic = self._topics[name] = _Topic(assignment, settings, overrides)
         else:
             topic = known
             topic.assignment = assignment
@@ -300,7 +327,14 @@ class ClusterWatcher:
                 seen = replace(seen, leader=state.leader, leader_epoch=state.leader_epoch, isr=state.isr)
             partitions[index] = seen
         self._view.set_topic(
-            TopicView(name=name, topic_id=topic.topic_id, partitions=partitions, settings=topic.settings)
+            TopicView(
+                name=name,
+                topic_id=topic.topic_id,
+                partitions=partitions,
+                settings=topic.settings,
+                overrides=topic.overrides.settings,
+                overrides_version=topic.overrides.version,
+            )
         )
 
     async def _remove_topic(self, name: str) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.handlers import (
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
     delete_topics,
+    describe_configs,
     fetch,
+    incremental_alter_configs,
     init_producer_id,
     list_offsets,
     metadata,
@@ -35,7 +38,10 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
         ApiKey.CREATE_TOPICS: create_topics.handle,
         ApiKey.DELETE_TOPICS: delete_topics.handle,
         ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+        ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
+        ApiKey.ALTER_CONFIGS: alter_configs.handle,
         ApiKey.CREATE_PARTITIONS: create_partitions.handle,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
     }
 )
 

@@ -20,10 +20,10 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 
 class Failure(NamedTuple):
-    """What a client is told."""
+    """What a client is told; no message for NONE."""
 
     code: ErrorCode
-    message: str
+    message: str | None
 
 
 _CODES: tuple[tuple[type[PipelineError], ErrorCode], ...] = (

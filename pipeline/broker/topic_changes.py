@@ -44,7 +44,7 @@ def plan(broker: BrokerContext, request: TopicRequest) -> TopicPlan:
         request,
         exists=broker.view.topic(request.name) is not None,
         brokers=brokers,
-        config=broker.config,
+        config=broker.settings.current,
         position=broker.random.randrange(max(len(brokers), 1)),
     )
 
@@ -61,7 +61,7 @@ async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_
         return topic is not None and topic.is_led
 
     deadline = trio.current_time() + timeout_s
-    with _writing(timeout_s):
+    with writing(timeout_s):
         await _write_topic(broker, assignment, config)
     with trio.move_on_at(deadline):
         await broker.view.wait_until(is_there)
@@ -72,7 +72,7 @@ async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_
 
 
 @contextmanager
-def _writing(timeout_s: float) -> Generator[None]:
+def writing(timeout_s: float) -> Generator[None]:
     """Gives a change the time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
     with trio.move_on_after(max(timeout_s, MIN_WRITE_S)) as scope:
         yield
@@ -128,7 +128,7 @@ async def grow_topic(
         return validate_only or topic is None or (len(topic.partitions) >= total and topic.is_led)
 
     deadline = trio.current_time() + timeout_s
-    with _writing(timeout_s):
+    with writing(timeout_s):
         await _write_growth(broker, name, total, assignments, validate_only=validate_only)
     with trio.move_on_at(deadline):
         await broker.view.wait_until(is_there)
@@ -178,7 +178,7 @@ async def delete_topic(broker: BrokerContext, topic: TopicView, *, timeout_s: fl
         return view.topic_of_id(topic.topic_id) is None
 
     deadline = trio.current_time() + timeout_s
-    with _writing(timeout_s):
+    with writing(timeout_s):
         await _write_deletion(broker, topic)
     with trio.move_on_at(deadline):
         await broker.view.wait_until(is_gone)

@@ -94,6 +94,10 @@ class Server:
         self._conversations: set[Conversation] = set()
         self._by_host: Counter[str] = Counter()
 
+    def reconfigure(self, config: ServerConfig) -> None:
+        """Have these bounds of connections count for those that come from now on; the others stay as they were."""
+        self._config = config
+
     async def serve(
         self,
         listeners: Sequence[trio.SocketListener],

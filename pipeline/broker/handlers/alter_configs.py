@@ -1,0 +1,44 @@
+"""AlterConfigs (33): all settings of a topic or broker replaced at once; what is not named falls back (KIP-133).
+
+Superseded by IncrementalAlterConfigs, still asked by older clients.
+"""
+
+from collections.abc import Awaitable
+
+from pipeline.broker.config_changes import Operation, OperationType, ResourceChange, alter_all
+from pipeline.broker.context import BrokerContext, Caller
+from pipeline.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+def handle(
+    broker: BrokerContext, request: AlterConfigsRequest, _version: int, _caller: Caller
+) -> Awaitable[AlterConfigsResponse]:
+    """Answers when the changes count at this broker."""
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    changes = [
+        ResourceChange(
+            resource.resource_type,
+            resource.resource_name,
+            [Operation(config.name, OperationType.SET, config.value) for config in resource.configs],
+        )
+        for resource in request.resources
+    ]
+    results = await alter_all(broker, changes, replace=True, validate_only=request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=result.code,
+                error_message=result.message,
+                resource_type=change.resource_type,
+                resource_name=change.name,
+            )
+            for change, result in zip(changes, results, strict=True)
+        ]
+    )

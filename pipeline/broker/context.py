@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.partition import Partition
 from pipeline.broker.producer_ids import ProducerIds
@@ -56,6 +57,8 @@ class BrokerContext:
     clock: Clock
     random: random.Random
     counts: RequestCounts = field(default_factory=RequestCounts)
+    fetch_sessions: FetchSessions
+    quotas: QuotaKeeper
 
     def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
         """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise."""

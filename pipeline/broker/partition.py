@@ -11,6 +11,7 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -24,6 +25,18 @@ from pipeline.records.batch import BatchHeader, set_log_append_time, validate_fo
 
 LOG_APPEND_TIME = "LogAppendTime"
 NO_TIMESTAMP = -1
+
+
+class Waiter(Protocol):
+    """Who wants to know when there is more to read."""
+
+    def arrived(self, size_bytes: int) -> None:
+        """So much more can be read; 0 when the log start offset moved."""
+        ...
+
+    def wake(self) -> None:
+        """The partition is closed, or its disk failed."""
+        ...
 
 
 class FetchWaiter:
@@ -54,7 +67,7 @@ class Partition:
     leader_epoch: LeaderEpoch
     settings: TopicSettings
     observer: LogObserver
-    waiters: set[FetchWaiter] = field(default_factory=set)
+    waiters: set[Waiter] = field(default_factory=set)
     high_watermark: Offset = field(init=False)
     bytes_in: int = 0
     bytes_out: int = 0
@@ -138,6 +151,10 @@ class Partition:
         self.refusal = str(error)
         if self.log.failure is not None:
             self.wake_all()
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        """Tell it nothing any more."""
+        self.waiters.discard(waiter)
 
     def wake_all(self) -> None:
         """Let all who wait look again: the partition is closed, or its disk failed."""

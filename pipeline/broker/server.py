@@ -21,6 +21,7 @@ from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.metrics import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
@@ -96,6 +97,8 @@ async def run_broker(
             )
             watcher = ClusterWatcher(zookeeper, broker.settings, broker.view, replicas, own)
             with unwrapped_errors():
+                fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
+                quotas=_quota_keeper(config),
                 async with trio.open_nursery() as nursery:
                     await nursery.start(_keep_registered, zookeeper, registration)
                     await nursery.start(watcher.run)

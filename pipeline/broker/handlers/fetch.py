@@ -1,60 +1,140 @@
-"""Fetch (1): read batches, as they lie in the log. v4 (KIP-98) on; v9 fences by epoch (KIP-320), v13 names topics by
-id (KIP-516).
+"""Fetch (1): read batches, as they lie in the log. v4 (KIP-98) on; v7 brings sessions (KIP-227), v9 fences by epoch
+(KIP-320), v13 names topics by id (KIP-516).
 
-The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). Fetch sessions
-(KIP-227) are not kept: every answer says session 0, and clients then send all partitions each time.
+The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). In a session only what
+may have news is looked at, and only what has is told (`broker/fetch_sessions.py`).
 
 Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
 It is woken by the append itself.
 """
 
-from collections.abc import Awaitable
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Awaitable, Sequence
 
 import trio
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
+from pipeline.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from pipeline.broker.partition import FetchWaiter, Partition
 from pipeline.errors import PipelineError
 from pipeline.model import LeaderEpoch, Offset
-from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     PartitionData,
 )
 
 FIRST_VERSION_OF_TOPIC_IDS = 13
+FIRST_VERSION_OF_ZSTD = 10
 MAX_WAIT_MS = 60_000
 READ_COMMITTED = 1
 
 
-@dataclass(slots=True)
 class _Reading:
-    """An answer in the making."""
+    """An answer in the making: how much it may still hold, and what it holds of which partition."""
 
-    remaining_bytes: int
-    read_bytes: int = 0
-    has_failure: bool = False
-    topics: list[FetchableTopicResponse] = field(default_factory=list)
-    partitions: list[Partition] = field(default_factory=list)
-    """Those without failure, for a waiter to stand at."""
+    __slots__ = ("_broker", "_is_committed", "_remaining_bytes", "_version", "has_failure", "read_bytes", "served")
+
+    def __init__(self, broker: BrokerContext, request: FetchRequest, version: int) -> None:
+        self._broker = broker
+        self._version = version
+        self._is_committed = request.isolation_level == READ_COMMITTED
+        self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+        self.read_bytes = 0
+        self.has_failure = False
+        self.served: list[tuple[Partition, int]] = []
+        """Those without failure, and how many bytes of each."""
+
+    def read(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> PartitionData:
+        """What there is for one partition."""
+        aborted: Sequence[AbortedTransaction] | None = () if self._is_committed else None
+        try:
+            partition = self._find(topic, topic_id, asked)
+            region = partition.read(
+                Offset(asked.fetch_offset),
+                min(asked.partition_max_bytes, self._remaining_bytes),
+                must_progress=self.read_bytes == 0,
+            )
+        except PipelineError as error:
+            self.has_failure = True
+            return PartitionData(
+                partition_index=asked.partition,
+                error_code=failure_of(error).code,
+                high_watermark=-1,
+                aborted_transactions=aborted,
+                records=b"",
+            )
+        size = 0
+        if region is not None:
+            size = region.size
+            self.read_bytes += size
+            self._remaining_bytes -= size
+        self.served.append((partition, size))
+        high_watermark = partition.high_watermark
+        return PartitionData(
+            partition_index=asked.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=high_watermark,
+            log_start_offset=partition.log.log_start_offset,
+            aborted_transactions=aborted,
+            records=b"" if region is None else region,
+        )
+
+    def _find(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> Partition:
+        epoch = LeaderEpoch(asked.current_leader_epoch)
+        if self._version >= FIRST_VERSION_OF_TOPIC_IDS:
+            return self._broker.find_partition_by_id(topic_id, asked.partition, epoch)
+        partition = self._broker.find_partition(topic, asked.partition, epoch)
+        if self._version < FIRST_VERSION_OF_ZSTD and partition.settings.compression_type == "zstd":
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        return partition
+
+    def count(self, told: int, failed: int) -> None:
+        """The answer goes out."""
+        counts = self._broker.counts
+        counts.fetch_partitions += told
+        counts.failed_fetch_partitions += failed
+        for partition, size in self.served:
+            partition.bytes_out += size
 
 
 def handle(
     broker: BrokerContext, request: FetchRequest, version: int, _caller: Caller
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Answers at once if there is enough, or something went wrong."""
-    if request.session_id != 0:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    reading = _read(broker, request, version)
+    if request.session_id == NO_SESSION and request.session_epoch == FINAL_EPOCH:
+        return _fetch(broker, request, version)
+    try:
+        session = broker.fetch_sessions.begin(
+            request.session_id,
+            request.session_epoch,
+            request.topics,
+            request.forgotten_topics_data,
+            uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
+            is_follower=request.replica_id >= 0 or request.replica_state.replica_id >= 0,
+            now_ms=broker.clock(),
+        )
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    if session is None:
+        return _fetch(broker, request, version)
+    return _fetch_in_session(broker, request, version, session)
+
+
+# Without a session
+
+
+def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse | Awaitable[FetchResponse]:
+    reading = _Reading(broker, request, version)
+    topics = _read(reading, request)
     is_complete = reading.read_bytes >= request.min_bytes or reading.has_failure
-    if is_complete or request.max_wait_ms <= 0 or not reading.partitions:
-        return _answer(broker, reading)
+    if is_complete or request.max_wait_ms <= 0 or not reading.served:
+        return _answer(reading, topics)
     return _wait_and_answer(broker, request, version, reading)
 
 
@@ -62,82 +142,107 @@ async def _wait_and_answer(
     broker: BrokerContext, request: FetchRequest, version: int, reading: _Reading
 ) -> FetchResponse:
     waiter = FetchWaiter(request.min_bytes - reading.read_bytes)
-    watched = tuple(reading.partitions)
+    watched = [partition for partition, _ in reading.served]
     for partition in watched:
         partition.waiters.add(waiter)
     try:
-        with trio.move_on_after(min(request.max_wait_ms, MAX_WAIT_MS) / 1000):
-            await waiter.woken.wait()
+        await _wait(waiter, request)
     finally:
         for partition in watched:
             partition.waiters.discard(waiter)
-    return _answer(broker, _read(broker, request, version))
+    again = _Reading(broker, request, version)
+    return _answer(again, _read(again, request))
 
 
-def _read(broker: BrokerContext, request: FetchRequest, version: int) -> _Reading:
-    reading = _Reading(remaining_bytes=min(request.max_bytes, broker.config.fetch_max_bytes))
-    aborted_transactions = () if request.isolation_level == READ_COMMITTED else None
-    for topic in request.topics:
-        reading.topics.append(
-            FetchableTopicResponse(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=tuple(
-                    _read_partition(broker, topic, asked, version, aborted_transactions, reading)
-                    for asked in topic.partitions
-                ),
-            )
+async def _wait(waiter: FetchWaiter, request: FetchRequest) -> None:
+    with trio.move_on_after(min(request.max_wait_ms, MAX_WAIT_MS) / 1000):
+        await waiter.woken.wait()
+
+
+def _read(reading: _Reading, request: FetchRequest) -> list[FetchableTopicResponse]:
+    return [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[reading.read(topic.topic, topic.topic_id, asked) for asked in topic.partitions],
         )
-    return reading
+        for topic in request.topics
+    ]
 
 
-def _read_partition(
-    broker: BrokerContext,
-    topic: FetchTopic,
-    asked: FetchPartition,
-    version: int,
-    aborted_transactions: tuple[()] | None,
-    reading: _Reading,
-) -> PartitionData:
+def _answer(reading: _Reading, topics: list[FetchableTopicResponse]) -> FetchResponse:
+    told = sum(len(topic.partitions) for topic in topics)
+    reading.count(told, told - len(reading.served))
+    return FetchResponse(responses=topics)
+
+
+# In a session
+
+_Found = list[tuple[SessionPartition, PartitionData]]
+
+
+def _fetch_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession
+) -> FetchResponse | Awaitable[FetchResponse]:
+    reading = _Reading(broker, request, version)
+    found = _read_due(reading, session)
+    is_complete = reading.read_bytes >= request.min_bytes or reading.has_failure
+    if is_complete or request.max_wait_ms <= 0:
+        return _answer_in_session(reading, session, request, found)
+    return _wait_and_answer_in_session(broker, request, version, session, reading.read_bytes)
+
+
+async def _wait_and_answer_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, read_bytes: int
+) -> FetchResponse:
+    epoch = session.epoch
+    waiter = session.waiting = FetchWaiter(request.min_bytes - read_bytes)
     try:
-        epoch = LeaderEpoch(asked.current_leader_epoch)
-        if version < FIRST_VERSION_OF_TOPIC_IDS:
-            partition = broker.find_partition(topic.topic, asked.partition, epoch)
+        await _wait(waiter, request)
+    finally:
+        if session.waiting is waiter:
+            session.waiting = None
+    if session.epoch != epoch:
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    reading = _Reading(broker, request, version)
+    return _answer_in_session(reading, session, request, _read_due(reading, session))
+
+
+def _read_due(reading: _Reading, session: FetchSession) -> _Found:
+    found = []
+    for due in tuple(session.due):
+        data = reading.read(due.topic, due.topic_id, due.asked)
+        if data.error_code != ErrorCode.NONE:
+            due.watch(None)
         else:
-            partition = broker.find_partition_by_id(topic.topic_id, asked.partition, epoch)
-        is_first = reading.read_bytes == 0
-        region = partition.read(
-            Offset(asked.fetch_offset),
-            min(asked.partition_max_bytes, reading.remaining_bytes),
-            must_progress=is_first,
-        )
-    except PipelineError as error:
-        reading.has_failure = True
-        return PartitionData(
-            partition_index=asked.partition,
-            error_code=failure_of(error).code,
-            high_watermark=-1,
-            aborted_transactions=aborted_transactions,
-            records=b"",
-        )
-    if region is not None:
-        reading.read_bytes += region.size
-        reading.remaining_bytes -= region.size
-        partition.bytes_out += region.size
-    reading.partitions.append(partition)
-    return PartitionData(
-        partition_index=asked.partition,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.high_watermark,
-        log_start_offset=partition.log.log_start_offset,
-        aborted_transactions=aborted_transactions,
-        records=b"" if region is None else region,
-    )
+            partition, _ = reading.served[-1]
+            due.watch(partition)
+            partition.waiters.add(due)
+        found.append((due, data))
+    return found
 
 
-def _answer(broker: BrokerContext, reading: _Reading) -> FetchResponse:
-    broker.counts.fetch_partitions += sum(len(topic.partitions) for topic in reading.topics)
-    broker.counts.failed_fetch_partitions += sum(
-        data.error_code != ErrorCode.NONE for topic in reading.topics for data in topic.partitions
+def _answer_in_session(reading: _Reading, session: FetchSession, request: FetchRequest, found: _Found) -> FetchResponse:
+    topics: dict[tuple[str, uuid.UUID], list[PartitionData]] = {}
+    told = failed = 0
+    for due, data in found:
+        is_failure = data.error_code != ErrorCode.NONE
+        is_news = due.tell(
+            high_watermark=data.high_watermark,
+            log_start_offset=data.log_start_offset,
+            is_failure=is_failure,
+            has_more=due.asked.fetch_offset < data.high_watermark,
+            size=0 if data.records is None else len(data.records),
+        )
+        if is_news or request.session_epoch == INITIAL_EPOCH:
+            topics.setdefault((due.topic, due.topic_id), []).append(data)
+            told += 1
+            failed += is_failure
+    reading.count(told, failed)
+    return FetchResponse(
+        session_id=session.id,
+        responses=[
+            FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=partitions)
+            for (topic, topic_id), partitions in topics.items()
+        ],
     )
-    return FetchResponse(responses=reading.topics)

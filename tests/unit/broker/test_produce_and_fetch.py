@@ -248,9 +248,11 @@ async def test_leader_epochs_fence(start: Start) -> None:
         assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_fetch_sessions_are_refused(start: Start) -> None:
+async def test_without_partitions_nothing_is_waited_for(start: Start) -> None:
     async with start() as broker:
-        assert (await broker.ask(FetchRequest(session_id=5))).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert (await broker.ask(FetchRequest(session_id=5, session_epoch=1))).error_code == (
+            ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        )
         nothing = await broker.ask(FetchRequest(max_wait_ms=9000, min_bytes=1))
         assert (nothing.error_code, nothing.session_id, len(nothing.responses)) == (0, 0, 0)
 

@@ -25,8 +25,8 @@ class OffsetCommitRequestPartition:
 class OffsetCommitRequestTopic:
     """A topic's partitions."""
 
-    name: Annotated[String, Wire(until=9)] = ""
-    topic_id: Annotated[Uuid, Wire(since=10)] = ZERO_UUID
+    name: Annotated[String, Wire(until=9, ignorable=True)] = ""
+    topic_id: Annotated[Uuid, Wire(since=10, ignorable=True)] = ZERO_UUID
     partitions: Sequence[OffsetCommitRequestPartition] = ()
 
 

@@ -16,8 +16,8 @@ from pipeline.protocol.schema import ZERO_UUID, Bool, Int16, Int32, Int64, Messa
 class OffsetFetchRequestTopics:
     """A topic's partitions (version 8 on)."""
 
-    name: Annotated[String, Wire(until=9)] = ""
-    topic_id: Annotated[Uuid, Wire(since=10)] = ZERO_UUID
+    name: Annotated[String, Wire(until=9, ignorable=True)] = ""
+    topic_id: Annotated[Uuid, Wire(since=10, ignorable=True)] = ZERO_UUID
     partition_indexes: Sequence[Int32] = ()
 
 

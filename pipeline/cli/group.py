@@ -1,0 +1,287 @@
+"""`pipeline group`: list, describe and delete consumer groups, and set where they go on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated
+
+import trio
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.client import admin, groups
+from pipeline.client.cluster import Cluster
+from pipeline.client.consumer_protocol import CONSUMER, decode_assignment
+from pipeline.client.groups import CommittedOffset, GroupDescription, GroupMember
+from pipeline.errors import ConfigurationError
+from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+app = typer.Typer(no_args_is_help=True, help="Consumer groups of a cluster.")
+
+TIMEOUT_S = 30.0
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProgress:
+    """How far a group is in a partition. `end` is None when the partition is gone."""
+
+    topic_partition: TopicPartition
+    committed: int | None
+    end: int | None
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        """Records that the group has not read yet."""
+        return None if self.committed is None or self.end is None else max(0, self.end - self.committed)
+
+    def to_json(self) -> dict[str, object]:
+        """As `--json` shows it."""
+        return {
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "committed": self.committed,
+            "end": self.end,
+            "lag": self.lag,
+            "member": None if self.member is None else self.member.id,
+            "client_id": None if self.member is None else self.member.client_id,
+            "host": None if self.member is None else self.member.host,
+        }
+
+
+@app.command("list")
+def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
+    """List all groups: state, protocol, coordinator."""
+
+    async def run() -> Sequence[groups.GroupListing]:
+        async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
+            return await groups.list_groups(cluster, timeout_s=TIMEOUT_S)
+
+    found = trio.run(run)
+    rows = [
+        {"group": g.id, "state": g.state, "protocol_type": g.protocol_type, "coordinator": g.coordinator} for g in found
+    ]
+    if json:
+        output.print_json({"groups": rows})
+    else:
+        headings = ["GROUP", "STATE", "PROTOCOL-TYPE", "COORDINATOR"]
+        output.say(output.table(headings, [[value or None for value in row.values()] for row in rows]))
+
+
+@app.command()
+def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
+    """Show a group: state, members, and for each partition committed offset, end and lag."""
+    group, progress = trio.run(partial(_describe, name, bootstrap, zookeeper))
+    if json:
+        output.print_json(
+            {
+                "group": name,
+                "state": group.state,
+                "protocol_type": group.protocol_type,
+                "assignor": group.protocol,
+                "coordinator": group.coordinator,
+                "members": [
+                    {"member": m.id, "instance": m.instance_id, "client_id": m.client_id, "host": m.host}
+                    for m in group.members
+                ],
+                "partitions": [partition.to_json() for partition in progress],
+                "lag": sum(partition.lag or 0 for partition in progress),
+            }
+        )
+        return
+    output.say(
+        f"{name}: {group.state}, {len(group.members)} member(s), assignor {group.protocol or output.NO_VALUE}, "
+        f"coordinator {group.coordinator}, lag {sum(partition.lag or 0 for partition in progress)}"
+    )
+    headings = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT-ID", "HOST"]
+    output.say(output.table(headings, [list(partition.to_json().values()) for partition in progress]))
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    name: Name,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be repeated.")
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="To the first record from this time on (ISO).")
+    ] = None,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By so many records, back if negative.")] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute/--dry-run", help="Set the offsets, or (default) only show them.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Set where a group goes on. The group must have no members; without --execute nothing is changed.
+
+    Topics are those for which it has offsets, unless --topic names others. Offsets end up within what the log holds.
+    """
+    target = _read_target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
+    changes = trio.run(partial(_reset, name, topic or [], target, execute, bootstrap, zookeeper))
+    rows = [
+        {"topic": at.topic, "partition": at.partition, "committed": before, "new": after}
+        for at, (before, after) in sorted(changes.items())
+    ]
+    if json:
+        output.print_json({"group": name, "executed": execute, "partitions": rows})
+        return
+    output.say(output.table(["TOPIC", "PARTITION", "COMMITTED", "NEW"], [list(row.values()) for row in rows]))
+    output.say(
+        f"Group {name} goes on there." if execute else "Nothing was changed: add --execute to set these offsets."
+    )
+
+
+@app.command()
+def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None) -> None:
+    """Delete a group without members, and its offsets."""
+
+    async def run() -> None:
+        async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
+            with _explained(name):
+                await groups.delete_group(cluster, name, timeout_s=TIMEOUT_S)
+
+    trio.run(run)
+    output.say(f"Deleted group {name}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Where offsets are to be set: a position of ListOffsets, an offset, or a distance."""
+
+    position: int | None = None
+    offset: int | None = None
+    distance: int | None = None
+
+
+def _read_target(
+    to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None, shift_by: int | None
+) -> _Target:
+    targets = []
+    if to_earliest:
+        targets.append(_Target(position=admin.EARLIEST))
+    if to_latest:
+        targets.append(_Target(position=admin.LATEST))
+    if to_offset is not None:
+        targets.append(_Target(offset=to_offset))
+    if to_datetime is not None:
+        targets.append(_Target(position=_milliseconds(to_datetime)))
+    if shift_by is not None:
+        targets.append(_Target(distance=shift_by))
+    if len(targets) != 1:
+        raise ConfigurationError(
+            "reset-offsets", "needs one of --to-earliest, --to-latest, --to-offset, --to-datetime, --shift-by"
+        )
+    return targets[0]
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise ConfigurationError("--to-datetime", f"{text!r} is no time such as 2026-01-31T12:00:00Z") from error
+    milliseconds = int(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise ConfigurationError("--to-datetime", f"{text} lies before 1970")
+    return milliseconds
+
+
+async def _describe(
+    name: str, bootstrap: str | None, zookeeper: str | None
+) -> tuple[GroupDescription, list[PartitionProgress]]:
+    async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
+        with _explained(name):
+            group = await groups.describe_group(cluster, name, timeout_s=TIMEOUT_S)
+            committed = await groups.fetch_offsets(cluster, name, timeout_s=TIMEOUT_S)
+        owners = {
+            topic_partition: member
+            for member in group.members
+            if group.protocol_type == CONSUMER
+            for topic_partition in decode_assignment(member.assignment)
+        }
+        partitions = sorted(committed.keys() | owners.keys())
+        ends = await _existing_ends(cluster, partitions)
+        return group, [
+            PartitionProgress(
+                topic_partition=at,
+                committed=committed[at].offset if at in committed else None,
+                end=ends.get(at),
+                member=owners.get(at),
+            )
+            for at in partitions
+        ]
+
+
+async def _reset(
+    name: str, topics: Sequence[str], target: _Target, execute: bool, bootstrap: str | None, zookeeper: str | None
+) -> dict[TopicPartition, tuple[int | None, int]]:
+    """Each partition's committed offset, and the one that it is to have."""
+    async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
+        with _explained(name):
+            committed = await groups.fetch_offsets(cluster, name, timeout_s=TIMEOUT_S)
+        partitions = [at for at in committed if not topics]
+        for topic in topics:
+            view = await find_topic(cluster, topic)
+            partitions += [TopicPartition(topic, index) for index in view.partitions]
+        if not partitions:
+            output.fail(f"group {name} has no offsets; name the topics with --topic")
+        wanted = await _new_offsets(cluster, target, partitions, committed)
+        if execute:
+            with _explained(name):
+                offsets = {at: CommittedOffset(offset=offset) for at, offset in wanted.items()}
+                await groups.commit_offsets(cluster, name, offsets, timeout_s=TIMEOUT_S)
+        return {at: (committed[at].offset if at in committed else None, offset) for at, offset in wanted.items()}
+
+
+async def _new_offsets(
+    cluster: Cluster,
+    target: _Target,
+    partitions: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, int]:
+    ends = await _existing_ends(cluster, partitions)
+    existing = [at for at in partitions if at in ends]
+    starts = await _offsets_at(cluster, existing, admin.EARLIEST)
+    if target.position is not None:
+        found = await _offsets_at(cluster, existing, target.position)
+        wanted = {at: ends[at] if offset < 0 else offset for at, offset in found.items()}
+    elif target.offset is not None:
+        wanted = dict.fromkeys(existing, target.offset)
+    else:
+        wanted = {at: committed[at].offset + (target.distance or 0) for at in existing if at in committed}
+    return {at: min(max(offset, starts[at]), ends[at]) for at, offset in wanted.items()}
+
+
+async def _existing_ends(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    topics = await admin.list_topics(cluster)
+    existing = [at for at in partitions if at.topic in topics and at.partition in topics[at.topic].partitions]
+    return await _offsets_at(cluster, existing, admin.LATEST)
+
+
+async def _offsets_at(
+    cluster: Cluster, partitions: Sequence[TopicPartition], position: int
+) -> dict[TopicPartition, int]:
+    listed = await admin.list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=TIMEOUT_S)
+    return {at: found.offset for at, found in listed.items()}
+
+
+@contextmanager
+def _explained(group: str) -> Iterator[None]:
+    """Ends the command with a sentence for what a group refuses."""
+    try:
+        yield
+    except KafkaError as error:
+        if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
+            output.fail(f"group {group} does not exist: `pipeline group list` shows those that do")
+        if error.code in {ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}:
+            output.fail(f"group {group} has members: stop its consumers first")
+        raise

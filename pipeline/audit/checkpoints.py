@@ -4,6 +4,7 @@ Its first line is a whole checkpoint, the lines after it are what changed since.
 was not appended to its end is not there.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,10 @@ log = structlog.get_logger()
 
 
 class PartitionCheckpoints:
-    """Checkpoints below a broker's log directory. What cannot be read or written is counted anew from the log."""
+    """Checkpoints below a broker's log directories. What cannot be read or written is counted anew from the log."""
 
-    def __init__(self, log_directory: Path, files: Files) -> None:
-        self._log_directory = log_directory
+    def __init__(self, log_dirs: Sequence[Path], files: Files) -> None:
+        self._log_dirs = log_dirs
         self._files = files
 
     def read(self, partition: TopicPartition) -> AuditEvent | None:
@@ -59,7 +60,9 @@ class PartitionCheckpoints:
         return True
 
     def _path(self, partition: TopicPartition) -> Path:
-        return self._log_directory / str(partition) / FILE_NAME
+        directories = [path / str(partition) for path in self._log_dirs]
+        found = (directory for directory in directories if len(directories) == 1 or self._files.exists(directory))
+        return next(found, directories[0]) / FILE_NAME
 
 
 def _decode(content: bytes) -> AuditEvent:

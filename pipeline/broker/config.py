@@ -4,13 +4,14 @@ Built once, from a flat mapping of dotted keys; an unknown key, a wrong type or 
 ConfigurationError that names the key.
 """
 
+import os
 import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, HostPort
@@ -51,7 +52,7 @@ class BrokerConfig(SettingsModel):
     broker_id: BrokerId = Field(alias="broker.id", ge=0, le=2**31 - 1)
     rack: str | None = Field(default=None, alias="broker.rack", min_length=1)
     datacenter: str | None = Field(default=None, alias="datacenter", min_length=1)
-    log_dir: Path = Field(alias="log.dirs")
+    log_dirs: tuple[Path, ...] = Field(alias="log.dirs")
     zookeeper_connect: str = Field(alias="zookeeper.connect", min_length=1)
     zookeeper_session_timeout_ms: int = Field(
         default=18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000
@@ -70,9 +71,6 @@ class BrokerConfig(SettingsModel):
     )
     fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
 
-    max_fetch_sessions: int = Field(
-        default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000
-    )
     num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
     auto_create_topics: bool = Field(default=False, alias="auto.create.topics.enable")
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
@@ -81,6 +79,16 @@ class BrokerConfig(SettingsModel):
     )
     log_segment_bytes: int = Field(default=1_073_741_824, alias="log.segment.bytes", ge=1024, le=2**31 - 1)
     log_roll_ms: int = Field(default=604_800_000, alias="log.roll.ms", ge=1, le=MAX_INT64)
+    log_retention_hours: int = Field(default=168, alias="log.retention.hours", ge=-1, le=2**31 - 1)
+    log_retention_minutes: int | None = Field(default=None, alias="log.retention.minutes", ge=-1, le=2**31 - 1)
+    log_retention_ms: int | None = Field(
+        default=None, alias="log.retention.ms", ge=-1, le=MAX_INT64, validate_default=True
+    )
+    log_retention_bytes: int = Field(default=-1, alias="log.retention.bytes", ge=-1, le=MAX_INT64)
+    log_retention_check_interval_ms: int = Field(
+        default=300_000, alias="log.retention.check.interval.ms", ge=1, le=MAX_INT64
+    )
+    log_segment_delete_delay_ms: int = Field(default=60_000, alias="log.segment.delete.delay.ms", ge=0, le=MAX_INT64)
     log_index_interval_bytes: int = Field(default=4096, alias="log.index.interval.bytes", ge=0, le=2**31 - 1)
     log_flush_interval_messages: int = Field(default=MAX_INT64, alias="log.flush.interval.messages", ge=1, le=MAX_INT64)
     log_flush_interval_ms: int = Field(default=MAX_INT64, alias="log.flush.interval.ms", ge=0, le=MAX_INT64)
@@ -90,12 +98,32 @@ class BrokerConfig(SettingsModel):
     def _read_listener(cls, value: object) -> object:
         return _parse_listener(value) if isinstance(value, str) else value
 
-    @field_validator("log_dir", mode="before")
+    @field_validator("log_dirs", mode="before")
     @classmethod
-    def _read_log_dir(cls, value: object) -> object:
-        if isinstance(value, str) and ("," in value or not value):
-            raise ValueError("one directory is supported; give a single path")
-        return value
+    def _read_log_dirs(cls, value: object) -> object:
+        paths = [path.strip() for path in value.split(",")] if isinstance(value, str) else value
+        if isinstance(paths, list) and "" in paths:
+            raise ValueError("give one path or several, with commas between them")
+        return paths
+
+    @field_validator("log_dirs")
+    @classmethod
+    def _check_log_dirs(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+        if not paths:
+            raise ValueError("give one path or several")
+        if len({os.path.normpath(path) for path in paths}) < len(paths):
+            raise ValueError("names a directory twice")
+        return paths
+
+    @field_validator("log_retention_ms")
+    @classmethod
+    def _find_retention(cls, value: int | None, given: ValidationInfo) -> int:
+        """The finest unit that is given counts, as in Kafka; a negative one is -1, for ever."""
+        if value is None:
+            minutes = given.data.get("log_retention_minutes")
+            minutes = given.data.get("log_retention_hours", 0) * 60 if minutes is None else minutes
+            value = minutes * 60_000
+        return max(-1, value)
 
     @field_validator("max_connections_per_ip_overrides", mode="before")
     @classmethod

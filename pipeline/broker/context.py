@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.config import BrokerConfig
-from pipeline.broker.fetch_sessions import FetchSessions
-from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.partition import Partition
 from pipeline.broker.producer_ids import ProducerIds
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
+from pipeline.log.directories import LogDirectories
 from pipeline.model import NO_LEADER_EPOCH, Clock, LeaderEpoch, TopicPartition
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -43,22 +42,20 @@ class RequestCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
     """The broker, as its handlers see it. `partitions` are those that this broker leads and has opened, `failed`
-    those that its disk did not let it open. `config` is what the broker was started with, `settings` what counts now.
+    those that its disk did not let it open.
     """
 
     apis: Mapping[int, ApiKey]
     config: BrokerConfig
-    settings: DynamicSettings
     view: ClusterView
     partitions: Mapping[TopicPartition, Partition]
     failed: Mapping[TopicPartition, PipelineError]
+    log_dirs: LogDirectories
     zookeeper: CoordinationClient
     producer_ids: ProducerIds
     clock: Clock
     random: random.Random
     counts: RequestCounts = field(default_factory=RequestCounts)
-    fetch_sessions: FetchSessions
-    quotas: QuotaKeeper
 
     def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
         """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise."""

@@ -69,6 +69,9 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily(f"{prefix}_leadercount", "Partitions led here.", value=len(broker.partitions))
         yield GaugeMetricFamily(f"{prefix}_partitioncount", "Partitions here.", value=len(broker.partitions))
         yield GaugeMetricFamily(f"{prefix}_offlinereplicacount", "Partitions whose disk failed.", value=offline)
+        yield GaugeMetricFamily(
+            "kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed.", value=len(broker.log_dirs.offline)
+        )
         yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.size_bytes)
         yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
         yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)

@@ -3,7 +3,8 @@
 Invariants:
 
 - `high_watermark` is the end of what consumers see. With one replica it follows the log end offset, but does not pass a
-  record that the topic's `flush.messages` wants on the disk first.
+  record that the topic's `flush.messages` wants on the disk first. With `visibility=flushed` it follows what is known
+  to be on the disk, and somebody sees to it that this moves (decision 0019).
 - Whoever waits for data is woken by the append (or by its end as a partition), never by looking again.
 - A failed disk takes the partition offline until the broker is started again: nobody knows what it holds. A full disk
   refuses appends alone.
@@ -17,14 +18,18 @@ import trio
 
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.topic_settings import TopicSettings
-from pipeline.errors import StorageError
+from pipeline.errors import OffsetOutOfRangeError, StorageError
 from pipeline.log.placing import AppendInfo
+from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
+from pipeline.settings import MAX_INT64
 
 LOG_APPEND_TIME = "LogAppendTime"
+FLUSHED = "flushed"
 NO_TIMESTAMP = -1
+UP_TO_HIGH_WATERMARK = Offset(-1)
 
 
 class Waiter(Protocol):
@@ -59,6 +64,18 @@ class FetchWaiter:
         self.woken.set()
 
 
+class Upkeep(Protocol):
+    """What a partition leaves to whoever keeps it."""
+
+    def flush_soon(self, partition: "Partition") -> None:
+        """See to it that `flush_up_to` is called with the log end offset."""
+        ...
+
+    async def checkpoint_log_start(self, partition: "Partition") -> None:
+        """Return once its log start offset would survive a crash. Raises StorageError."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
     """One partition of which this broker is the leader."""
@@ -67,6 +84,7 @@ class Partition:
     leader_epoch: LeaderEpoch
     settings: TopicSettings
     observer: LogObserver
+    upkeep: Upkeep
     waiters: set[Waiter] = field(default_factory=set)
     high_watermark: Offset = field(init=False)
     bytes_in: int = 0
@@ -79,7 +97,8 @@ class Partition:
     _flushing: trio.Lock = field(default_factory=trio.Lock)
 
     def __post_init__(self) -> None:
-        self.high_watermark = self.log.log_end_offset
+        self.high_watermark = self.log.log_start_offset
+        self.show()
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -94,6 +113,11 @@ class Partition:
     @property
     def _is_flush_due(self) -> bool:
         return self._unflushed_messages >= self.settings.flush_messages
+
+    @property
+    def is_hiding(self) -> bool:
+        """Are there records that consumers do not see yet?"""
+        return self.high_watermark < self.log.log_end_offset
 
     def awaits_flush(self, info: AppendInfo) -> bool:
         """Whether what was appended must be on the disk before it is acknowledged."""
@@ -139,7 +163,54 @@ class Partition:
         self._hidden_bytes += size_bytes
         self.observer.appended(self.topic_partition, info.headers)
         if not self._is_flush_due:
+            self.show()
+
+    def show(self) -> None:
+        """Move the high watermark as far as the topic's settings let it."""
+        if self.settings.visibility == FLUSHED:
+            self.show_flushed()
+        else:
             self._show_up_to(self.log.log_end_offset)
+
+    def show_flushed(self) -> None:
+        """Move the high watermark of a topic with `visibility=flushed`; for a look from time to time."""
+        if self.settings.visibility != FLUSHED or not self.is_hiding or self.log.failure is not None:
+            return
+        if self.log.recovery_point > self.high_watermark:
+            self._show_up_to(self.log.recovery_point)
+        if self.is_hiding and self.settings.flush_messages == MAX_INT64 and self.settings.flush_ms == MAX_INT64:
+            self.upkeep.flush_soon(self)
+
+    def reconfigure(self, settings: TopicSettings) -> None:
+        """The topic's settings have changed."""
+        self.settings = settings
+        if not (self._is_flush_due or self._flushing.locked()):
+            self.show()
+
+    def take_expired(self, now_ms: int) -> Sequence[Segment]:
+        """As `UnifiedLog.take_expired`."""
+        expired = self.log.take_expired(self.high_watermark, now_ms)
+        if expired:
+            self._start_moved()
+        return expired
+
+    async def delete_records(self, before: Offset) -> Offset:
+        """Let no record before this offset be read any more, for good; -1 stands for the high watermark.
+
+        Returns the log start offset. Raises OffsetOutOfRangeError beyond the high watermark, StorageError.
+        """
+        if before == UP_TO_HIGH_WATERMARK:
+            before = self.high_watermark
+        if before > self.high_watermark:
+            raise OffsetOutOfRangeError(before, self.log.log_start_offset, self.high_watermark)
+        log_start_offset = self.log.delete_records(before)
+        await self.upkeep.checkpoint_log_start(self)
+        self._start_moved()
+        return log_start_offset
+
+    def _start_moved(self) -> None:
+        for waiter in self.waiters:
+            waiter.arrived(0)
 
     def _show_up_to(self, offset: Offset) -> None:
         self.high_watermark = max(offset, self.high_watermark)

@@ -20,8 +20,6 @@ from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
-from pipeline.broker.dynamic_settings import DynamicSettings
-from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.metrics import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
@@ -31,7 +29,7 @@ from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.registration import keep_registered
 from pipeline.coordination.znodes import BrokerRegistration, ClusterId, Listener, encode_uuid
 from pipeline.errors import ConfigurationError, CoordinationLostError, NodeExistsError, NodeOwnedError, StorageError
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories import LogDirectories
 from pipeline.log.files import DiskFiles, Files
 from pipeline.model import BrokerEndpoint, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
@@ -81,28 +79,27 @@ async def run_broker(
         )
         await _refuse_other_owner(zookeeper, registration)
         cluster_id = await _find_cluster_id(zookeeper, random)
-        async with _open_directory(config, files or DiskFiles(), cluster_id, random, clock) as directory:
-            replicas = Replicas(directory, observer, clock)
+        async with _open_directories(config, files or DiskFiles(), cluster_id, random, clock) as directories:
+            replicas = Replicas(directories, observer, clock)
             broker = BrokerContext(
                 apis=SERVED,
                 config=config,
-                settings=DynamicSettings(config),
                 view=ClusterView(cluster_id),
                 partitions=replicas.partitions,
                 failed=replicas.failed,
+                log_dirs=directories,
                 zookeeper=zookeeper,
                 producer_ids=ProducerIds(zookeeper, config.broker_id),
                 clock=clock,
                 random=random,
             )
-            watcher = ClusterWatcher(zookeeper, broker.settings, broker.view, replicas, own)
+            watcher = ClusterWatcher(zookeeper, config, broker.view, replicas, own)
             with unwrapped_errors():
-                fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
-                quotas=_quota_keeper(config),
                 async with trio.open_nursery() as nursery:
                     await nursery.start(_keep_registered, zookeeper, registration)
                     await nursery.start(watcher.run)
-                    nursery.start_soon(replicas.flush_when_due)
+                    nursery.start_soon(replicas.flush_for_ever)
+                    nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
                     http_address = await nursery.start(_serve, broker, replicas, listeners, metrics)
                     log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
                     task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
@@ -117,27 +114,8 @@ async def _serve(
     task_status: trio.TaskStatus[HostPort],
 ) -> None:
     """Answer clients, and those who ask how the broker is. Reports started with the address of the latter."""
-    server = Server(Dispatcher(broker).handle, broker.apis, _limits(broker.settings.current), LONG_POLLS)
-    broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
-    http_listen = broker.config.http_listen
-    application = http_application(operations_routes(metrics, lambda: _health(replicas)))
-    collector = BrokerCollector(broker, server.statistics)
-    metrics.register(collector)
-    try:
-        async with trio.open_nursery() as nursery:
-            try:
-                with unwrapped_errors():
-                    http_address = await nursery.start(serve_http, application, http_listen)
-            except OSError as error:
-                raise ConfigurationError("http.listen", f"cannot listen on {http_listen}: {error}") from error
-            await nursery.start(server.serve, listeners)
-            task_status.started(http_address)
-    finally:
-        metrics.unregister(collector)
-
-
-def _limits(config: BrokerConfig) -> ServerConfig:
-    return ServerConfig(
+    config = broker.config
+    limits = ServerConfig(
         max_request_bytes=config.socket_request_max_bytes,
         max_connections=config.max_connections,
         max_idle_s=config.connections_max_idle_ms / 1000,
@@ -145,6 +123,21 @@ def _limits(config: BrokerConfig) -> ServerConfig:
         max_connections_per_ip=config.max_connections_per_ip,
         max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
     )
+    server = Server(Dispatcher(broker).handle, broker.apis, limits, LONG_POLLS)
+    application = http_application(operations_routes(metrics, lambda: _health(replicas)))
+    collector = BrokerCollector(broker, server.statistics)
+    metrics.register(collector)
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                with unwrapped_errors():
+                    http_address = await nursery.start(serve_http, application, config.http_listen)
+            except OSError as error:
+                raise ConfigurationError("http.listen", f"cannot listen on {config.http_listen}: {error}") from error
+            await nursery.start(server.serve, listeners)
+            task_status.started(http_address)
+    finally:
+        metrics.unregister(collector)
 
 
 def _health(replicas: Replicas) -> str | None:
@@ -169,14 +162,14 @@ async def _listening(config: BrokerConfig) -> AsyncGenerator[list[trio.SocketLis
 
 
 @asynccontextmanager
-async def _open_directory(
+async def _open_directories(
     config: BrokerConfig, files: Files, cluster_id: str, random: random.Random, clock: Clock
-) -> AsyncGenerator[LogDirectory]:
-    """The log directory, recovered if need be; on leaving, brought to disk and closed, even if cancelled."""
+) -> AsyncGenerator[LogDirectories]:
+    """The log directories, recovered if need be; on leaving, brought to disk and closed, even if cancelled."""
     now_ms = clock()
-    directory = await trio.to_thread.run_sync(
-        lambda: LogDirectory.open(
-            config.log_dir,
+    directories = await trio.to_thread.run_sync(
+        lambda: LogDirectories.open(
+            config.log_dirs,
             files,
             log_config(topic_settings({}, config)),
             broker_id=config.broker_id,
@@ -186,11 +179,11 @@ async def _open_directory(
         )
     )
     try:
-        yield directory
+        yield directories
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S) as closing:
             try:
-                await trio.to_thread.run_sync(directory.close, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(directories.close, abandon_on_cancel=True)
             except StorageError as error:
                 log.error("shutdown_not_clean", error=str(error))
         if closing.cancelled_caught:

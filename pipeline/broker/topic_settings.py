@@ -1,8 +1,9 @@
 """The settings of a topic, under Kafka's names: what the topic says itself, over what the broker says for all. Pure.
 
 Honoured by the log and the handlers: segment.bytes, segment.ms, flush.messages, flush.ms, max.message.bytes,
-index.interval.bytes, message.timestamp.type, mirror.source. Kept for those who carry them out later: retention.ms,
-retention.bytes, cleanup.policy, compression.type, min.insync.replicas. Every other name is refused, so that a
+index.interval.bytes, message.timestamp.type, mirror.source, retention.ms, retention.bytes, file.delete.delay.ms,
+visibility, cleanup.policy, min.cleanable.dirty.ratio, min.compaction.lag.ms, max.compaction.lag.ms, delete.retention.ms.
+Kept for those who carry them out later: compression.type, min.insync.replicas. Every other name is refused, so that a
 setting is never accepted and then ignored by mistake.
 """
 
@@ -13,17 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.broker.config import BrokerConfig
+from pipeline.broker.config import BrokerConfig, check_cleanup_policies
 from pipeline.settings import MAX_INT64
 
 MAX_INT32 = 2**31 - 1
-
-
-def _cleanup_policies(value: str) -> str:
-    for policy in value.split(","):
-        if policy.strip() not in {"delete", "compact"}:
-            raise ValueError("cleanup.policy is a list of: delete, compact")
-    return value
 
 
 class TopicSettings(BaseModel):
@@ -40,13 +34,25 @@ class TopicSettings(BaseModel):
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(alias="message.timestamp.type")
     mirror_source: str | None = Field(default=None, alias="mirror.source", min_length=1, max_length=1024)
     """Set: a mirror of this topic elsewhere. Read-only but for producers that keep the offsets of its source."""
-    retention_ms: int = Field(default=604_800_000, alias="retention.ms", ge=-1, le=MAX_INT64)
-    retention_bytes: int = Field(default=-1, alias="retention.bytes", ge=-1, le=MAX_INT64)
-    cleanup_policy: Annotated[str, AfterValidator(_cleanup_policies)] = Field(default="delete", alias="cleanup.policy")
+    retention_ms: int = Field(alias="retention.ms", ge=-1, le=MAX_INT64)
+    retention_bytes: int = Field(alias="retention.bytes", ge=-1, le=MAX_INT64)
+    file_delete_delay_ms: int = Field(alias="file.delete.delay.ms", ge=0, le=MAX_INT64)
+    visibility: Literal["appended", "flushed"] = Field(default="appended", alias="visibility")
+    """When consumers see a record. `flushed` (ours, from the paper): once it would survive a power failure."""
+    cleanup_policy: Annotated[str, AfterValidator(check_cleanup_policies)] = Field(alias="cleanup.policy")
+    min_cleanable_dirty_ratio: float = Field(alias="min.cleanable.dirty.ratio", ge=0, le=1)
+    min_compaction_lag_ms: int = Field(alias="min.compaction.lag.ms", ge=0, le=MAX_INT64)
+    max_compaction_lag_ms: int = Field(alias="max.compaction.lag.ms", ge=1, le=MAX_INT64)
+    delete_retention_ms: int = Field(alias="delete.retention.ms", ge=0, le=MAX_INT64)
     compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
         default="producer", alias="compression.type"
     )
     min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=MAX_INT32)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Does `cleanup.policy` contain `compact`?"""
+        return "compact" in self.cleanup_policy
 
 
 BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -58,6 +64,14 @@ BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
         "max.message.bytes": "message.max.bytes",
         "index.interval.bytes": "log.index.interval.bytes",
         "message.timestamp.type": "log.message.timestamp.type",
+        "retention.ms": "log.retention.ms",
+        "retention.bytes": "log.retention.bytes",
+        "file.delete.delay.ms": "log.segment.delete.delay.ms",
+        "cleanup.policy": "log.cleanup.policy",
+        "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+        "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+        "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+        "delete.retention.ms": "log.cleaner.delete.retention.ms",
     }
 )
 """From a topic's setting to that of the broker which is its default. The others have the default of their field."""

@@ -13,6 +13,8 @@ from pipeline.cli.service import Config, run_service
 from pipeline.cli.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pipeline.audit.config import CountingConfig
     from pipeline.audit.counters import BrokerCounter
     from pipeline.broker.config import BrokerConfig
@@ -62,7 +64,7 @@ async def _run(settings: Settings) -> None:
     from pipeline.net.open_files import raise_open_files_limit
 
     config, counting = read_broker_settings(settings)
-    counter = None if config.datacenter is None else _counter(config.datacenter, counting, config.log_dir)
+    counter = None if config.datacenter is None else _counter(config.datacenter, counting, config.log_dirs)
     session_timeout_ms = config.zookeeper_session_timeout_ms
     raise_open_files_limit(config.max_connections)
     async with (
@@ -83,13 +85,13 @@ async def _run(settings: Settings) -> None:
             await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
 
 
-def _counter(datacenter: str, counting: "CountingConfig", log_directory: Path) -> "BrokerCounter":
+def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Path]") -> "BrokerCounter":
     """Counts what the broker appends, for the audit."""
     from pipeline.audit.checkpoints import PartitionCheckpoints
     from pipeline.audit.counters import BrokerCounter
     from pipeline.log.files import DiskFiles
 
-    return BrokerCounter(datacenter, counting.window_ms, PartitionCheckpoints(log_directory, DiskFiles()), wall_clock)
+    return BrokerCounter(datacenter, counting.window_ms, PartitionCheckpoints(log_dirs, DiskFiles()), wall_clock)
 
 
 async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float) -> None:

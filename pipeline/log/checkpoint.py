@@ -13,6 +13,8 @@ from pipeline.log.files import Files
 from pipeline.model import Offset, TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+CLEAN_OFFSETS = "cleaner-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
@@ -58,12 +60,13 @@ def decode_offsets(content: bytes) -> dict[TopicPartition, Offset]:
     return offsets
 
 
-def read_recovery_points(files: Files, directory: Path) -> dict[TopicPartition, Offset]:
-    """Offsets up to which each log is known to be on disk; none if the file is missing or damaged.
+def read_offsets(files: Files, path: Path) -> dict[TopicPartition, Offset]:
+    """Of an offset checkpoint; none if the file is missing or damaged.
 
-    To know nothing is safe: the whole log is then checked.
+    To know nothing is safe: without recovery points whole logs are checked, without log start offsets what was
+    deleted within a segment can be read again.
     """
-    content = read_file(files, directory / RECOVERY_POINTS)
+    content = read_file(files, path)
     if content is None:
         return {}
     try:

@@ -23,6 +23,14 @@ class LogConfig:
     """Records that may be appended before the disk is told to keep them. None: any number."""
     flush_ms: int | None = None
     """Time a record may wait before the disk is told to keep it. None: until the segment is closed."""
+    deletes: bool = True
+    """May records be deleted for age and size? (`cleanup.policy` contains `delete`.)"""
+    retention_ms: int | None = 7 * DAY_MS
+    """A segment whose newest record is older than this is deleted. None: at no age."""
+    retention_bytes: int | None = None
+    """Oldest segments are deleted while the rest has at least so many bytes. None: at no size."""
+    delete_delay_ms: int = 60_000
+    """Files of what was deleted are renamed at once and unlinked after this time."""
     max_message_bytes: int = 1048588
     """Largest batch that a producer may append; held by whoever validates batches before an append."""
     producer_expiration_ms: int = DAY_MS

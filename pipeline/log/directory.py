@@ -9,19 +9,29 @@ Invariants:
 - A partition's directory is renamed before its files are removed: a deletion that was cut off is finished at the next
   start and never leaves half a log.
 - A partition that cannot be opened is named in `failed` and leaves the others alone.
+- Once the disk has failed under any of its logs, the directory is offline for good: `failure` says why, and all its
+  logs refuse every call. What a failed disk still holds is found out by the next start alone.
+- A log start offset is checkpointed before the segments before it lose their files. A checkpoint never tells of an
+  earlier log of the same name.
+- Files of deleted segments and partitions are renamed, and unlinked after the delay in the log's settings or at the
+  next start.
 """
 
 import random
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 import structlog
 
-from pipeline.errors import ConfigurationError, PipelineError, StorageError
+from pipeline.errors import ConfigurationError, DiskFullError, PipelineError, StorageError
 from pipeline.log.checkpoint import (
+    CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
+    LOG_START_OFFSETS,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
@@ -30,12 +40,13 @@ from pipeline.log.checkpoint import (
     encode_partition_metadata,
     encode_properties,
     read_file,
-    read_recovery_points,
+    read_offsets,
     replace_file,
 )
 from pipeline.log.config import LogConfig
-from pipeline.log.files import FileLock, Files
+from pipeline.log.files import FileLock, Files, Volume
 from pipeline.log.loader import load_log
+from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 
@@ -55,12 +66,15 @@ class LogDirectory:
         self.path = path
         self.config = config
         self.failed: dict[TopicPartition, PipelineError] = {}
+        self.failure: StorageError | None = None
         self._files = files
         self._lock = lock
         self._random = rng
         self._logs: dict[TopicPartition, UnifiedLog] = {}
-        self._checkpointed: dict[TopicPartition, Offset] = {}
+        self._checkpointing = threading.Lock()
+        self._checkpointed: dict[str, dict[TopicPartition, Offset]] = {}
         self._checkpointed_ms = now_ms
+        self._deleted: list[tuple[int, Sequence[Path]]] = []
 
     @classmethod
     def open(
@@ -98,11 +112,17 @@ class LogDirectory:
         """All open logs, a live view."""
         return MappingProxyType(self._logs)
 
+    def volume(self) -> Volume:
+        """The space of its disk. Raises StorageError."""
+        with self._noticing_failure():
+            return self._files.volume(self.path)
+
     def _load(self, now_ms: int) -> None:
         clean = self._files.exists(self.path / CLEAN_SHUTDOWN)
         self._files.unlink(self.path / CLEAN_SHUTDOWN)
         self._files.sync_directory(self.path)
-        recovery_points = read_recovery_points(self._files, self.path)
+        for name in (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS):
+            self._checkpointed[name] = read_offsets(self._files, self.path / name)
         for name in self._files.names(self.path):
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self.path / name)
@@ -111,18 +131,51 @@ class LogDirectory:
             if topic_partition is None:
                 continue
             try:
-                self._logs[topic_partition] = load_log(
+                log = load_log(
                     self._files,
                     self.path / name,
                     topic_partition,
                     self.config,
-                    recovery_point=recovery_points.get(topic_partition, Offset(0)),
+                    recovery_point=self._checkpointed[RECOVERY_POINTS].get(topic_partition, Offset(0)),
+                    log_start_offset=self._checkpointed[LOG_START_OFFSETS].get(topic_partition, Offset(0)),
                     clean=clean,
                     now_ms=now_ms,
                 )
             except PipelineError as error:
                 self.failed[topic_partition] = error
                 _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
+            else:
+                log.clean_offset = self._checkpointed[CLEAN_OFFSETS].get(topic_partition)
+                self._add(log)
+
+    def _add(self, log: UnifiedLog) -> None:
+        log.on_failure = self._take_offline
+        self._logs[log.topic_partition] = log
+
+    def _take_offline(self, error: StorageError) -> None:
+        """The disk failed."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        _LOGGER.error("log_dir_offline", log_dir=str(self.path), error=str(error))
+        for log in list(self._logs.values()):
+            log.abandon(f"its log dir is offline: {error}")
+
+    def _check_online(self) -> None:
+        if self.failure is not None:
+            raise StorageError(self.failure.path, self.failure.reason)
+
+    @contextmanager
+    def _noticing_failure(self) -> Iterator[None]:
+        """Any refusal of the disk but for a lack of space takes the directory offline."""
+        self._check_online()
+        try:
+            yield
+        except DiskFullError:
+            raise
+        except StorageError as error:
+            self._take_offline(error)
+            raise
 
     def create(
         self,
@@ -139,65 +192,132 @@ class LogDirectory:
         if topic_partition in self._logs or topic_partition in self.failed:
             raise ValueError(f"there is a log of {topic_partition}")
         directory = self.path / str(topic_partition)
-        self._files.make_directory(directory)
-        if topic_id is not None:
-            replace_file(self._files, directory / PARTITION_METADATA, encode_partition_metadata(topic_id))
-        self._files.sync_directory(self.path)
-        log = self._logs[topic_partition] = load_log(
-            self._files,
-            directory,
-            topic_partition,
-            config or self.config,
-            recovery_point=Offset(0),
-            clean=False,
-            now_ms=now_ms,
-        )
+        with self._noticing_failure():
+            self._checkpoint(RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, only_if_named=topic_partition)
+            self._files.make_directory(directory)
+            if topic_id is not None:
+                replace_file(self._files, directory / PARTITION_METADATA, encode_partition_metadata(topic_id))
+            self._files.sync_directory(self.path)
+            log = load_log(
+                self._files,
+                directory,
+                topic_partition,
+                config or self.config,
+                recovery_point=Offset(0),
+                clean=False,
+                now_ms=now_ms,
+            )
+        self._add(log)
         return log
 
-    def delete(self, topic_partition: TopicPartition) -> None:
+    def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Remove a log, also one that failed; none there is fine. Regions handed out stay readable.
 
         Raises StorageError.
         """
         log = self._logs.pop(topic_partition, None)
+        delay_ms = self.config.delete_delay_ms
         if log is not None:
+            delay_ms = log.config.delete_delay_ms
             log.abandon("the partition was deleted")
         elif self.failed.pop(topic_partition, None) is None:
             return
+        self._check_online()
         unique = uuid.UUID(int=self._random.getrandbits(128), version=4).hex
         deleted = self.path / f"{topic_partition}.{unique}{_DELETED_SUFFIX}"
-        self._files.rename(self.path / str(topic_partition), deleted)
-        self._files.sync_directory(self.path)
-        self._files.remove_tree(deleted)
+        with self._noticing_failure():
+            self._files.rename(self.path / str(topic_partition), deleted)
+            self._files.sync_directory(self.path)
+        self._deleted.append((now_ms + delay_ms, [deleted]))
+
+    def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
+        """Rename the files of segments that `UnifiedLog.take_expired` took out. To be called in a thread.
+
+        Raises StorageError.
+        """
+        self.checkpoint_log_start_offsets()
+        for log, segments in expired.items():
+            try:
+                retired = log.delete_segments(segments)
+            except StorageError:
+                self._check_online()  # else the whole log was deleted meanwhile
+            else:
+                self._deleted.append((now_ms + log.config.delete_delay_ms, retired))
+
+    def replace_segments(self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int) -> bool:
+        """As `UnifiedLog.replace_segments`: False if what was cleaned is no longer there. To be called in a thread."""
+        replaced = log.replace_segments(base_offset, end_offset, now_ms)
+        if replaced is None:
+            return False
+        self._deleted.append((now_ms + log.config.delete_delay_ms, replaced))
+        return True
+
+    def checkpoint_clean_offsets(self) -> None:
+        """Write down how far each log has been compacted. Raises StorageError."""
+        with self._noticing_failure():
+            self._checkpoint(CLEAN_OFFSETS)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Return once all log start offsets would survive a crash. Raises StorageError."""
+        with self._noticing_failure():
+            self._checkpoint(LOG_START_OFFSETS)
 
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose time has come, and checkpoint from time to time how far each log is on disk.
 
-        To be called about once a second, in a thread if the caller must not wait for the disk. A log whose flush
-        fails goes offline by itself; that is logged, not raised. Raises StorageError if the checkpoint fails.
+        Unlinks also what was deleted long enough ago. To be called about once a second, in a thread if the caller must
+        not wait for the disk. A flush that fails takes the directory offline; that is logged, not raised. Raises
+        StorageError if the checkpoint or the unlinking fails.
         """
+        if self.failure is not None:
+            return
         for topic_partition, log in list(self._logs.items()):
             if log.is_flush_due(now_ms):
                 try:
                     log.flush()
                 except StorageError:
                     _LOGGER.exception("log_offline", topic_partition=str(topic_partition))
-        if now_ms - self._checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
-            self._checkpointed_ms = now_ms
-            self._checkpoint()
+        with self._noticing_failure():
+            for entry in [entry for entry in self._deleted if entry[0] <= now_ms]:
+                self._deleted.remove(entry)
+                for path in entry[1]:
+                    self._remove(path)
+            if now_ms - self._checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
+                self._checkpointed_ms = now_ms
+                self._checkpoint(RECOVERY_POINTS, LOG_START_OFFSETS)
 
-    def _checkpoint(self) -> None:
-        points = {name: log.recovery_point for name, log in list(self._logs.items())}
-        if points != self._checkpointed:
-            replace_file(self._files, self.path / RECOVERY_POINTS, encode_offsets(points))
-            self._checkpointed = points
+    def _remove(self, path: Path) -> None:
+        if path.name.endswith(_DELETED_SUFFIX):
+            self._files.remove_tree(path)
+        else:
+            self._files.unlink(path)
+
+    def _checkpoint(self, *names: str, only_if_named: TopicPartition | None = None) -> None:
+        """Write these checkpoints anew if they changed; with `only_if_named` only those that tell of this partition."""
+        with self._checkpointing:
+            for name in names:
+                if only_if_named is not None and only_if_named not in self._checkpointed[name]:
+                    continue
+                logs = list(self._logs.items())
+                if name == RECOVERY_POINTS:
+                    offsets = {partition: log.recovery_point for partition, log in logs}
+                elif name == CLEAN_OFFSETS:
+                    offsets = {partition: log.clean_offset for partition, log in logs if log.clean_offset is not None}
+                else:
+                    offsets = {partition: log.log_start_offset for partition, log in logs if log.log_start_offset}
+                if offsets != self._checkpointed[name]:
+                    replace_file(self._files, self.path / name, encode_offsets(offsets))
+                    self._checkpointed[name] = offsets
 
     def close(self) -> None:
         """Bring all logs to disk and mark the shutdown as clean, unless a log failed. Lets the next process in.
 
         Raises the first StorageError; all logs are closed also then.
         """
-        error: StorageError | None = None
+        error = self.failure
+        if error is not None:
+            self.release()
+            raise error
         for topic_partition, log in self._logs.items():
             try:
                 log.close()
@@ -205,13 +325,17 @@ class LogDirectory:
                 _LOGGER.exception("log_not_closed", topic_partition=str(topic_partition))
                 error = error or failure
         try:
-            self._checkpoint()
+            self._checkpoint(RECOVERY_POINTS, LOG_START_OFFSETS)
             if error is None and not self.failed:
                 replace_file(self._files, self.path / CLEAN_SHUTDOWN, b"")
         finally:
-            self._lock.release()
+            self.release()
         if error is not None:
             raise error
+
+    def release(self) -> None:
+        """Let the next process in, without a word to the disk."""
+        self._lock.release()
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:

@@ -70,7 +70,7 @@ class Index:
 
     def spill(self) -> None:
         """Move the tail to the file, which is there afterwards even without entries. Raises StorageError."""
-        file = self._open()
+        file = self.open()
         if self._stored == 0:
             file.truncate(0)
         if self._tail:
@@ -80,7 +80,7 @@ class Index:
 
     def sync(self) -> None:
         """Return once the file would survive a crash. Raises StorageError."""
-        self._open().sync()
+        self.open().sync()
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is not above `key`."""
@@ -96,7 +96,7 @@ class Index:
                 high = middle
         if low == high:
             return None
-        return self._floor_within(self._open().read_at((high - low) * size, low * size), key)
+        return self._floor_within(self.open().read_at((high - low) * size, low * size), key)
 
     def _floor_within(self, block: bytes | bytearray, key: int) -> tuple[int, int] | None:
         unpack, size = self._entry.unpack_from, self._entry.size
@@ -108,10 +108,11 @@ class Index:
 
     def _read(self, number: int) -> tuple[int, int]:
         size = self._entry.size
-        found: tuple[int, int] = self._entry.unpack(self._open().read_at(size, number * size))
+        found: tuple[int, int] = self._entry.unpack(self.open().read_at(size, number * size))
         return found
 
-    def _open(self) -> LogFile:
+    def open(self) -> LogFile:
+        """Its file, opened (and made) when first needed."""
         if self._file is None:
             self._file = self._files.open(self.path, create=True)
         return self._file

@@ -5,6 +5,7 @@ Invariants:
 - After a clean shutdown everything is trusted. After any other end every segment that reaches the recovery point or
   beyond is checked batch by batch; a closed segment that lies wholly before it is trusted.
 - What is loaded is a prefix of what was appended and holds all that was flushed.
+- A compaction that was under way is undone or finished first.
 - An index that is missing or contradicts the log is made anew.
 """
 
@@ -19,8 +20,10 @@ from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
+from pipeline.log.replacement import finish_replacements
 from pipeline.log.segment import (
     BESIDE_LOG,
+    DELETED_SUFFIX,
     GAP_SUFFIX,
     LOG_SUFFIX,
     Segment,
@@ -42,10 +45,14 @@ def load_log(
     recovery_point: Offset,
     clean: bool,
     now_ms: int,
+    log_start_offset: int = 0,
 ) -> UnifiedLog:
-    """The log in a directory, an empty one if there are no segments. Raises StorageError."""
+    """The log in a directory, an empty one if there are no segments. `log_start_offset`: as it was checkpointed.
+
+    Raises StorageError.
+    """
     topic_id: uuid.UUID | None = read_partition_metadata(files, directory)
-    loader = _Loader(files, directory, config, now_ms)
+    loader = _Loader(files, directory, config, now_ms, log_start_offset)
     segments, log_end_offset = loader.load_segments(recovery_point, clean=clean)
     producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
     log = UnifiedLog(
@@ -56,6 +63,7 @@ def load_log(
         topic_id=topic_id,
         segments=segments,
         producers=producers,
+        log_start_offset=Offset(max(log_start_offset, segments[0].base_offset)),
         log_end_offset=log_end_offset,
         recovery_point=log_end_offset if clean and not loader.damaged else min(recovery_point, log_end_offset),
     )
@@ -72,14 +80,16 @@ def load_log(
 
 
 class _Loader:
-    def __init__(self, files: Files, directory: Path, config: LogConfig, now_ms: int) -> None:
+    def __init__(self, files: Files, directory: Path, config: LogConfig, now_ms: int, log_start_offset: int) -> None:
         self._files = files
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        self._log_start_offset = log_start_offset
         self.damaged = False
 
     def load_segments(self, recovery_point: Offset, *, clean: bool) -> tuple[tuple[Segment, ...], Offset]:
+        finish_replacements(self._files, self._directory)
         base_offsets = self._base_offsets()
         segments: list[Segment] = []
         next_offset = 0
@@ -99,12 +109,16 @@ class _Loader:
                 segment.seal()
         end = self._drop_unused(segments)
         next_offset = next_offset if end is None else end
+        if next_offset < self._log_start_offset:
+            while segments:
+                segments.pop().remove()
+            next_offset = self._log_start_offset
         if not segments:
             segments.append(self._first_segment())
         return tuple(segments), Offset(next_offset)
 
     def _base_offsets(self) -> list[int]:
-        """Of all segments, sorted; what belongs to none is removed."""
+        """Of all segments, sorted; what belongs to none, or lies wholly before the log start offset, is removed."""
         names = self._files.names(self._directory)
         base_offsets = sorted(
             int(name.removesuffix(LOG_SUFFIX))
@@ -113,8 +127,10 @@ class _Loader:
         )
         for name in names:
             stem, _, suffix = name.rpartition(".")
-            if f".{suffix}" in BESIDE_LOG and f"{stem}{LOG_SUFFIX}" not in names:
+            if name.endswith(DELETED_SUFFIX) or (f".{suffix}" in BESIDE_LOG and f"{stem}{LOG_SUFFIX}" not in names):
                 self._files.unlink(self._directory / name)
+        while len(base_offsets) > 1 and base_offsets[1] <= self._log_start_offset:
+            self._segment(base_offsets.pop(0)).remove()
         return base_offsets
 
     def _drop_unused(self, segments: list[Segment]) -> int | None:
@@ -141,7 +157,7 @@ class _Loader:
         return Segment.create(
             self._files,
             self._directory,
-            0,
+            self._log_start_offset,
             index_interval_bytes=self._config.index_interval_bytes,
             now_ms=self._now_ms,
         )

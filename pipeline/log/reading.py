@@ -67,26 +67,37 @@ def headers(segments: Sequence[Segment], from_offset: Offset, end_offset: Offset
             yield header
 
 
-def first_record_since(segments: Sequence[Segment], timestamp: int) -> tuple[int, Offset] | None:
-    """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
+def first_record_since(
+    segments: Sequence[Segment], timestamp: int, log_start_offset: Offset
+) -> tuple[int, Offset] | None:
+    """Time and offset of the first record from `log_start_offset` on that is not older than `timestamp` (ms); None if
+    all are older.
 
     Raises StorageError, CorruptBatchError.
     """
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
-        place = segment.locate_timestamp(timestamp)
-        if place is not None:
-            return _first_record(segment, place, timestamp)
+        start = segment.locate_timestamp(timestamp)
+        if start is None:
+            continue
+        for place in segment.places(start.position):
+            if place.last_offset >= log_start_offset and place.max_timestamp >= timestamp:
+                found = _first_record(segment, place, timestamp, log_start_offset)
+                if found is not None:
+                    return found
     return None
 
 
-def _first_record(segment: Segment, place: BatchPlace, timestamp: int) -> tuple[int, Offset]:
-    """Within a batch that has such a record."""
+def _first_record(
+    segment: Segment, place: BatchPlace, timestamp: int, log_start_offset: Offset
+) -> tuple[int, Offset] | None:
+    """Within a batch whose newest record is not older; None if that lies before the log start offset."""
     batch = segment.file.read_at(place.size_bytes, place.position)
     header = read_header(batch)
     if header.size_bytes > HEADER_SIZE and not header.is_control:
         for record in records_of_batch(batch, 0, header):
-            if record.timestamp_ms >= timestamp:
+            if record.timestamp_ms >= timestamp and record.offset >= log_start_offset:
                 return record.timestamp_ms, Offset(record.offset)
-    return place.max_timestamp, Offset(place.base_offset)
+        return None
+    return place.max_timestamp, max(Offset(place.base_offset), log_start_offset)

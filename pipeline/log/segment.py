@@ -26,6 +26,10 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 GAP_SUFFIX = ".gap"
 MAX_RELATIVE_OFFSET = 2**31 - 1
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
 BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX)
 NO_TIMESTAMP = -1
 
@@ -59,6 +63,7 @@ class Segment:
         "_first_timestamp",
         "_index_interval_bytes",
         "_max_timestamp_offset",
+        "_suffix",
         "base_offset",
         "created_ms",
         "is_synced",
@@ -69,10 +74,18 @@ class Segment:
     )
 
     def __init__(
-        self, files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int
+        self,
+        files: Files,
+        directory: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        now_ms: int,
+        file_suffix: str = "",
     ) -> None:
         self._files = files
         self._directory = directory
+        self._suffix = file_suffix
         self._index_interval_bytes = index_interval_bytes
         self._file: LogFile | None = None
         self._first_timestamp: int | None = None
@@ -87,27 +100,58 @@ class Segment:
 
     @classmethod
     def create(
-        cls, files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int
+        cls,
+        files: Files,
+        directory: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        now_ms: int,
+        file_suffix: str = "",
     ) -> "Segment":
-        """A new, empty segment. Raises StorageError."""
-        segment = cls(files, directory, base_offset, index_interval_bytes=index_interval_bytes, now_ms=now_ms)
+        """A new, empty segment; one that replaces others has a suffix until then. Raises StorageError."""
+        segment = cls(
+            files,
+            directory,
+            base_offset,
+            index_interval_bytes=index_interval_bytes,
+            now_ms=now_ms,
+            file_suffix=file_suffix,
+        )
         segment._file = files.open(segment.path, create=True)
         segment._file.truncate(0)
         return segment
 
     @classmethod
     def load(
-        cls, files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int
+        cls,
+        files: Files,
+        directory: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        now_ms: int,
+        file_suffix: str = "",
     ) -> "Segment":
         """The segment that is there, its indexes still empty. Raises StorageError."""
-        segment = cls(files, directory, base_offset, index_interval_bytes=index_interval_bytes, now_ms=now_ms)
+        segment = cls(
+            files,
+            directory,
+            base_offset,
+            index_interval_bytes=index_interval_bytes,
+            now_ms=now_ms,
+            file_suffix=file_suffix,
+        )
         segment.size_bytes = files.size(segment.path)
         return segment
 
     @property
     def path(self) -> Path:
         """Its log file."""
-        return segment_path(self._directory, self.base_offset, LOG_SUFFIX)
+        return self._path(LOG_SUFFIX)
+
+    def _path(self, suffix: str) -> Path:
+        return segment_path(self._directory, self.base_offset, suffix + self._suffix)
 
     @property
     def file(self) -> LogFile:
@@ -162,6 +206,40 @@ class Segment:
         for suffix in (LOG_SUFFIX, *BESIDE_LOG):
             self._files.unlink(segment_path(self._directory, self.base_offset, suffix))
 
+    def hold_open(self) -> None:
+        """Open all that a reader may need, so that it reads on when the names change. Raises StorageError."""
+        _ = self.file
+        self.offset_index.open()
+        self.time_index.open()
+
+    def paths(self) -> list[Path]:
+        """Its log file and its indexes."""
+        return [self._path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)]
+
+    def change_suffix(self, file_suffix: str) -> None:
+        """Rename its log file and its indexes, the log last; they stay open. Raises StorageError."""
+        self.hold_open()
+        old = self.paths()
+        self._suffix = file_suffix
+        for path, renamed in zip(old, self.paths(), strict=True):
+            self._files.rename(path, renamed)
+        self.offset_index.path = self._path(INDEX_SUFFIX)
+        self.time_index.path = self._path(TIME_INDEX_SUFFIX)
+
+    def retire(self) -> list[Path]:
+        """Rename its files, the log first, and that of the producers at its start; returns the new names.
+
+        Whoever still reads it reads on: all that it may need is open by then. Raises StorageError.
+        """
+        self.hold_open()
+        retired = []
+        for suffix in (LOG_SUFFIX, *BESIDE_LOG, SNAPSHOT_SUFFIX):
+            path = segment_path(self._directory, self.base_offset, suffix)
+            if self._files.exists(path):
+                retired.append(path.with_name(path.name + DELETED_SUFFIX))
+                self._files.rename(path, retired[-1])
+        return retired
+
     def seal(self) -> None:
         """Complete the index files. The last time entry tells the newest timestamp. Raises StorageError."""
         if self.size_bytes:
@@ -180,12 +258,8 @@ class Segment:
 
     def reset_indexes(self) -> None:
         """Start with empty indexes; the files are replaced when they are next written."""
-        self.offset_index = Index(
-            self._files, segment_path(self._directory, self.base_offset, INDEX_SUFFIX), OFFSET_ENTRY
-        )
-        self.time_index = Index(
-            self._files, segment_path(self._directory, self.base_offset, TIME_INDEX_SUFFIX), TIME_ENTRY
-        )
+        self.offset_index = Index(self._files, self._path(INDEX_SUFFIX), OFFSET_ENTRY)
+        self.time_index = Index(self._files, self._path(TIME_INDEX_SUFFIX), TIME_ENTRY)
         self.max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
         self._bytes_since_entry = 0

@@ -13,11 +13,10 @@ from pathlib import Path
 from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import segment_path
+from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_path
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 
-SNAPSHOT_SUFFIX = ".snapshot"
 _SNAPSHOTS_KEPT = 2
 
 

@@ -9,13 +9,17 @@ Invariants:
 - Everything before `recovery_point` survives a crash. It moves only after a sync that succeeded.
 - After a failed sync, or a failed write that could not be taken back, nobody knows what is on the disk: the log is
   offline for good, `failure` says why, and every call raises StorageError. A restart recovers it. A full disk is no
-  such failure: the append is taken back and the log goes on.
-- One thread appends. `flush` may run in another one at the same time, reads in any.
+  such failure: the append is taken back and the log goes on. `on_failure` is told once.
+- Records before the log start offset are gone for readers. Whoever moves it checkpoints it before segments lose their
+  files, so that a crash never leaves a hole between those that are left.
+- One thread appends, expires and deletes records. `flush` and `delete_segments` may run in another one at the same
+  time, reads in any.
 """
 
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
@@ -24,8 +28,10 @@ from pipeline.log.checkpoint import replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES, LogConfig
 from pipeline.log.files import Files
 from pipeline.log.placing import AppendInfo, place_as_they_are, place_next
-from pipeline.log.producer_state import ProducerStates
+from pipeline.log.producer_state import ActiveProducer, ProducerStates
 from pipeline.log.reading import LogSlice
+from pipeline.log.replacement import load_cleaned, swap_files
+from pipeline.log.retention import SegmentFacts, count_expired
 from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import write_snapshot
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
@@ -45,6 +51,7 @@ class UnifiedLog:
         topic_id: uuid.UUID | None,
         segments: tuple[Segment, ...],
         producers: ProducerStates,
+        log_start_offset: Offset,
         log_end_offset: Offset,
         recovery_point: Offset,
     ) -> None:
@@ -52,10 +59,16 @@ class UnifiedLog:
         self.topic_id = topic_id
         self.config = config
         self.directory = directory
+        self.clean_offset: Offset | None = None
+        """Up to where it has been compacted; None: never."""
         self.failure: StorageError | None = None
+        self.on_failure: Callable[[StorageError], None] | None = None
         self._files = files
         self._segments = segments
+        self._segments_lock = threading.Lock()
+        self._files_lock = threading.Lock()
         self._producers = producers
+        self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
         self._recovery_point = recovery_point
         self._flush_lock = threading.Lock()
@@ -66,7 +79,7 @@ class UnifiedLog:
     @property
     def log_start_offset(self) -> Offset:
         """The oldest offset that may be read."""
-        return Offset(self._segments[0].base_offset)
+        return self._log_start_offset
 
     @property
     def log_end_offset(self) -> Offset:
@@ -92,6 +105,11 @@ class UnifiedLog:
     def max_timestamp(self) -> int:
         """The newest timestamp of all records, in ms; -1 if there is none."""
         return max(segment.max_timestamp for segment in self._segments)
+
+    @property
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """The idempotent producers that the log remembers."""
+        return self._producers.active()
 
     # Appending
 
@@ -175,7 +193,8 @@ class UnifiedLog:
         try:
             segment.truncate(segment.size_bytes)
             if segment.base_offset > self._log_end_offset:
-                self._segments = self._segments[:-1]
+                with self._segments_lock:
+                    self._segments = self._segments[:-1]
                 self._segments[-1].is_synced = False
                 segment.remove()
         except StorageError as second:
@@ -232,9 +251,111 @@ class UnifiedLog:
         except StorageError as error:
             self._fail_unless_full(error)
             raise
-        self._segments = (*self._segments, segment)
+        with self._segments_lock:
+            self._segments = (*self._segments, segment)
         self._has_new_names = True
         return segment
+
+    # Deleting
+
+    def take_expired(self, high_watermark: Offset, now_ms: int) -> Sequence[Segment]:
+        """Take the segments out of the row whose time is over; the log start offset moves behind them.
+
+        They are to be given to `delete_segments` once the log start offset is checkpointed. Raises StorageError.
+        """
+        self._check_online()
+        segments = self._segments
+        ends = [*(segment.base_offset for segment in segments[1:]), self._log_end_offset]
+        facts = [
+            SegmentFacts(
+                end, segment.size_bytes, segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+            )
+            for segment, end in zip(segments, ends, strict=True)
+        ]
+        count = count_expired(
+            facts,
+            self.config,
+            log_start_offset=self._log_start_offset,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+        )
+        if count == len(segments):
+            self._roll(self._log_end_offset, now_ms)
+        with self._segments_lock:
+            if self._segments[:count] != segments[:count]:
+                return ()  # a cleaned segment took the place of some: look again the next time
+            expired, self._segments = self._segments[:count], self._segments[count:]
+        self._log_start_offset = Offset(max(self._log_start_offset, self._segments[0].base_offset))
+        return expired
+
+    def delete_segments(self, segments: Sequence[Segment]) -> list[Path]:
+        """Rename the files of segments that are no longer in the row; returns their names, to be unlinked later.
+
+        Regions that were handed out stay readable. Raises StorageError; the log is offline then.
+        """
+        try:
+            with self._files_lock:
+                return [path for segment in segments for path in segment.retire()]
+        except StorageError as error:
+            self._fail_unless_full(error)
+            raise
+
+    # Compacting
+
+    def closed_segments(self) -> list[tuple[Segment, Offset]]:
+        """All but the active one, each with the offset at which the next one starts."""
+        segments = self._segments
+        return [(segment, Offset(after.base_offset)) for segment, after in pairwise(segments)]
+
+    def last_offsets_of_producers(self) -> list[int]:
+        """The offset of the last record of each producer that is remembered."""
+        return self._producers.last_offsets()
+
+    def replace_segments(self, base_offset: int, end_offset: int, now_ms: int) -> list[Path] | None:
+        """Put the cleaned segment that lies beside them in the place of the closed segments from `base_offset` up to
+        `end_offset`; returns the names of their files, to be unlinked later. None if they are no longer there.
+
+        To be called in a thread. Readers of the old segments read on. Raises StorageError; the log is offline then.
+        """
+        with self._files_lock:
+            self._check_online()
+            try:
+                new = load_cleaned(
+                    self._files,
+                    self.directory,
+                    base_offset,
+                    index_interval_bytes=self.config.index_interval_bytes,
+                    now_ms=now_ms,
+                )
+                old = [
+                    segment
+                    for segment, end in self.closed_segments()
+                    if base_offset <= segment.base_offset < end_offset
+                ]
+                for segment in old:
+                    segment.hold_open()
+                with self._segments_lock:
+                    segments = self._segments
+                    first = segments.index(old[0]) if old and old[0] in segments else -1
+                    after = first + len(old)
+                    if first < 0 or old[0].base_offset != base_offset or segments[after].base_offset != end_offset:
+                        return None
+                    self._segments = (*segments[:first], new, *segments[after:])
+                return swap_files(self._files, self.directory, old, new)
+            except StorageError as error:
+                self._fail(error)
+                raise
+
+    def delete_records(self, before: Offset) -> Offset:
+        """Let no record before this offset be read any more; returns the log start offset, which never moves back.
+
+        Raises OffsetOutOfRangeError if it is beyond the end, StorageError.
+        """
+        self._check_online()
+        if not 0 <= before <= self._log_end_offset:
+            raise OffsetOutOfRangeError(before, self._log_start_offset, self._log_end_offset)
+        self._log_start_offset = max(self._log_start_offset, before)
+        return self._log_start_offset
 
     # Flushing
 
@@ -288,11 +409,14 @@ class UnifiedLog:
 
     def abandon(self, reason: str) -> None:
         """End all use of the log without a word to the disk."""
-        self._fail(StorageError(str(self.directory), reason))
+        if self.failure is None:
+            self.failure = StorageError(str(self.directory), reason)
 
     def _fail(self, error: StorageError) -> None:
         if self.failure is None:
             self.failure = error
+            if self.on_failure is not None:
+                self.on_failure(error)
 
     def _fail_unless_full(self, error: StorageError) -> None:
         if not isinstance(error, DiskFullError):
@@ -312,8 +436,8 @@ class UnifiedLog:
         """
         self._check_online()
         end_offset, segments = self._log_end_offset, self._segments
-        if not segments[0].base_offset <= offset <= end_offset:
-            raise OffsetOutOfRangeError(offset, segments[0].base_offset, end_offset)
+        if not self._log_start_offset <= offset <= end_offset:
+            raise OffsetOutOfRangeError(offset, self._log_start_offset, end_offset)
         return reading.read(segments, offset, max_bytes, up_to_offset=up_to_offset, log_end_offset=end_offset)
 
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
@@ -328,4 +452,4 @@ class UnifiedLog:
         Raises StorageError, CorruptBatchError.
         """
         self._check_online()
-        return reading.first_record_since(self._segments, timestamp)
+        return reading.first_record_since(self._segments, timestamp, self._log_start_offset)

@@ -71,7 +71,7 @@ class Log:
 @pytest.fixture
 def checkpoints(tmp_path):
     (tmp_path / str(CLICKS)).mkdir()
-    return PartitionCheckpoints(tmp_path, DiskFiles())
+    return PartitionCheckpoints([tmp_path], DiskFiles())
 
 
 def counter(checkpoints, now_ms=lambda: 5):
@@ -257,7 +257,7 @@ steps = st.lists(
 def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
     directory = tmp_path_factory.mktemp("log")
     (directory / str(CLICKS)).mkdir()
-    checkpoints = PartitionCheckpoints(directory, DiskFiles())
+    checkpoints = PartitionCheckpoints([directory], DiskFiles())
     now_ms = itertools.count().__next__
     log, ledger, broker = Log(), Ledger(), counter(checkpoints, now_ms)
     load(broker, log)

@@ -12,7 +12,7 @@ NEEDED: dict[str, Any] = {"broker.id": 1, "log.dirs": "/data", "zookeeper.connec
 
 def test_defaults_are_kafkas() -> None:
     config = BrokerConfig.from_settings(NEEDED)
-    assert config.log_dir == Path("/data")
+    assert config.log_dirs == (Path("/data"),)
     assert config.listener == HostPort("", 9092)
     assert not config.auto_create_topics
     assert config.num_partitions == 1
@@ -54,7 +54,8 @@ def test_text_and_numbers_mean_the_same() -> None:
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "listeners", "one listener"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients cannot reach"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients can reach"),
-        ({"log.dirs": "/a,/b"}, "log.dirs", "one directory"),
+        ({"log.dirs": "/a,,/b"}, "log.dirs", "one path or several"),
+        ({"log.dirs": "/a,/a/"}, "log.dirs", "twice"),
         ({"http.listen": "nowhere"}, "http.listen", "not host:port"),
         ({"log.segment.bytes": 10}, "log.segment.bytes", "1024"),
     ],

@@ -48,12 +48,12 @@ async def test_a_broker_id_that_is_taken_is_refused_and_its_owner_named(start: S
 
 
 @pytest.mark.parametrize("setting", ["listeners", "http_listen", "log_dirs"])
-async def test_what_is_in_use_is_named(start: Start, setting: str) -> None:
+async def test_what_is_in_use_is_named(start: Start, setting: str, tmp_path: Any) -> None:
     async with start(1) as broker:
         taken = {
             "listeners": f"PLAINTEXT://{broker.address}",
             "http_listen": str(broker.handle.http_address),
-            "log_dirs": str(broker.handle.replicas._directory.path),
+            "log_dirs": str(tmp_path / "broker-1"),
         }
         with pytest.raises(ConfigurationError) as raised:
             async with start(2, **{setting: taken[setting]}):
@@ -134,32 +134,6 @@ async def test_it_serves_on_without_zookeeper_and_registers_again_after_expiry(
             while await other.exists(broker_path(BrokerId(1))) is None:
                 await trio.lowlevel.checkpoint()
         await until_ready(broker, lambda response: len(response.brokers) == 1)
-
-
-async def test_a_failed_sync_takes_its_partition_offline_alone(start: Start) -> None:
-    files = FaultyFiles(DiskFiles(), random.Random(1))
-    async with start(files=files) as broker:
-        await broker.create("synced", flush_messages="1")
-        await broker.create("other")
-        assert (await broker.produce("synced", batch(b"a"))).error_code == ErrorCode.NONE
-        partition = broker.handle.replicas.partitions[TopicPartition("synced", 0)]
-        assert partition.log.recovery_point == 1
-        assert broker.handle.health() is None
-        files.fail_sync_in = 1
-        assert (await broker.produce("synced", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert partition.high_watermark == 1
-        assert (await broker.produce("synced", batch(b"b"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (await broker.fetch("synced", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (await broker.produce("other", batch(b"a"))).error_code == ErrorCode.NONE
-        health = broker.handle.health()
-        assert health is not None
-        assert "synced-0" in health
-        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
-            answer = await http.get("/healthz")
-            assert answer.status_code == 503
-            assert "synced-0" in answer.json()["reason"]
-        value = broker.metrics.get_sample_value("kafka_server_replicamanager_offlinereplicacount")
-        assert value == 1
 
 
 async def test_a_full_disk_refuses_appends_and_recovers(start: Start) -> None:

@@ -105,7 +105,7 @@ class Batches:
 def entries(index: Index) -> list[tuple[int, int]]:
     """Of an index, stored ones and those in memory."""
     entry = index._entry
-    stored = index._open().read_at(index._stored * entry.size, 0) if index._stored else b""
+    stored = index.open().read_at(index._stored * entry.size, 0) if index._stored else b""
     return list(entry.iter_unpack(stored + index._tail))
 
 

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import (
+    RECOVERY_POINTS,
     decode_offsets,
     decode_properties,
     encode_offsets,
     encode_partition_metadata,
     encode_properties,
     read_file,
+    read_offsets,
     read_partition_metadata,
-    read_recovery_points,
     replace_file,
 )
 from pipeline.log.files import DiskFiles
@@ -39,7 +40,7 @@ def test_offsets_look_as_in_kafka():
 def test_a_damaged_checkpoint_counts_as_none(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("checkpoint")
     (path / "recovery-point-offset-checkpoint").write_bytes(content)
-    assert isinstance(read_recovery_points(DiskFiles(), path), dict)
+    assert isinstance(read_offsets(DiskFiles(), path / RECOVERY_POINTS), dict)
 
 
 def test_properties_come_back():

@@ -55,7 +55,7 @@ def scenario(directory, batches, run):
             assert run.flushed == log.log_end_offset
         if number == 8:
             run.deleted = True
-            directory.delete(OTHER)
+            directory.delete(OTHER, batches.now_ms)
             other = directory.create(OTHER, now_ms=now_ms)
     directory.close()
     run.flushed = run.attempted[-1].next_offset
@@ -154,15 +154,26 @@ def test_a_failed_sync_leaves_no_mark_of_a_clean_shutdown(tmp_path, batches):
     open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms).close()
 
 
-def test_a_failing_rename_of_the_checkpoint_keeps_the_old_one(tmp_path, batches):
+def test_a_failing_rename_of_the_checkpoint_takes_the_directory_offline_and_keeps_the_old_one(tmp_path, batches):
     files = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(tmp_path / "logs", files, batches.now_ms)
-    batches.append(directory.create(NAME, now_ms=batches.now_ms), batches.make(1))
+    log = directory.create(NAME, now_ms=batches.now_ms)
+    batches.append(log, batches.make(1))
+    directory.flush_due(batches.now_ms + 60_000)
+    batches.append(log, batches.make(1))
     files.fail_rename_in = 1
     with pytest.raises(StorageError):
-        directory.flush_due(batches.now_ms + 60_000)
-    directory.flush_due(batches.now_ms + 120_000)
+        directory.flush_due(batches.now_ms + 120_000)
+    assert "Input/output" in str(directory.failure)
+    for action in (log.flush, lambda: directory.create(OTHER, now_ms=0), lambda: directory.delete(NAME, 0)):
+        with pytest.raises(StorageError):
+            action()
+    directory.flush_due(batches.now_ms + 180_000)
     assert (tmp_path / "logs" / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 1\n"
+    with pytest.raises(StorageError):
+        directory.close()
+    directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)
+    assert directory.logs[NAME].log_end_offset == 2
     directory.close()
 
 

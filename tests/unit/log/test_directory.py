@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from pipeline.errors import ConfigurationError, StorageError
-from pipeline.log.checkpoint import read_recovery_points
+from pipeline.log.checkpoint import RECOVERY_POINTS, read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import CHECKPOINT_INTERVAL_MS, LogDirectory, parse_directory_name
 from pipeline.log.files import DiskFiles
@@ -84,9 +84,13 @@ def test_a_deleted_log_is_gone_and_its_regions_stay(open_directory, batches, tmp
     log = directory.create(name, now_ms=batches.now_ms)
     batches.append(log, batches.make(3))
     region = log.read(Offset(0), 1000, Offset(3)).region
-    directory.delete(name)
-    directory.delete(name)
+    directory.delete(name, batches.now_ms)
+    directory.delete(name, batches.now_ms)
     assert not directory.logs
+    assert [path.name[-7:] for path in (tmp_path / "logs").glob("a-0*")] == ["-delete"]
+    directory.flush_due(batches.now_ms + 59_999)
+    assert list((tmp_path / "logs").glob("a-0*"))
+    directory.flush_due(batches.now_ms + 60_000)
     assert not list((tmp_path / "logs").glob("a-0*"))
     assert len(os.pread(region.file.fileno(), region.size, region.position)) == region.size
     with pytest.raises(StorageError, match="deleted"):
@@ -115,7 +119,7 @@ def test_one_unreadable_partition_leaves_the_others_alone(open_directory, batche
     directory = open_directory()
     assert set(directory.logs) == {TopicPartition("a", 1)}
     assert set(directory.failed) == {TopicPartition("a", 0)}
-    directory.delete(TopicPartition("a", 0))
+    directory.delete(TopicPartition("a", 0), batches.now_ms)
     assert not directory.failed
     directory.close()
 
@@ -129,9 +133,9 @@ def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
     assert log.recovery_point == 0
     directory.flush_due(batches.now_ms + 10)
     assert log.recovery_point == 3
-    assert read_recovery_points(DiskFiles(), tmp_path / "logs") == {}
+    assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {}
     directory.flush_due(batches.now_ms + CHECKPOINT_INTERVAL_MS)
-    assert read_recovery_points(DiskFiles(), tmp_path / "logs") == {name: 3}
+    assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {name: 3}
     directory.close()
 
 

@@ -1,0 +1,197 @@
+"""The log directories of one broker: each on a disk of its own, so that a disk that fails takes only its partitions.
+
+Invariants:
+
+- A partition is in one directory for life. A new one goes to the directory with the fewest; one that was there before
+  is not made anew while a directory that may hold it is offline.
+- A partition found in two directories is served from neither: nobody knows which one is right.
+- A directory that cannot be opened is offline from the start. Without any the start fails.
+"""
+
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from pipeline.errors import PipelineError, StorageError
+from pipeline.log.config import LogConfig
+from pipeline.log.directory import LogDirectory
+from pipeline.log.files import Files
+from pipeline.log.segment import Segment
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import BrokerId, TopicPartition
+
+_LOGGER = structlog.get_logger()
+
+
+class LogDirectories:
+    """The open directories. Made by `LogDirectories.open`."""
+
+    def __init__(self, opened: Sequence[LogDirectory], unopened: Mapping[Path, StorageError]) -> None:
+        self._opened = opened
+        self._unopened = unopened
+        self._doubled = _doubled(opened)
+
+    @classmethod
+    def open(
+        cls,
+        paths: Sequence[Path],
+        files: Files,
+        config: LogConfig,
+        *,
+        broker_id: BrokerId,
+        cluster_id: str,
+        rng: random.Random,
+        now_ms: int,
+    ) -> "LogDirectories":
+        """Take all directories and open all partitions in them.
+
+        Raises ConfigurationError if another process or another broker has one of them, StorageError if none is left.
+        """
+        opened: list[LogDirectory] = []
+        unopened: dict[Path, StorageError] = {}
+        try:
+            for path in paths:
+                try:
+                    opened.append(
+                        LogDirectory.open(
+                            path, files, config, broker_id=broker_id, cluster_id=cluster_id, rng=rng, now_ms=now_ms
+                        )
+                    )
+                except StorageError as error:
+                    _LOGGER.error("log_dir_offline", log_dir=str(path), error=str(error))
+                    unopened[path] = error
+            if not opened:
+                raise next(iter(unopened.values()))
+        except BaseException:
+            for directory in opened:
+                directory.release()
+            raise
+        return cls(opened, unopened)
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, UnifiedLog]:
+        """All open logs at this moment."""
+        return {name: log for directory in self._opened for name, log in directory.logs.items()}
+
+    @property
+    def opened(self) -> Sequence[LogDirectory]:
+        """Those that could be opened, in the order of the setting; look at `failure`."""
+        return self._opened
+
+    @property
+    def offline(self) -> Mapping[Path, StorageError]:
+        """Those whose disk failed, and how."""
+        failed = {directory.path: directory.failure for directory in self._opened if directory.failure is not None}
+        return {**self._unopened, **failed}
+
+    @property
+    def is_any_online(self) -> bool:
+        """Is there one left?"""
+        return any(directory.failure is None for directory in self._opened)
+
+    def get(self, topic_partition: TopicPartition) -> UnifiedLog | None:
+        """The log of a partition, None if there is none. Raises PipelineError if it cannot be opened."""
+        error = self._doubled.get(topic_partition)
+        if error is not None:
+            raise error
+        for directory in self._opened:
+            if topic_partition in directory.failed:
+                raise directory.failed[topic_partition]
+            log = directory.logs.get(topic_partition)
+            if log is not None:
+                return log
+        return None
+
+    def create(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        is_new: bool,
+        now_ms: int,
+        topic_id: uuid.UUID | None = None,
+        config: LogConfig | None = None,
+    ) -> UnifiedLog:
+        """A new, empty log in the directory that has the fewest. `is_new`: the partition was never anywhere.
+
+        Raises ValueError if there is one of this name, StorageError, also if a directory is offline that may hold it.
+        """
+        for path, error in self.offline.items():
+            if not is_new:
+                raise StorageError(str(path), f"is offline and may hold {topic_partition}: {error.reason}")
+        online = [directory for directory in self._opened if directory.failure is None]
+        if not online:
+            raise StorageError(str(self._opened[0].path), "all log dirs are offline")
+        fewest = min(online, key=lambda directory: len(directory.logs) + len(directory.failed))
+        return fewest.create(topic_partition, now_ms=now_ms, topic_id=topic_id, config=config)
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Remove a log wherever it is; none there is fine. Raises the first StorageError."""
+        self._doubled.pop(topic_partition, None)
+        _for_each(self._opened, lambda directory: directory.delete(topic_partition, now_ms))
+
+    def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
+        """As `LogDirectory.delete_segments`, for logs anywhere. Raises the first StorageError."""
+
+        def delete(directory: LogDirectory) -> None:
+            own = {log: segments for log, segments in expired.items() if log.directory.parent == directory.path}
+            if own:
+                directory.delete_segments(own, now_ms)
+
+        _for_each(self._opened, delete)
+
+    def replace_segments(self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int) -> bool:
+        """As `LogDirectory.replace_segments`, for a log anywhere."""
+        return any(
+            directory.replace_segments(log, base_offset, end_offset, now_ms)
+            for directory in self._opened
+            if log.directory.parent == directory.path
+        )
+
+    def checkpoint_clean_offset(self, log: UnifiedLog) -> None:
+        """Write down how far logs have been compacted, in the directory of this one. Raises StorageError."""
+        for directory in self._opened:
+            if log.directory.parent == directory.path:
+                directory.checkpoint_clean_offsets()
+
+    def checkpoint_log_start_offset(self, log: UnifiedLog) -> None:
+        """Return once the log start offset would survive a crash. Raises StorageError."""
+        for directory in self._opened:
+            if log.directory.parent == directory.path:
+                directory.checkpoint_log_start_offsets()
+
+    def flush_due(self, now_ms: int) -> None:
+        """As `LogDirectory.flush_due`. Raises the first StorageError."""
+        _for_each(self._opened, lambda directory: directory.flush_due(now_ms))
+
+    def close(self) -> None:
+        """Close every directory; each without a failed log is marked as clean. Raises the first StorageError."""
+        _for_each(self._opened, lambda directory: directory.close())
+
+
+def _for_each(directories: Sequence[LogDirectory], action: Callable[[LogDirectory], None]) -> None:
+    """Do it for all, then raise the first StorageError."""
+    first: StorageError | None = None
+    for directory in directories:
+        try:
+            action(directory)
+        except StorageError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _doubled(directories: Sequence[LogDirectory]) -> dict[TopicPartition, PipelineError]:
+    found: dict[TopicPartition, Path] = {}
+    doubled: dict[TopicPartition, PipelineError] = {}
+    for directory in directories:
+        for topic_partition in {*directory.logs, *directory.failed}:
+            if topic_partition in found:
+                path = str(directory.path / str(topic_partition))
+                doubled[topic_partition] = StorageError(
+                    path, f"is in {found[topic_partition]} as well; move one of the two away while the broker is down"
+                )
+            found[topic_partition] = directory.path
+    return doubled

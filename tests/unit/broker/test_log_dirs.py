@@ -1,0 +1,132 @@
+"""Several log dirs: what fails, what goes on."""
+
+import random
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from pipeline.errors import ConfigurationError, StorageError
+from pipeline.log.files import DiskFiles
+from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode
+from pipeline.testing.faulty_files import FaultyFiles
+from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+
+CLEAN = ".kafka_cleanshutdown"
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> list[Path]:
+    return [tmp_path / "one", tmp_path / "two"]
+
+
+def setting(dirs: list[Path]) -> str:
+    return ",".join(map(str, dirs))
+
+
+def where(dirs: list[Path], topic: str, partitions: int) -> list[int]:
+    """In which directory each partition lies."""
+    return [next(n for n, path in enumerate(dirs) if (path / f"{topic}-{i}").exists()) for i in range(partitions)]
+
+
+async def fail(broker: Broker, files: FaultyFiles, partition: int) -> None:
+    files.fail_sync_in = 1
+    result = await broker.produce("synced", batch(b"x"), partition=partition)
+    assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs: list[Path]) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    async with start(files=files, log_dirs=setting(dirs)) as broker:
+        await broker.create("synced", 4, flush_messages="1")
+        lies_in = where(dirs, "synced", 4)
+        assert sorted(lies_in) == [0, 0, 1, 1]
+        for index in range(4):
+            assert (await broker.produce("synced", batch(b"a"), partition=index)).error_code == ErrorCode.NONE
+        assert broker.handle.health() is None
+        first = lies_in.index(0)
+        await fail(broker, files, first)
+        partition = broker.handle.replicas.partitions[TopicPartition("synced", first)]
+        assert partition.high_watermark == 1
+        for index in range(4):
+            expected = ErrorCode.KAFKA_STORAGE_ERROR if lies_in[index] == 0 else ErrorCode.NONE
+            assert (await broker.produce("synced", batch(b"b"), partition=index)).error_code == expected
+            assert (await broker.fetch("synced", 0, partition=index)).error_code == expected
+        health = broker.handle.health()
+        assert health is not None
+        assert f"log dir {dirs[0]} is offline" in health
+        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
+            answer = await http.get("/healthz")
+        assert answer.status_code == 503
+        assert str(dirs[0]) in answer.json()["reason"]
+        count = broker.metrics.get_sample_value("kafka_log_logmanager_offlinelogdirectorycount")
+        offline = broker.metrics.get_sample_value("kafka_server_replicamanager_offlinereplicacount")
+        assert (count, offline) == (1, 2)
+        await broker.create("later", 3)
+        assert where(dirs, "later", 3) == [1, 1, 1]
+    assert [(path / CLEAN).exists() for path in dirs] == [False, True]
+    async with start(log_dirs=setting(dirs)) as broker:
+        assert broker.handle.health() is None
+        assert (await broker.fetch("synced", 0, partition=first)).error_code == ErrorCode.NONE
+
+
+async def test_without_any_log_dir_the_broker_ends(start: Start, dirs: list[Path]) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    with trio.fail_after(TIMEOUT_S), pytest.raises(StorageError, match="all log dirs are offline"):
+        async with start(files=files, log_dirs=setting(dirs)) as broker:
+            await broker.create("synced", 2, flush_messages="1")
+            await fail(broker, files, 0)
+            await fail(broker, files, 1)
+            await trio.sleep_forever()
+
+
+async def test_a_partition_is_not_made_anew_while_its_log_dir_is_away(start: Start, dirs: list[Path]) -> None:
+    async with start(log_dirs=setting(dirs)) as broker:
+        await broker.create("t", 2)
+        for index in range(2):
+            await broker.produce("t", batch(b"a"), partition=index)
+    lost = where(dirs, "t", 2).index(0)
+    moved = dirs[0].with_name("moved")
+    dirs[0].rename(moved)
+    dirs[0].write_bytes(b"no directory")
+    async with start(log_dirs=setting(dirs)) as broker:
+        assert (await broker.fetch("t", 0, partition=lost)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await broker.fetch("t", 0, partition=1 - lost)).high_watermark == 1
+        health = broker.handle.health()
+        assert health is not None
+        assert f"log dir {dirs[0]} is offline" in health
+        await broker.create("new", 1)
+        assert where(dirs, "new", 1) == [1]
+    dirs[0].unlink()
+    moved.rename(dirs[0])
+    async with start(log_dirs=setting(dirs)) as broker:
+        assert (await broker.fetch("t", 0, partition=lost)).high_watermark == 1
+
+
+async def test_a_partition_in_two_log_dirs_is_served_from_neither(start: Start, dirs: list[Path]) -> None:
+    async with start(log_dirs=setting(dirs)) as broker:
+        await broker.create("t", 1)
+        await broker.produce("t", batch(b"a"))
+    here = where(dirs, "t", 1)[0]
+    (dirs[1 - here] / "t-0").mkdir()
+    async with start(log_dirs=setting(dirs)) as broker:
+        assert (await broker.fetch("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        health = broker.handle.health()
+        assert health is not None
+        assert "as well; move one of the two away" in health
+    (dirs[1 - here] / "t-0" / "00000000000000000000.log").unlink()
+    (dirs[1 - here] / "t-0").rename(dirs[0].parent / "away")
+    async with start(log_dirs=setting(dirs)) as broker:
+        assert (await broker.fetch("t", 0)).high_watermark == 1
+
+
+async def test_a_moved_log_dir_and_one_in_use_are_refused_by_name(start: Start, dirs: list[Path]) -> None:
+    async with start(1, log_dirs=str(dirs[0])):
+        with pytest.raises(ConfigurationError, match="one is in use by another process"):
+            async with start(2, log_dirs=setting([dirs[1], dirs[0]])):
+                pass
+    with pytest.raises(ConfigurationError, match=r"one belongs to broker\.id 1, not 2"):
+        async with start(2, log_dirs=setting([dirs[1], dirs[0]])):
+            pass

@@ -102,11 +102,6 @@ class CoordinationClient(Protocol):
         """The newest session."""
         ...
 
-    @property
-    def session_timeout_ms(self) -> int:
-        """For how long an ephemeral znode may outlive the process that made it."""
-        ...
-
     def owns_session(self, session_id: SessionId) -> bool:
         """Whether this client holds the session, or held it before it expired."""
         ...

@@ -4,16 +4,21 @@ Invariant: the znode is ours, or we are about to make it, or the caller has been
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Never
 
 import structlog
 import trio
 
 from pipeline.coordination.interface import CoordinationClient, DeleteNode, NodeStat, SessionState
-from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, NodeExistsError, NodeOwnedError
-
-EXPIRY_MARGIN_S = 5.0
-"""How much later than its timeout a server may drop a session: it checks once per tick."""
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NodeOwnedError,
+    NoNodeError,
+)
 
 _log = structlog.get_logger()
 
@@ -32,10 +37,10 @@ async def keep_registered(
 ) -> Never:
     """Create the ephemeral znode, report started, and create it again after every expired session, until cancelled.
 
-    A znode that is there already is waited for if it belongs to an earlier session of this client, or if
-    `is_former_self` says of its data that they are those of an earlier life of this process (killed and started again
-    before its session timed out; safe to claim once this process holds the same listening address). If it is still
-    there after the session timeout, or belongs to anybody else: NodeOwnedError, with the data found there.
+    A znode that is there already is taken over if it belongs to an earlier session of this client, or if
+    `is_former_self` says of its data that they are those of an earlier life of this process, which is dead (the caller
+    must know: because it holds what only one process can hold). If it belongs to anybody else: NodeOwnedError, with
+    the data found there.
     """
     events = client.sessions()
     is_started = False
@@ -53,7 +58,6 @@ async def keep_registered(
 async def _register(
     client: CoordinationClient, path: str, data: bytes, is_former_self: Callable[[bytes], bool]
 ) -> None:
-    deadline = trio.current_time() + client.session_timeout_ms / 1000 + EXPIRY_MARGIN_S
     while True:
         try:
             await client.create(path, data, ephemeral=True)
@@ -70,25 +74,14 @@ async def _register(
             return
         if not _is_ours(client, stat) and not is_former_self(found.data):
             raise NodeOwnedError(path, found.data, stat.ephemeral_owner)
-        _log.info("registration_waits_for_former_session", path=path)
-        with trio.move_on_at(deadline) as waiting:
-            await _until_gone(client, path, stat)
-        if waiting.cancelled_caught:
-            raise NodeOwnedError(path, found.data, stat.ephemeral_owner)
+        _log.info("registration_taken_over", path=path, session=f"0x{stat.ephemeral_owner or 0:x}")
+        with suppress(NoNodeError, BadVersionError, CoordinationLostError, CoordinationUnavailableError):
+            await client.delete(path, found.version)
 
 
 def _is_ours(client: CoordinationClient, stat: NodeStat) -> bool:
     owner = stat.ephemeral_owner
     return owner is not None and owner != client.session_id and client.owns_session(owner)
-
-
-async def _until_gone(client: CoordinationClient, path: str, former: NodeStat) -> None:
-    async for value in client.watch_data(path):
-        if value is None:
-            return
-        stat = await client.exists(path)
-        if stat is None or stat.ephemeral_owner != former.ephemeral_owner:
-            return
 
 
 async def delete_tree(client: CoordinationClient, path: str) -> None:

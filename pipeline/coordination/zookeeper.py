@@ -130,11 +130,6 @@ class ZooKeeper:
             raise CoordinationUnavailableError("", f"never connected to {self._hosts}")
         return self._history.current.session_id
 
-    @property
-    def session_timeout_ms(self) -> int:
-        """As asked for; the server keeps it within its own bounds."""
-        return self._session_timeout_ms
-
     def owns_session(self, session_id: SessionId) -> bool:
         """Whether this client holds the session, or held it before it expired."""
         return self._history.owns(session_id)

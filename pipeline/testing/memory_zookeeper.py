@@ -60,11 +60,9 @@ class MemoryZooKeeper:
         self._is_up = True
 
     @asynccontextmanager
-    async def open(
-        self, *, session_timeout_ms: int = 18_000, operation_timeout_ms: int = 60_000
-    ) -> AsyncGenerator["MemoryClient", None]:
+    async def open(self, *, operation_timeout_ms: int = 60_000) -> AsyncGenerator["MemoryClient", None]:
         """A client with a session of its own, which ends with the block."""
-        client = MemoryClient(self, session_timeout_ms, operation_timeout_ms)
+        client = MemoryClient(self, operation_timeout_ms)
         self._clients.append(client)
         try:
             if self._is_up:
@@ -195,9 +193,8 @@ class MemoryZooKeeper:
 class MemoryClient:
     """A `CoordinationClient` of a `MemoryZooKeeper`."""
 
-    def __init__(self, server: MemoryZooKeeper, session_timeout_ms: int, operation_timeout_ms: int) -> None:
+    def __init__(self, server: MemoryZooKeeper, operation_timeout_ms: int) -> None:
         self._server = server
-        self._session_timeout_ms = session_timeout_ms
         self._operation_timeout_s = operation_timeout_ms / 1000
         self._watches: dict[str, WeakSet[Watch[Any]]] = {}
         self._loses_next_answer = False
@@ -227,10 +224,6 @@ class MemoryClient:
         if self.history.current is None:
             raise CoordinationUnavailableError("", "never connected")
         return self.history.current.session_id
-
-    @property
-    def session_timeout_ms(self) -> int:
-        return self._session_timeout_ms
 
     def owns_session(self, session_id: SessionId) -> bool:
         return self.history.owns(session_id)

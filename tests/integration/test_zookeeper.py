@@ -363,29 +363,18 @@ async def test_registered_twice_says_by_whom(service: Service) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_former_life_is_waited_for(service: Service) -> None:
-    async with service.open() as former:
+async def test_a_former_life_is_taken_over(service: Service) -> None:
+    async with service.open() as former, service.open() as client, trio.open_nursery() as nursery:
         await former.create("/ids/1", b"me", ephemeral=True)
-        async with service.open() as client, trio.open_nursery() as nursery:
-
-            async def end_former_life() -> None:
-                await trio.testing.wait_all_tasks_blocked(0.05)
-                await service.expire(former)
-
-            nursery.start_soon(end_former_life)
-            with trio.fail_after(DEADLINE_S):
-                await nursery.start(
-                    lambda task_status: keep_registered(
-                        client, "/ids/1", b"me", is_former_self=lambda data: data == b"me", task_status=task_status
-                    )
-                )
-            stat = await client.exists("/ids/1")
-            assert stat is not None
-            assert stat.ephemeral_owner == client.session_id
-            nursery.cancel_scope.cancel()
-
-
-# Outages
+        await nursery.start(
+            lambda task_status: keep_registered(
+                client, "/ids/1", b"me again", is_former_self=lambda data: data == b"me", task_status=task_status
+            )
+        )
+        stat = await client.exists("/ids/1")
+        assert stat is not None and stat.ephemeral_owner == client.session_id
+        assert (await client.get("/ids/1")).data == b"me again"
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_outage_stops_nothing(service: Service) -> None:

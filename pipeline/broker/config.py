@@ -71,6 +71,9 @@ class BrokerConfig(SettingsModel):
     )
     fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
 
+    max_fetch_sessions: int = Field(
+        default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000
+    )
     num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
     auto_create_topics: bool = Field(default=False, alias="auto.create.topics.enable")
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)

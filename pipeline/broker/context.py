@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.fetch_sessions import FetchSessions
+from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.partition import Partition
 from pipeline.broker.producer_ids import ProducerIds
 from pipeline.coordination.interface import CoordinationClient
@@ -42,11 +44,12 @@ class RequestCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
     """The broker, as its handlers see it. `partitions` are those that this broker leads and has opened, `failed`
-    those that its disk did not let it open.
+    those that its disk did not let it open. `config` is what the broker was started with, `settings` what counts now.
     """
 
     apis: Mapping[int, ApiKey]
     config: BrokerConfig
+    settings: DynamicSettings
     view: ClusterView
     partitions: Mapping[TopicPartition, Partition]
     failed: Mapping[TopicPartition, PipelineError]
@@ -56,6 +59,8 @@ class BrokerContext:
     clock: Clock
     random: random.Random
     counts: RequestCounts = field(default_factory=RequestCounts)
+    fetch_sessions: FetchSessions
+    quotas: QuotaKeeper
 
     def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
         """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise."""

@@ -20,6 +20,8 @@ from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
+from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.metrics import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
@@ -84,6 +86,7 @@ async def run_broker(
             broker = BrokerContext(
                 apis=SERVED,
                 config=config,
+                settings=DynamicSettings(config),
                 view=ClusterView(cluster_id),
                 partitions=replicas.partitions,
                 failed=replicas.failed,
@@ -93,8 +96,10 @@ async def run_broker(
                 clock=clock,
                 random=random,
             )
-            watcher = ClusterWatcher(zookeeper, config, broker.view, replicas, own)
+            watcher = ClusterWatcher(zookeeper, broker.settings, broker.view, replicas, own)
             with unwrapped_errors():
+                fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
+                quotas=_quota_keeper(config),
                 async with trio.open_nursery() as nursery:
                     await nursery.start(_keep_registered, zookeeper, registration)
                     await nursery.start(watcher.run)
@@ -114,16 +119,9 @@ async def _serve(
     task_status: trio.TaskStatus[HostPort],
 ) -> None:
     """Answer clients, and those who ask how the broker is. Reports started with the address of the latter."""
-    config = broker.config
-    limits = ServerConfig(
-        max_request_bytes=config.socket_request_max_bytes,
-        max_connections=config.max_connections,
-        max_idle_s=config.connections_max_idle_ms / 1000,
-        max_memory_bytes=config.max_request_memory_bytes,
-        max_connections_per_ip=config.max_connections_per_ip,
-        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
-    )
-    server = Server(Dispatcher(broker).handle, broker.apis, limits, LONG_POLLS)
+    server = Server(Dispatcher(broker).handle, broker.apis, _limits(broker.settings.current), LONG_POLLS)
+    broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
+    http_listen = broker.config.http_listen
     application = http_application(operations_routes(metrics, lambda: _health(replicas)))
     collector = BrokerCollector(broker, server.statistics)
     metrics.register(collector)
@@ -131,13 +129,24 @@ async def _serve(
         async with trio.open_nursery() as nursery:
             try:
                 with unwrapped_errors():
-                    http_address = await nursery.start(serve_http, application, config.http_listen)
+                    http_address = await nursery.start(serve_http, application, http_listen)
             except OSError as error:
-                raise ConfigurationError("http.listen", f"cannot listen on {config.http_listen}: {error}") from error
+                raise ConfigurationError("http.listen", f"cannot listen on {http_listen}: {error}") from error
             await nursery.start(server.serve, listeners)
             task_status.started(http_address)
     finally:
         metrics.unregister(collector)
+
+
+def _limits(config: BrokerConfig) -> ServerConfig:
+    return ServerConfig(
+        max_request_bytes=config.socket_request_max_bytes,
+        max_connections=config.max_connections,
+        max_idle_s=config.connections_max_idle_ms / 1000,
+        max_memory_bytes=config.max_request_memory_bytes,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+    )
 
 
 def _health(replicas: Replicas) -> str | None:

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test check bench constraints clean
+.PHONY: install install-test demo test check bench bench-broker bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -21,7 +21,19 @@ check: install install-test
 	.venv/bin/lint-imports --no-cache
 
 bench: install install-test
-	.venv/bin/python -m bench $(BENCH)
+	.venv/bin/python -m bench $(or $(BENCH),codec columns log)
+
+# BENCH: of which rows, QUICK, ROUNDS, SCALE and JSON as in docs/benchmarks.md.
+bench_options = $(if $(BENCH),--rows '$(BENCH)') $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	$(if $(SCALE),--scale $(SCALE)) $(if $(JSON),--json)
+
+bench-broker: install install-test
+	.venv/bin/python -m bench broker $(bench_options)
+
+bench-paper: install install-test
+	@deploy/local/install.sh bench
+	@bench/paper/install.sh
+	.venv/bin/python -m bench paper $(bench_options)
 
 constraints:
 	(echo "# The tested versions: a fresh install is this one. Renew with 'make constraints'."; \

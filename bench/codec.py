@@ -1,18 +1,13 @@
 """A Fetch response (version 12) of 10 partitions: our decoder and encoder beside those of kio and kafka-python.
 
-    python bench/codec.py [--json]
-
 Each figure is the best of several rounds in which all take their turn, so the ratios hold on a busy machine too. All
 three decode the same bytes, and encode what they decoded to the same bytes, ready for a socket: ours as a list of
 pieces in which large records are references. kio (0.6) decodes in Rust and encodes in Python.
 Target: at least 8 times kio for decode and encode together.
 """
 
-import argparse
 import importlib
 import io
-import json
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -21,6 +16,7 @@ from typing import Any
 from kio.schema.fetch.v12.response import FetchResponse as KioFetchResponse
 from kio.serial import entity_reader, entity_writer
 
+from bench.report import Options, Row, Show, Target
 from pipeline.protocol.codec import decode, encode
 from pipeline.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
@@ -29,35 +25,27 @@ PARTITIONS = 10
 RECORDS_BYTES = (100, 1024, 16 * 1024)
 ROUNDS = 15
 CALLS = 200
-TARGET_RATIO = 8.0
+TARGET = Target(bound=8, at_least=True)
 
 Codec = tuple[Callable[[bytes], Any], Callable[[Any], list[Any]]]
 
 
-def main() -> int:
-    """Prints the figures for each size of records; 1 if a ratio is below its target."""
-    parser = argparse.ArgumentParser(
-        description="Codec of a Fetch response of 10 partitions beside kio and kafka-python"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
-    as_json = parser.parse_args().json
-    results = [measure(size) for size in RECORDS_BYTES]
-    is_target_met = all(result["ratio"]["kio"] >= TARGET_RATIO for result in results)
-    if as_json:
-        print(json.dumps({"benchmark": "codec", "target_ratio_to_kio": TARGET_RATIO, "results": results}))
-        return int(not is_target_met)
-    print(f"Fetch response v{VERSION}, {PARTITIONS} partitions; microseconds, and how many times as fast we are")
-    for result in results:
-        print(f"\n{result['records_bytes']} B of records per partition")
-        for name, figures in result["microseconds"].items():
-            times = "   ".join(f"{what} {figures[what]:7.1f}" for what in ("decode", "encode"))
-            print(f"  {name:13} {times}   {result['ratio'].get(name, 1):5.1f} x")
-    print(f"\ntarget: at least {TARGET_RATIO} x kio for both together")
-    return int(not is_target_met)
+def measure(options: Options, show: Show) -> list[Row]:
+    """A row for each size and peer; how many calls decode and encode together take in a second."""
+    rows = []
+    for size in RECORDS_BYTES:
+        name = f"decode and encode, {size} B of records"
+        if options.selects(name):
+            show(f"codec: {name}")
+            rates = _rates(size, options.rounds or ROUNDS, options.scaled(CALLS))
+            for peer, target in (("kio", TARGET), ("kafka-python", None)):
+                unit, ours = "responses/s", rates["pipeline"]
+                rows.append(Row(name=name, unit=unit, ours=ours, peer=peer, theirs=rates[peer], target=target))
+    return rows
 
 
-def measure(records_bytes: int) -> dict[str, Any]:
-    """Best times of every codec for one size of records."""
+def _rates(records_bytes: int, rounds: int, calls: int) -> dict[str, float]:
+    """Responses per second of every codec for one size of records, from its best times."""
     data = response_bytes(records_bytes)
     codecs = {"pipeline": _pipeline(), "kio": _kio(), "kafka-python": _kafka_python()}
     messages = {}
@@ -65,15 +53,12 @@ def measure(records_bytes: int) -> dict[str, Any]:
         messages[name] = decoder(data)
         if b"".join(encoder(messages[name])) != data:
             raise AssertionError(f"{name} encodes other bytes")
-    best = {name: {"decode": float("inf"), "encode": float("inf")} for name in codecs}
-    for _ in range(ROUNDS):
+    decode_s, encode_s = dict.fromkeys(codecs, float("inf")), dict.fromkeys(codecs, float("inf"))
+    for _ in range(rounds):
         for name, (decoder, encoder) in codecs.items():
-            best[name]["decode"] = min(best[name]["decode"], _microseconds(decoder, data))
-            best[name]["encode"] = min(best[name]["encode"], _microseconds(encoder, messages[name]))
-    ours = sum(best["pipeline"].values())
-    ratio = {name: round(sum(figures.values()) / ours, 2) for name, figures in best.items() if name != "pipeline"}
-    rounded = {name: {what: round(value, 2) for what, value in figures.items()} for name, figures in best.items()}
-    return {"records_bytes": records_bytes, "microseconds": rounded, "ratio": ratio}
+            decode_s[name] = min(decode_s[name], _seconds(decoder, data, calls))
+            encode_s[name] = min(encode_s[name], _seconds(encoder, messages[name], calls))
+    return {name: 1 / (decode_s[name] + encode_s[name]) for name in codecs}
 
 
 def response_bytes(records_bytes: int) -> bytes:
@@ -92,11 +77,11 @@ def response_bytes(records_bytes: int) -> bytes:
     return b"".join(encode(message, VERSION))  # type: ignore[arg-type]
 
 
-def _microseconds(function: Callable[[Any], Any], argument: Any) -> float:
+def _seconds(function: Callable[[Any], Any], argument: Any, calls: int) -> float:
     start = time.perf_counter()
-    for _ in range(CALLS):
+    for _ in range(calls):
         function(argument)
-    return (time.perf_counter() - start) / CALLS * 1e6
+    return (time.perf_counter() - start) / calls
 
 
 def _pipeline() -> Codec:
@@ -124,7 +109,3 @@ def _kafka_python() -> Codec:
         return [message.encode(version=VERSION)]
 
     return lambda data: response.decode(data, version=VERSION), encoded
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,29 +1,25 @@
 """Opening record batches: as columns, as Arrow, as objects, and aiokafka's decode of the same bytes.
 
-    python -m bench.columns [--json]
-
 `payload` is checksums and decompression alone: the bound of whatever opens a batch on one core.
 Each figure is the best of several rounds in which all take their turn, so the ratios hold on a busy machine too.
 All verify checksums. Target: columns at least 3 times aiokafka's decode.
 """
 
-import json
 import random
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from aiokafka.record import default_records  # type: ignore[import-untyped]
 from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]
 
+from bench.report import Options, Row, Show, Target
 from pipeline.records.batch import HEADER_SIZE, iterate_headers, read_header, set_base_offset, verify_crc
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec, decompress
 from pipeline.records.record import iterate_records
 
-TARGET = 3.0
+TARGET = Target(bound=3, at_least=True)
 ROUNDS = 5
 BATCH_BYTES = 256 * 1024
 TOTAL_BYTES = 16 * 1024 * 1024
@@ -92,10 +88,37 @@ WAYS: dict[str, Callable[[bytes], int]] = {
 }
 
 
-def measure(log: bytes, count: int) -> dict[str, float]:
+def measure(options: Options, show: Show) -> list[Row]:
+    """A row for each size, codec and way; aiokafka with its C extension if that is installed."""
+    aiokafka = "aiokafka" if "_crecords" in default_records.DefaultRecordBatch.__module__ else "aiokafka without C"
+    rows = []
+    for record_bytes in (100, 1000):
+        for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD):
+            names = {way: f"{way}, {record_bytes} B, {codec.name.lower()}" for way in WAYS if way != "aiokafka"}
+            if not any(map(options.selects, names.values())):
+                continue
+            show(f"columns: {record_bytes} B, {codec.name.lower()}")
+            speeds = _speeds(*make_batches(codec, record_bytes), options.rounds or ROUNDS)
+            for way, name in names.items():
+                target = TARGET if way == "columns" else None
+                if options.selects(name):
+                    rows.append(
+                        Row(
+                            name=name,
+                            unit="records/s",
+                            ours=speeds[way],
+                            peer=aiokafka,
+                            theirs=speeds["aiokafka"],
+                            target=target,
+                        )
+                    )
+    return rows
+
+
+def _speeds(log: bytes, count: int, rounds: int) -> dict[str, float]:
     """Records per second of each way."""
     best = dict.fromkeys(WAYS, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, way in WAYS.items():
             started = time.perf_counter()
             opened = way(log)
@@ -103,35 +126,3 @@ def measure(log: bytes, count: int) -> dict[str, float]:
             if opened != count:
                 raise ValueError(f"{name} found {opened} records of {count}")
     return {name: count / seconds for name, seconds in best.items()}
-
-
-def main() -> int:
-    as_json = "--json" in sys.argv[1:]
-    has_extension = "_crecords" in default_records.DefaultRecordBatch.__module__
-    rows: list[dict[str, Any]] = []
-    if not as_json:
-        print(f"Million records/s (times aiokafka, {'C extension' if has_extension else 'pure Python'})")
-        print(f"{'record':>8} {'codec':>6}" + "".join(f"{name:>17}" for name in WAYS))
-    for record_bytes in (100, 1000):
-        for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD):
-            speeds = measure(*make_batches(codec, record_bytes))
-            ratios = {name: speed / speeds["aiokafka"] for name, speed in speeds.items()}
-            rows.append(
-                {
-                    "record_bytes": record_bytes,
-                    "codec": codec.name.lower(),
-                    "records_per_second": {name: round(speed) for name, speed in speeds.items()},
-                    "ratio_to_aiokafka": {name: round(ratio, 2) for name, ratio in ratios.items()},
-                    "target_met": ratios["columns"] >= TARGET,
-                }
-            )
-            if not as_json:
-                cells = "".join(f"{speeds[name] / 1e6:>8.2f} ({ratios[name]:>5.1f}x)" for name in WAYS)
-                print(f"{record_bytes:>6} B {codec.name.lower():>6} {cells}")
-    if as_json:
-        print(json.dumps({"name": "columns", "aiokafka_c_extension": has_extension, "target": TARGET, "rows": rows}))
-    return 0 if all(row["target_met"] for row in rows) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,8 +4,6 @@ Rounds alternate between the log and the plain file; the medians count. The page
 is compared is the work per append, not the disk. An append is what a broker does with a validated batch.
 """
 
-import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -14,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from bench.report import Options, Row, Show
 from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles
 from pipeline.log.loader import load_log
@@ -64,30 +63,27 @@ def append(log: UnifiedLog, batch: bytearray, count: int) -> None:
         log.append(view, headers, LeaderEpoch(0), 0)
 
 
-def measure_appends(directory: Path, size: int) -> dict[str, float]:
+def appends(directory: Path, size: int, rounds: int, total: int) -> tuple[float, float]:
+    """MB/s of the log and of the plain file."""
     batch = make_batch(size)
-    count = ROUND_BYTES // len(batch)
+    count = max(1, total // len(batch))
     total = count * len(batch)
     plain, ours = [], []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         path = directory / f"plain-{number}"
         plain.append(megabytes_per_s(total, partial(write_plainly, path, batch, count)))
         path.unlink()
         log = open_log(directory / f"log-{number}")
         ours.append(megabytes_per_s(total, partial(append, log, batch, count)))
         (directory / f"log-{number}" / f"{0:020d}.log").unlink()
-    return report(ours, plain)
+    return statistics.median(ours), statistics.median(plain)
 
 
-def report(ours: list[float], plain: list[float]) -> dict[str, float]:
-    ours_mb, plain_mb = statistics.median(ours), statistics.median(plain)
-    return {"log_mb_per_s": ours_mb, "plain_mb_per_s": plain_mb, "ratio": ours_mb / plain_mb}
-
-
-def measure_recovery(directory: Path, size: int) -> dict[str, float]:
+def recovery(directory: Path, size: int, rounds: int, total: int) -> tuple[float, float]:
+    """MB/s of the check of a segment and of reading it."""
     batch = make_batch(size)
     log = open_log(directory / "recovery")
-    append(log, batch, ROUND_BYTES // len(batch))
+    append(log, batch, max(1, total // len(batch)))
     segment = Segment.load(DiskFiles(), log.directory, 0, index_interval_bytes=4096, now_ms=0)
     buffer = bytearray(4 << 20)
     ours, plain = [], []
@@ -97,31 +93,21 @@ def measure_recovery(directory: Path, size: int) -> dict[str, float]:
         while count := os.preadv(segment.file.fileno(), [buffer], position):
             position += count
 
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         ours.append(megabytes_per_s(segment.size_bytes, partial(check_segment, segment)))
         plain.append(megabytes_per_s(segment.size_bytes, read_plainly))
-    return report(ours, plain)
+    return statistics.median(ours), statistics.median(plain)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    arguments = parser.parse_args()
-    results: dict[str, dict[str, float]] = {}
-    for name, size in BATCH_SIZES.items():
-        with tempfile.TemporaryDirectory() as directory:
-            results[f"append {name}, beside os.write"] = measure_appends(Path(directory), size)
-    with tempfile.TemporaryDirectory() as directory:
-        results["recovery of 16 KB batches, beside a read"] = measure_recovery(Path(directory), BATCH_SIZES["16 KB"])
-    if arguments.json:
-        print(json.dumps(results))
-        return
-    for name, result in results.items():
-        print(
-            f"{name:42} {result['log_mb_per_s']:7.0f} MB/s  plain {result['plain_mb_per_s']:7.0f} MB/s"
-            f"  ratio {result['ratio']:.2f}"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def measure(options: Options, show: Show) -> list[Row]:
+    """Appends beside the plain file, and the check of a recovery beside plain reads."""
+    rows = []
+    for what, peer, way in (("append", "os.write", appends), ("check", "read", recovery)):
+        for size_name, size in BATCH_SIZES.items():
+            name = f"{what} batches of {size_name}"
+            if options.selects(name):
+                show(f"log: {name}")
+                with tempfile.TemporaryDirectory() as directory:
+                    figures = way(Path(directory), size, options.rounds or ROUNDS, options.scaled(ROUND_BYTES))
+                rows.append(Row(name=name, unit="MB/s", ours=figures[0], peer=peer, theirs=figures[1]))
+    return rows

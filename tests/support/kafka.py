@@ -39,42 +39,45 @@ def run_kafka_class(main_class: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
-@contextmanager
-def running_kafka(directory: Path) -> Iterator[Kafka]:
-    """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end."""
+HEAP_AND_COLLECTOR = (
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
+)
+"""What kafka-server-start.sh gives the server."""
+
+
+def prepare_kafka(directory: Path, port: int, **settings: object) -> list[str]:
+    """Formats a node below `directory` and gives the command that runs it. Dots of settings are underscores."""
     directory.mkdir(parents=True, exist_ok=True)
-    port, controller_port = _free_port(), _free_port()
+    controller_port = _free_port()
+    given = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": directory / "logs",
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "auto.create.topics.enable": "false",
+        **{key.replace("_", "."): value for key, value in settings.items()},
+    }
     properties = directory / "server.properties"
-    properties.write_text(
-        f"""process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-log.dirs={directory / "logs"}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-auto.create.topics.enable=false
-""",
-        encoding="utf-8",
-    )
+    properties.write_text("".join(f"{key}={value}\n" for key, value in given.items()), encoding="utf-8")
     storage = "kafka.tools.StorageTool"
     cluster_id = run_kafka_class(storage, "random-uuid").strip().splitlines()[-1]
     run_kafka_class(storage, "format", "-t", cluster_id, "-c", str(properties))
+    return [java(), *HEAP_AND_COLLECTOR, "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
+
+
+@contextmanager
+def running_kafka(directory: Path) -> Iterator[Kafka]:
+    """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end."""
+    port = _free_port()
+    command = prepare_kafka(directory, port)
     with (directory / "kafka.log").open("wb") as log:
-        # The heap that kafka-server-start.sh gives.
-        command = [
-            java(),
-            "-Xmx1G",
-            "-Xms1G",
-            "-XX:+UseG1GC",
-            "-cp",
-            f"{kafka_jars()}/*",
-            "kafka.Kafka",
-            str(properties),
-        ]
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
         _wait_for_port(process, port, directory / "kafka.log")

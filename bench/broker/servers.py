@@ -1,0 +1,107 @@
+"""The two servers: a real Apache Kafka (KRaft, one node, heap and collector of kafka-server-start.sh) and our broker.
+
+Both have their own defaults, but for what a benchmark needs: topics that are deleted give their space back at once, and
+groups do not wait for more members. Our ZooKeeper is a process beside, as it would be in a company, and not counted;
+Apache Kafka's controller is inside of its process.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.processes import ServerProcess, cpu_s, ended, resident_bytes
+from pipeline.coordination.embedded import ZooKeeperProcess
+from pipeline.processes import free_port
+from tests.support.kafka import prepare_kafka
+
+OURS = "ours"
+KAFKA = "Apache Kafka"
+READY_DEADLINE_S = 300.0
+KAFKA_SETTINGS = {"group.initial.rebalance.delay.ms": 0, "log.segment.delete.delay.ms": 0}
+
+
+@dataclass(slots=True)
+class Server:
+    """One of them, by name."""
+
+    name: str
+    process: ServerProcess
+    directory: Path
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.process.port}"
+
+    @property
+    def cpu_s(self) -> float:
+        return cpu_s(self.process.pid)
+
+    @property
+    def resident_bytes(self) -> int:
+        return resident_bytes(self.process.pid)
+
+    def start(self, topic: str = "", partitions: int = 0) -> float:
+        """Start it; seconds until it listens and every partition of `topic` answers where its log ends."""
+        started = time.monotonic()
+        self.process.launch()
+        self.process.wait_for_port()
+        if topic:
+            _wait_for_partitions(self, topic, partitions)
+        return time.monotonic() - started
+
+
+def _wait_for_partitions(server: Server, topic: str, partitions: int) -> None:
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    settings = {"bootstrap.servers": server.bootstrap, "group.id": "ready", "log_level": 0}
+    quickly = {
+        "reconnect.backoff.ms": 10,
+        "reconnect.backoff.max.ms": 20,
+        "topic.metadata.refresh.fast.interval.ms": 10,
+    }
+    consumer = Consumer({**settings, **quickly})
+    deadline = time.monotonic() + READY_DEADLINE_S
+    try:
+        for partition in range(partitions):
+            while True:
+                server.process.check()
+                with suppress(KafkaException):
+                    consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=1)
+                    break
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{server.name}: {topic} {partition} not ready in {READY_DEADLINE_S:.0f} s")
+                time.sleep(0.01)
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def apache_kafka(directory: Path) -> Iterator[Server]:
+    """An Apache Kafka that is formatted and not running yet."""
+    port = free_port()
+    command = prepare_kafka(directory, port, **KAFKA_SETTINGS)
+    with ended(ServerProcess(command, port, directory / "kafka.log")) as process:
+        yield Server(KAFKA, process, directory / "logs")
+
+
+@contextmanager
+def our_broker(directory: Path) -> Iterator[Server]:
+    """Our broker, not running yet, and a ZooKeeper, which runs."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    with ZooKeeperProcess(directory / "zookeeper") as zookeeper:
+        given = {
+            "broker.id": 1,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": str(directory / "logs"),
+            "zookeeper.connect": zookeeper.connect,
+        }
+        config = directory / "broker.toml"
+        config.write_text("".join(f"{key} = {value!r}\n" for key, value in given.items()), encoding="utf-8")
+        command = [sys.executable, "-m", "pipeline", "broker", "start", "--config", str(config)]
+        with ended(ServerProcess(command, port, directory / "broker.log")) as process:
+            yield Server(OURS, process, directory / "logs")
+            process.stop()

@@ -48,6 +48,16 @@ class ProducedBatch:
         return Offset(self.last_offset - self.offset_delta)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveProducer:
+    """A producer as its partition knows it, for those who ask."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_append_ms: int
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
@@ -69,6 +79,22 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def last_offsets(self) -> list[int]:
+        """The last offset of each producer."""
+        return [producer.batches[-1].last_offset for producer in self._producers.values()]
+
+    def active(self) -> list[ActiveProducer]:
+        """All that are known, in the order of their last append."""
+        return [
+            ActiveProducer(
+                producer_id=producer_id,
+                epoch=producer.epoch,
+                last_sequence=producer.batches[-1].last_sequence,
+                last_append_ms=producer.last_append_ms,
+            )
+            for producer_id, producer in self._producers.items()
+        ]
 
     def check(self, headers: Sequence[BatchHeader]) -> ProducedBatch | None:
         """May these batches be appended? None if so; if all of them are in the log already, the first one there.

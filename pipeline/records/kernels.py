@@ -64,7 +64,7 @@ _TRAILING_BYTES: Final = int(Fault.TRAILING_BYTES)
 
 
 @njit(cache=True, nogil=True)
-def _read_varint(buffer: Bytes, position: _Int, end: _Int, bits: int) -> tuple[_Int, _Int]:
+def read_varint(buffer: Bytes, position: _Int, end: _Int, bits: int) -> tuple[_Int, _Int]:
     """(value, position behind it) of a zigzag varint that must end before `end`; position -1 where it does not."""
     if position >= end:
         return 0, -1
@@ -92,7 +92,7 @@ def _read_varint(buffer: Bytes, position: _Int, end: _Int, bits: int) -> tuple[_
 @njit(cache=True, nogil=True)
 def _read_field(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int]:
     """(start, length or -1 for null, fault) of a field with its length before it."""
-    length, position = _read_varint(buffer, position, end, 32)
+    length, position = read_varint(buffer, position, end, 32)
     if position < 0:
         return 0, 0, _NUMBER
     if length < -1 or length > end - position:
@@ -128,20 +128,20 @@ def parse_records(
         base_timestamp = batches[batch, BASE_TIMESTAMP]
         last_delta: _Int = -1
         for _ in range(batches[batch, RECORD_COUNT]):
-            length, position = _read_varint(buffer, position, batch_end, 32)
+            length, position = read_varint(buffer, position, batch_end, 32)
             if position < 0:
                 return _NUMBER, batch
             if length < 1 or length > batch_end - position:
                 return _RECORD_LENGTH, batch
             end = position + length
-            delta, position = _read_varint(buffer, position + 1, end, 64)
+            delta, position = read_varint(buffer, position + 1, end, 64)
             if position < 0:
                 return _NUMBER, batch
             time = base_timestamp + delta
             if ((base_timestamp ^ time) & (delta ^ time)) < 0:
                 return _TIMESTAMP, batch
             timestamp[row] = batches[batch, MAX_TIMESTAMP] if batches[batch, IS_LOG_APPEND_TIME] else time
-            delta, position = _read_varint(buffer, position, end, 32)
+            delta, position = read_varint(buffer, position, end, 32)
             if position < 0:
                 return _NUMBER, batch
             if delta <= last_delta or delta > batches[batch, LAST_OFFSET_DELTA]:
@@ -159,7 +159,7 @@ def parse_records(
                 return fault, batch
             value_position[row] = position
             value_length[row] = length
-            count, position = _read_varint(buffer, position + max(length, 0), end, 32)
+            count, position = read_varint(buffer, position + max(length, 0), end, 32)
             if position < 0:
                 return _NUMBER, batch
             if count < 0 or count > (end - position) // 2:

@@ -1,0 +1,89 @@
+"""A cleaned segment takes the place of its sources, whatever happens meanwhile: all of it, or nothing.
+
+The steps, each in the order of the names' changes on the disk:
+
+1. The cleaned segment lies under the suffix CLEANED, brought to the disk. A start finds it and removes it.
+2. Its files are renamed to SWAP, the log last. From here on it counts: a start finds its log and goes on with step 3.
+3. The sources are renamed to DELETED.
+4. The new files get their final names, the log last. Its indexes are made anew by a start that has to do this.
+
+Which segments a SWAP replaces follows from what is in it: a cleaned segment ends where its last source ended.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.log.files import Files
+from pipeline.log.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    segment_path,
+)
+
+
+def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int) -> Segment:
+    """The segment that was cleaned, open and ready to be read. Raises StorageError."""
+    segment = Segment.load(
+        files,
+        directory,
+        base_offset,
+        index_interval_bytes=index_interval_bytes,
+        now_ms=now_ms,
+        file_suffix=CLEANED_SUFFIX,
+    )
+    if not segment.load_indexes():
+        segment.rebuild_indexes()
+        segment.seal()
+        segment.sync(with_indexes=True)
+    segment.hold_open()
+    segment.is_synced = True
+    return segment
+
+
+def swap_files(files: Files, directory: Path, old: Sequence[Segment], new: Segment) -> list[Path]:
+    """Steps 2 to 4; returns the names of the old files, to be unlinked. Raises StorageError."""
+    new.change_suffix(SWAP_SUFFIX)
+    files.sync_directory(directory)
+    for segment in old:
+        segment.change_suffix(DELETED_SUFFIX)
+    files.sync_directory(directory)
+    new.change_suffix("")
+    files.sync_directory(directory)
+    return [path for segment in old for path in segment.paths()]
+
+
+def remove_cleaned(files: Files, directory: Path) -> None:
+    """Step 1 undone, at a start or when a cleaner failed. Raises StorageError."""
+    for name in files.names(directory):
+        if name.endswith(CLEANED_SUFFIX):
+            files.unlink(directory / name)
+
+
+def finish_replacements(files: Files, directory: Path) -> None:
+    """Undo or finish what was under way when the last process ended. Raises StorageError."""
+    remove_cleaned(files, directory)
+    names = files.names(directory)
+    swapped = LOG_SUFFIX + SWAP_SUFFIX
+    for base_offset in sorted(int(name.removesuffix(swapped)) for name in names if name.endswith(swapped)):
+        _finish(files, directory, base_offset)
+    for name in files.names(directory):
+        if name.endswith(SWAP_SUFFIX):
+            files.unlink(directory / name)
+
+
+def _finish(files: Files, directory: Path, base_offset: int) -> None:
+    cleaned = Segment.load(files, directory, base_offset, index_interval_bytes=0, now_ms=0, file_suffix=SWAP_SUFFIX)
+    end_offset = max((place.last_offset + 1 for place in cleaned.places()), default=base_offset)
+    for name in files.names(directory):
+        stem, _, suffix = name.partition(".")
+        is_source = f".{suffix}" in {LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX} and stem.isdecimal()
+        if is_source and base_offset <= int(stem) < end_offset and name != f"{base_offset:020d}{LOG_SUFFIX}":
+            files.unlink(directory / name)
+    files.sync_directory(directory)
+    files.rename(cleaned.path, segment_path(directory, base_offset, LOG_SUFFIX))
+    files.sync_directory(directory)

@@ -1,0 +1,127 @@
+"""A driver for one group on simulated time: it rings alarms, ends writes and keeps what was answered."""
+
+import itertools
+
+from pipeline.broker.groups.events import Alarm, Answer, Identity, Join, Leaver, Sync, Write, Written
+from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.model import NO_GENERATION
+from pipeline.broker.groups.rebalance import GroupLimits
+from pipeline.protocol.errors import ErrorCode
+
+RANGE = (("range", b"on"),)
+
+
+class Driver:
+    """Has things happen to a group. Times are milliseconds since the driver was made."""
+
+    def __init__(self, *, delay_ms=3000, max_size=100, auto_write=True):
+        self.group = Group("g", GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=max_size))
+        self.now_ms = 0
+        self.answers = {}
+        self.alarms = []
+        self.writes = []
+        self.written = []
+        self.auto_write = auto_write
+        self.numbers = itertools.count(1)
+        self.waiting = set()
+
+    def do(self, result):
+        for action in result.actions:
+            match action:
+                case Answer(waiter=waiter, response=response):
+                    assert waiter in self.waiting, "answered twice, or never asked"
+                    self.waiting.remove(waiter)
+                    self.answers[waiter] = response
+                case Alarm():
+                    self.alarms.append(action)
+                case Write():
+                    self.writes.append(action)
+        if self.auto_write and self.writes:
+            self.end_write()
+        return result
+
+    def end_write(self, error=ErrorCode.NONE):
+        write = self.writes.pop(0)
+        if error is ErrorCode.NONE:
+            self.written.append(write.value)
+        return self.do(self.group.written(Written(write.purpose, error), self.now_ms))
+
+    def wait(self, duration_ms):
+        """Let time pass; alarms ring when they are due."""
+        end_ms = self.now_ms + duration_ms
+        while due := [alarm for alarm in self.alarms if alarm.at_ms <= end_ms]:
+            alarm = min(due, key=lambda alarm: alarm.at_ms)
+            self.alarms.remove(alarm)
+            self.now_ms = max(self.now_ms, alarm.at_ms)
+            self.do(self.group.ring(alarm, self.now_ms))
+        self.now_ms = end_ms
+
+    def _waiter(self):
+        waiter = next(self.numbers)
+        self.waiting.add(waiter)
+        return waiter
+
+    def ask_join(self, member_id="", *, instance=None, protocols=RANGE, session_ms=10_000, rebalance_ms=60_000, **more):
+        waiter = self._waiter()
+        prefix = instance or "client"
+        request = Join(
+            waiter=waiter,
+            fresh_id=f"{prefix}-{waiter}",
+            member_id=member_id,
+            group_instance_id=instance,
+            client_id="client",
+            client_host="/127.0.0.1",
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            protocol_type=more.pop("protocol_type", "consumer"),
+            protocols=protocols,
+            **more,
+        )
+        self.do(self.group.join(request, self.now_ms))
+        return waiter
+
+    def enter(self, **more):
+        """A dynamic member: gets an id and comes back with it. Its id and the waiter of its second join."""
+        given = self.answers[self.ask_join(**more)]
+        assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        return given.member_id, self.ask_join(given.member_id, **more)
+
+    def ask_sync(self, member_id, *, generation=None, instance=None, assignments=None, **more):
+        waiter = self._waiter()
+        generation = self.group.generation if generation is None else generation
+        sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
+        self.do(self.group.sync(Sync(waiter=waiter, sender=sender, assignments=assignments or {}, **more), self.now_ms))
+        return waiter
+
+    def heartbeat(self, member_id, *, generation=None, instance=None):
+        generation = self.group.generation if generation is None else generation
+        sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
+        return self.do(self.group.heartbeat(sender, self.now_ms)).error
+
+    def commit(self, member_id="", *, generation=NO_GENERATION, instance=None):
+        sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
+        return self.do(self.group.commit(sender, self.now_ms)).error
+
+    def leave(self, *leavers):
+        pairs = [leaver if isinstance(leaver, tuple) else (leaver, None) for leaver in leavers]
+        result = self.do(self.group.leave([Leaver(*pair) for pair in pairs], self.now_ms))
+        return result.error or list(result.member_errors)
+
+    def stable(self, count=2, *, instances=(), **more):
+        """Members of a stable group, the leader first: dynamic ones, then static ones."""
+        joins = [self.enter(**more)[1] for _ in range(count)]
+        joins += [self.ask_join(instance=instance, **more) for instance in instances]
+        self.wait(3_000 if not joins[1:] else 6_000)
+        return self.settle(joins)
+
+    def settle(self, joins):
+        """Have those whose joins were answered sync; each gets its own id as its assignment."""
+        answers = [self.answers[join] for join in joins]
+        ids = [answer.member_id for answer in answers]
+        leader = answers[0].leader
+        syncs = [
+            self.ask_sync(id_, assignments={other: other.encode() for other in ids} if id_ == leader else None)
+            for id_ in sorted(ids, key=lambda id_: id_ != leader)
+        ]
+        assert all(self.answers[sync].error_code == ErrorCode.NONE for sync in syncs)
+        return sorted(ids, key=lambda id_: id_ != leader)

@@ -1,0 +1,499 @@
+"""The classic protocol, case by case, on simulated time. What is expected is what Apache Kafka 4 does."""
+
+import struct
+
+import pytest
+
+from pipeline.broker.groups.model import GroupMetadataValue, MemberMetadataValue
+from pipeline.broker.groups.rebalance import NEW_MEMBER_TIMEOUT_MS
+from pipeline.broker.groups.transitions import State
+from pipeline.protocol.errors import ErrorCode
+from tests.support.groups import Driver
+
+
+@pytest.fixture
+def driver():
+    return Driver()
+
+
+def error_of(driver, waiter):
+    return ErrorCode(driver.answers[waiter].error_code)
+
+
+def test_a_dynamic_member_is_given_an_id_and_comes_back_with_it(driver):
+    first = driver.answers[driver.ask_join()]
+    assert (first.error_code, first.generation_id) == (ErrorCode.MEMBER_ID_REQUIRED, -1)
+    assert driver.group.state is State.EMPTY
+    second = driver.ask_join(first.member_id)
+    assert driver.group.state is State.PREPARING
+    driver.wait(3000)
+    answer = driver.answers[second]
+    assert (answer.error_code, answer.generation_id, answer.leader) == (0, 1, first.member_id)
+    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+    assert [(member.member_id, member.metadata) for member in answer.members] == [(first.member_id, b"on")]
+
+
+def test_an_old_client_enters_at_once(driver):
+    join = driver.ask_join(must_know_id=False)
+    driver.wait(3000)
+    assert driver.answers[join].member_id == "client-1"
+
+
+def test_an_id_that_never_comes_back_is_forgotten(driver):
+    given = driver.answers[driver.ask_join(session_ms=10_000)].member_id
+    driver.wait(10_000)
+    assert driver.group.roster.pending == set()
+    assert error_of(driver, driver.ask_join(given)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_first_rebalance_waits_longer_while_members_come(driver):
+    joins = []
+    for _ in range(4):
+        joins.append(driver.enter()[1])
+        driver.wait(2000)
+    assert driver.waiting == set(joins)
+    driver.wait(6000)
+    assert not driver.waiting
+    assert [len(driver.answers[join].members) for join in joins] == [4, 0, 0, 0]
+
+
+def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout(driver):
+    joins = []
+    for _ in range(10):
+        joins.append(driver.enter(rebalance_ms=7_000)[1])
+        driver.wait(900)
+    assert driver.group.generation == 1
+    assert driver.answers[joins[0]].generation_id == 1
+
+
+def test_a_group_without_delay_starts_at_once():
+    driver = Driver(delay_ms=0)
+    _, join = driver.enter()
+    driver.wait(0)
+    assert driver.answers[join].generation_id == 1
+
+
+def test_followers_wait_for_what_the_leader_gives():
+    driver = Driver(auto_write=False)
+    joins = [driver.enter()[1] for _ in range(3)]
+    driver.wait(6000)
+    leader, one, other = (driver.answers[join].member_id for join in joins)
+    early = driver.ask_sync(one)
+    brought = driver.ask_sync(leader, assignments={leader: b"L", one: b"1"})
+    assert driver.waiting == {early, brought}
+    assert driver.group.state is State.COMPLETING
+    driver.end_write()
+    assert driver.group.state is State.STABLE
+    late = driver.ask_sync(other)
+    assert [driver.answers[sync].assignment for sync in (brought, early, late)] == [b"L", b"1", b""]
+    [value] = driver.written
+    assert (value.generation, value.protocol, value.leader) == (1, "range", leader)
+    assert {member.member_id: member.assignment for member in value.members} == {leader: b"L", one: b"1", other: b""}
+
+
+def test_an_assignment_that_cannot_be_written_is_given_to_nobody():
+    driver = Driver(auto_write=False)
+    joins = [driver.enter()[1] for _ in range(2)]
+    driver.wait(6000)
+    leader, follower = (driver.answers[join].member_id for join in joins)
+    syncs = [driver.ask_sync(follower), driver.ask_sync(leader, assignments={leader: b"L", follower: b"F"})]
+    driver.end_write(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert {error_of(driver, sync) for sync in syncs} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert driver.group.state is State.PREPARING
+    assert all(member.assignment == b"" for member in driver.group.roster.members.values())
+
+
+def test_a_write_that_ends_after_the_next_generation_began_changes_nothing():
+    driver = Driver(auto_write=False)
+    leader, _ = driver.enter()
+    driver.wait(3000)
+    driver.ask_sync(leader, assignments={leader: b"old"})
+    driver.ask_join(leader, protocols=(("range", b"other"),))
+    assert (driver.group.state, driver.group.generation) == (State.COMPLETING, 2)
+    driver.end_write()
+    assert driver.group.state is State.COMPLETING
+    assert driver.group.roster.members[leader].assignment == b""
+
+
+def test_a_newcomer_has_everybody_come_back(driver):
+    leader, follower = driver.stable(2)
+    newcomer, join = driver.enter()
+    assert driver.group.state is State.PREPARING
+    assert driver.heartbeat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert error_of(driver, driver.ask_sync(leader)) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.commit(leader, generation=1) is ErrorCode.NONE
+    joins = [driver.ask_join(leader), driver.ask_join(follower), join]
+    assert not driver.waiting
+    assert {driver.answers[join].generation_id for join in joins} == {2}
+    assert driver.commit(leader, generation=2) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.heartbeat(newcomer) is ErrorCode.NONE
+    driver.settle(joins)
+
+
+def test_who_does_not_come_back_in_time_is_out(driver):
+    leader, slow = driver.stable(2, rebalance_ms=20_000)
+    _, join = driver.enter(rebalance_ms=20_000)
+    back = driver.ask_join(leader)
+    for _ in range(4):
+        assert driver.heartbeat(slow) is ErrorCode.REBALANCE_IN_PROGRESS
+        driver.wait(5000)
+    assert {driver.answers[waiter].generation_id for waiter in (join, back)} == {2}
+    assert driver.heartbeat(slow) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_leader_that_joins_again_starts_a_rebalance_and_a_follower_does_not(driver):
+    leader, follower = driver.stable(2)
+    same = driver.answers[driver.ask_join(follower)]
+    assert (same.generation_id, same.leader, same.members) == (1, leader, ())
+    assert driver.group.state is State.STABLE
+    driver.ask_join(leader)
+    assert driver.group.state is State.PREPARING
+
+
+def test_a_changed_subscription_starts_a_rebalance(driver):
+    _, follower = driver.stable(2)
+    driver.ask_join(follower, protocols=(("range", b"more topics"),))
+    assert driver.group.state is State.PREPARING
+
+
+def test_an_answer_that_got_lost_is_given_again(driver):
+    leader, join = driver.enter()
+    driver.wait(3000)
+    again = driver.answers[driver.ask_join(leader)]
+    assert again == driver.answers[join]
+
+
+def test_the_protocol_with_the_most_votes_that_all_support_is_taken(driver):
+    both = (("sticky", b"s"), ("range", b"r"))
+    joins = [driver.enter(protocols=both)[1] for _ in range(2)]
+    joins.append(driver.enter(protocols=both[::-1])[1])
+    joins.append(driver.enter(protocols=(("other", b""), *both))[1])
+    driver.wait(6000)
+    assert {driver.answers[join].protocol_name for join in joins} == {"sticky"}
+
+
+def test_who_agrees_with_nobody_is_refused(driver):
+    driver.stable(1)
+    refused = {"protocols": (("other", b""),)}, {"protocol_type": "connect"}, {"protocols": ()}
+    assert {error_of(driver, driver.ask_join(**more)) for more in refused} == {ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
+    empty = Driver()
+    assert error_of(empty, empty.ask_join(protocol_type="")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert error_of(empty, empty.ask_join(protocols=())) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_sync_names_the_protocol_of_the_group(driver):
+    leader, _ = driver.stable(2)
+    for wrong in ({"protocol": "sticky"}, {"protocol_type": "connect"}):
+        assert error_of(driver, driver.ask_sync(leader, **wrong)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert error_of(driver, driver.ask_sync(leader, protocol="range", protocol_type="consumer")) is ErrorCode.NONE
+
+
+def test_strangers_and_old_generations_are_told_so(driver):
+    leader, _ = driver.stable(2)
+    assert driver.heartbeat("nobody") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat(leader, generation=0) is ErrorCode.ILLEGAL_GENERATION
+    assert error_of(driver, driver.ask_sync("nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert error_of(driver, driver.ask_sync(leader, generation=7)) is ErrorCode.ILLEGAL_GENERATION
+    assert error_of(driver, driver.ask_join("nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.commit(leader, generation=0) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.commit("nobody", generation=1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.commit() is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.leave("nobody", leader) == [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+
+
+def test_an_empty_group_takes_commits_of_those_who_never_join(driver):
+    assert driver.commit() is ErrorCode.NONE
+    assert driver.commit("somebody", generation=3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.heartbeat("somebody") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert error_of(driver, driver.ask_sync("somebody")) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_silent_member_is_out_after_its_session(driver):
+    leader, follower = driver.stable(2, session_ms=10_000)
+    for _ in range(3):
+        driver.wait(5000)
+        assert driver.heartbeat(leader) in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
+    assert set(driver.group.roster.members) == {leader}
+    assert driver.heartbeat(follower) is ErrorCode.UNKNOWN_MEMBER_ID
+    join = driver.ask_join(leader)
+    assert [member.member_id for member in driver.answers[join].members] == [leader]
+
+
+def test_waiting_members_are_not_silent(driver):
+    leader, follower = driver.stable(2, session_ms=10_000)
+    driver.enter(session_ms=10_000)
+    back = driver.ask_join(leader, session_ms=10_000)
+    for _ in range(6):
+        driver.heartbeat(follower)
+        driver.wait(8_000)
+    assert back in driver.waiting
+    driver.wait(12_000)
+    assert driver.answers[back].error_code == 0
+
+
+def test_a_new_member_that_never_gets_in_is_given_up(driver):
+    driver.stable(1, rebalance_ms=10**6)
+    leader = next(iter(driver.group.roster.members))
+    _, join = driver.enter(rebalance_ms=10**6)
+    for _ in range(NEW_MEMBER_TIMEOUT_MS // 5000):
+        driver.heartbeat(leader)
+        driver.wait(5000)
+    assert error_of(driver, join) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.answers[join].member_id == ""
+
+
+def test_who_never_syncs_is_out_after_the_rebalance_timeout(driver):
+    joins = [driver.enter(rebalance_ms=20_000)[1] for _ in range(2)]
+    driver.wait(6000)
+    leader, lazy = (driver.answers[join].member_id for join in joins)
+    driver.ask_sync(leader)
+    assert driver.group.state is State.STABLE
+    for _ in range(4):
+        driver.heartbeat(leader), driver.heartbeat(lazy)
+        driver.wait(5000)
+    assert set(driver.group.roster.members) == {leader}
+    assert driver.group.state is State.PREPARING
+
+
+def test_the_last_to_leave_empties_the_group(driver):
+    leader, follower = driver.stable(2)
+    assert driver.leave(leader, follower) == [ErrorCode.NONE, ErrorCode.NONE]
+    assert (driver.group.state, driver.group.generation) == (State.EMPTY, 2)
+    value = driver.written[-1]
+    assert (value.generation, value.members, value.protocol, value.leader) == (2, (), None, None)
+    assert value.protocol_type == "consumer"
+    assert driver.group.subscribed_topics == frozenset()
+
+
+def test_who_leaves_while_waiting_is_answered(driver):
+    leader, join = driver.enter()
+    assert driver.leave(leader) == [ErrorCode.NONE]
+    assert error_of(driver, join) is ErrorCode.UNKNOWN_MEMBER_ID
+    driver.wait(3000)
+    assert driver.group.state is State.EMPTY
+
+
+def test_an_id_given_out_can_leave_before_it_comes_back(driver):
+    leader, _ = driver.stable(2)
+    given = driver.answers[driver.ask_join()].member_id
+    assert driver.leave(given) == [ErrorCode.NONE]
+    assert driver.group.state is State.STABLE
+    assert driver.heartbeat(leader) is ErrorCode.NONE
+
+
+def test_a_second_join_of_the_same_member_sends_the_first_away(driver):
+    leader, first = driver.enter()
+    driver.ask_join(leader)
+    assert error_of(driver, first) is ErrorCode.REBALANCE_IN_PROGRESS
+    driver.wait(3000)
+    assert not driver.waiting
+
+
+def test_a_full_group_takes_nobody_else():
+    driver = Driver(max_size=2)
+    members = driver.stable(2)
+    refused = driver.answers[driver.ask_join()]
+    assert (refused.error_code, refused.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    assert driver.heartbeat(members[0]) is ErrorCode.NONE
+
+
+def test_a_group_that_was_loaded_too_large_lets_the_first_come_back():
+    members = tuple(
+        MemberMetadataValue(
+            member_id=f"m{number}",
+            client_id="c",
+            client_host="/h",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            subscription=b"",
+            assignment=b"",
+        )
+        for number in range(3)
+    )
+    driver = Driver(max_size=2)
+    value = GroupMetadataValue(
+        protocol_type="consumer", generation=4, protocol="range", leader="m0", state_since_ms=1, members=members
+    )
+    driver.do(driver.group.load(value, 0))
+    assert driver.group.state is State.PREPARING
+    joins = [driver.ask_join(f"m{number}") for number in range(3)]
+    assert error_of(driver, joins[2]) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [driver.answers[join].generation_id for join in joins[:2]] == [5, 5]
+
+
+class TestStaticMembers:
+    def test_a_static_member_enters_at_once(self, driver):
+        join = driver.ask_join(instance="a")
+        driver.wait(3000)
+        assert (driver.answers[join].error_code, driver.answers[join].generation_id) == (0, 1)
+        assert driver.answers[join].members[0].group_instance_id == "a"
+
+    @pytest.mark.parametrize("can_skip", [True, False])
+    def test_a_leader_that_restarts_keeps_its_part_without_rebalance(self, driver, can_skip):
+        leader, follower = driver.stable(0, instances=["a", "b"])
+        answer = driver.answers[driver.ask_join(instance="a", can_skip_assignment=can_skip)]
+        assert (answer.error_code, answer.generation_id, driver.group.state) == (0, 1, State.STABLE)
+        assert answer.member_id not in {leader, follower}
+        assert answer.skip_assignment is can_skip
+        assert answer.leader == (answer.member_id if can_skip else leader)
+        assert len(answer.members) == (2 if can_skip else 0)
+        sync = driver.ask_sync(answer.member_id, instance="a")
+        assert driver.answers[sync].assignment == leader.encode()
+        assert {member.member_id for member in driver.written[-1].members} == {answer.member_id, follower}
+
+    def test_a_follower_that_restarts_keeps_its_part_without_rebalance(self, driver):
+        leader, follower = driver.stable(0, instances=["a", "b"])
+        answer = driver.answers[driver.ask_join(instance="b")]
+        assert (answer.error_code, answer.leader, answer.skip_assignment, answer.members) == (0, leader, False, ())
+        sync = driver.ask_sync(answer.member_id, instance="b")
+        assert driver.answers[sync].assignment == follower.encode()
+
+    def test_the_former_self_is_fenced(self, driver):
+        leader, _ = driver.stable(0, instances=["a", "b"])
+        driver.ask_join(instance="a")
+        assert driver.heartbeat(leader, instance="a") is ErrorCode.FENCED_INSTANCE_ID
+        assert driver.commit(leader, instance="a", generation=1) is ErrorCode.FENCED_INSTANCE_ID
+        assert error_of(driver, driver.ask_sync(leader, instance="a")) is ErrorCode.FENCED_INSTANCE_ID
+        assert error_of(driver, driver.ask_join(leader, instance="a")) is ErrorCode.FENCED_INSTANCE_ID
+        assert driver.leave((leader, "a")) == [ErrorCode.FENCED_INSTANCE_ID]
+        assert driver.heartbeat(leader) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_the_former_self_is_fenced_while_it_waits(self, driver):
+        first = driver.ask_join(instance="a")
+        second = driver.ask_join(instance="a")
+        assert error_of(driver, first) is ErrorCode.FENCED_INSTANCE_ID
+        driver.wait(3000)
+        assert driver.answers[second].error_code == 0
+
+    def test_an_unknown_instance_is_told_so(self, driver):
+        leader, _ = driver.stable(2)
+        assert driver.heartbeat(leader, instance="a") is ErrorCode.UNKNOWN_MEMBER_ID
+        assert error_of(driver, driver.ask_join(leader, instance="a")) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert driver.leave(("", "a"), ("", None)) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+
+    def test_a_return_with_another_protocol_starts_a_rebalance(self, driver):
+        driver.stable(0, instances=["a"], protocols=(("range", b""), ("sticky", b"")))
+        join = driver.ask_join(instance="a", protocols=(("sticky", b""), ("range", b"")))
+        assert driver.answers[join].generation_id == 2
+        assert driver.answers[join].protocol_name == "sticky"
+
+    def test_a_return_while_the_leader_assigns_starts_a_rebalance(self, driver):
+        joins = [driver.ask_join(instance=name) for name in ("a", "b")]
+        driver.wait(6000)
+        follower = driver.ask_sync(driver.answers[joins[1]].member_id, instance="b")
+        driver.ask_join(instance="a")
+        assert error_of(driver, follower) is ErrorCode.REBALANCE_IN_PROGRESS
+        assert driver.group.state is State.PREPARING
+
+    def test_a_return_that_cannot_be_written_is_taken_back(self):
+        driver = Driver(auto_write=False)
+        joins = [driver.ask_join(instance=name) for name in ("a", "b")]
+        driver.wait(6000)
+        leader, follower = (driver.answers[join].member_id for join in joins)
+        driver.ask_sync(follower), driver.ask_sync(leader)
+        driver.end_write()
+        join = driver.ask_join(instance="a")
+        assert join in driver.waiting
+        driver.end_write(ErrorCode.NOT_COORDINATOR)
+        assert (driver.answers[join].error_code, driver.answers[join].member_id) == (ErrorCode.NOT_COORDINATOR, "")
+        assert driver.heartbeat(leader, instance="a") is ErrorCode.NONE
+        assert set(driver.group.roster.members) == {leader, follower}
+
+    @pytest.mark.parametrize("how", ["leaves", "is silent", "never syncs"])
+    def test_the_only_other_goes_while_a_return_is_written(self, how):
+        driver = Driver(auto_write=False)
+        joins = [driver.ask_join(instance="a"), driver.enter(rebalance_ms=60_000)[1]]
+        driver.wait(6000)
+        leader, other = (driver.answers[join].member_id for join in joins)
+        driver.ask_sync(leader)
+        driver.end_write()
+        if how != "never syncs":
+            driver.ask_sync(other)
+        join = driver.ask_join(instance="a")
+        if how == "leaves":
+            driver.leave(other)
+        elif how == "is silent":
+            driver.wait(10_000)
+        else:
+            for _ in range(12):
+                driver.heartbeat(other)
+                driver.wait(5000)
+        assert (driver.answers[join].generation_id, driver.group.state) == (2, State.COMPLETING)
+        driver.end_write()
+        assert driver.group.state is State.COMPLETING
+
+    def test_a_static_member_is_waited_for_until_its_session_ends(self, driver):
+        leader, away = driver.stable(0, instances=["a", "b"], session_ms=40_000, rebalance_ms=20_000)
+        join = driver.ask_join(leader, instance="a", session_ms=40_000, rebalance_ms=20_000)
+        driver.wait(20_000)
+        assert {member.member_id for member in driver.answers[join].members} == {leader, away}
+        driver.ask_sync(leader, instance="a")
+        assert driver.group.state is State.STABLE
+
+    def test_an_admin_removes_it_by_its_instance_id(self, driver):
+        leader, follower = driver.stable(0, instances=["a", "b"])
+        assert driver.leave(("", "b")) == [ErrorCode.NONE]
+        assert set(driver.group.roster.members) == {leader}
+        assert driver.group.roster.static == {"a": leader}
+        assert driver.heartbeat(follower, instance="b") is ErrorCode.UNKNOWN_MEMBER_ID
+
+    def test_nobody_comes_back_and_all_are_static(self, driver):
+        leader, follower = driver.stable(0, instances=["a", "b"], session_ms=60_000, rebalance_ms=10_000)
+        driver.ask_join(leader, instance="a", protocols=(("range", b"x"),), session_ms=60_000, rebalance_ms=10_000)
+        driver.leave((leader, "a"))
+        driver.wait(25_000)
+        assert driver.group.state is State.PREPARING
+        driver.wait(60_000)
+        assert driver.group.state is State.EMPTY
+        assert driver.heartbeat(follower, instance="b") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class TestLoading:
+    def test_a_group_goes_on_where_it_was(self, driver):
+        leader, follower = driver.stable(2)
+        successor = Driver()
+        successor.do(successor.group.load(driver.written[-1], 0))
+        assert successor.group.metadata() == driver.written[-1]
+        assert successor.heartbeat(leader, generation=1) is ErrorCode.NONE
+        assert successor.answers[successor.ask_sync(follower)].assignment == follower.encode()
+        successor.wait(20_000)
+        assert successor.group.state is State.EMPTY
+
+    def test_unloading_sends_everybody_to_the_next_coordinator(self, driver):
+        leader, join = driver.enter()
+        driver.do(driver.group.unload(0))
+        assert error_of(driver, join) is ErrorCode.NOT_COORDINATOR
+        assert driver.heartbeat(leader) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert error_of(driver, driver.ask_join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert error_of(driver, driver.ask_sync(leader)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def test_only_a_group_without_members_is_removed(self, driver):
+        driver.stable(2)
+        assert driver.group.remove(0).error is ErrorCode.NON_EMPTY_GROUP
+        empty = Driver()
+        assert empty.group.remove(0).error is ErrorCode.NONE
+        assert empty.group.remove(0).error is ErrorCode.GROUP_ID_NOT_FOUND
+        assert empty.group.state is State.DEAD
+
+
+def subscription(*topics):
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 3, len(topics)) + names + b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "subscriptions", "topics"),
+    [
+        ("consumer", [subscription("a", "b"), subscription("b", "c")], {"a", "b", "c"}),
+        ("consumer", [subscription()], set()),
+        ("consumer", [subscription("a"), b"\x00\x01\x00\x00\x00\x02\x00\x05ab"], None),
+        ("consumer", [b""], None),
+        ("consumer", [struct.pack(">hih", 0, 1, 2) + b"\xff\xfe"], None),
+        ("connect", [subscription("a")], None),
+    ],
+)
+def test_topics_are_read_where_they_can_be(driver, protocol_type, subscriptions, topics):
+    for said in subscriptions:
+        driver.enter(protocols=(("range", said),), protocol_type=protocol_type)
+    driver.wait(6000)
+    assert driver.group.subscribed_topics == topics

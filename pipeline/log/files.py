@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -61,6 +62,14 @@ class LogFile(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """The space of the file system that holds a file."""
+
+    total_bytes: int
+    usable_bytes: int
+
+
 class FileLock(Protocol):
     """An exclusive lock between processes."""
 
@@ -86,6 +95,10 @@ class Files(Protocol):
 
     def names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""
+        ...
+
+    def volume(self, path: Path) -> Volume:
+        """The space of the file system that holds this file or directory."""
         ...
 
     def make_directory(self, path: Path) -> None:
@@ -228,6 +241,12 @@ class DiskFiles:
         """Names in a directory, sorted."""
         with _translated(directory):
             return sorted(entry.name for entry in directory.iterdir())
+
+    def volume(self, path: Path) -> Volume:
+        """The space of the file system that holds this file or directory."""
+        with _translated(path):
+            usage = shutil.disk_usage(path)
+        return Volume(total_bytes=usage.total, usable_bytes=usage.free)
 
     def make_directory(self, path: Path) -> None:
         """Make it and its parents; one that is there already is fine."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import DiskFullError, StorageError
-from pipeline.log.files import FileLock, Files, LogFile
+from pipeline.log.files import FileLock, Files, LogFile, Volume
 
 
 class Crash(BaseException):
@@ -221,6 +221,9 @@ class FaultyFiles:
 
     def names(self, directory: Path) -> list[str]:
         return self.inner.names(directory)
+
+    def volume(self, path: Path) -> Volume:
+        return self.inner.volume(path)
 
     def make_directory(self, path: Path) -> None:
         if not self.inner.exists(path):

@@ -6,8 +6,9 @@ Carried out by whichever broker is asked, through ZooKeeper. Answered when the t
 
 import uuid
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
+from pipeline.broker.config_entries import topic_entries
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.topic_changes import create_topic, plan
@@ -23,8 +24,6 @@ from pipeline.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from pipeline.protocol.schema import ZERO_UUID
-
-TOPIC_CONFIG_SOURCE = 1
 
 
 def handle(
@@ -59,10 +58,11 @@ async def _create(broker: BrokerContext, topic: CreatableTopic, request: CreateT
         settings={config.name: config.value for config in topic.configs},
     )
     if request.validate_only:
-        return _created(topic, ZERO_UUID, plan(broker, wanted).partitions)
+        planned = plan(broker, wanted)
+        return _created(broker, topic.name, ZERO_UUID, planned.partitions, planned.settings)
     created = await create_topic(broker, wanted, timeout_s=request.timeout_ms / 1000)
     partitions = {index: partition.replicas for index, partition in created.partitions.items()}
-    return _created(topic, created.topic_id, partitions)
+    return _created(broker, topic.name, created.topic_id, partitions, created.overrides)
 
 
 def _read_assignments(topic: CreatableTopic) -> Assignment | None:
@@ -71,15 +71,19 @@ def _read_assignments(topic: CreatableTopic) -> Assignment | None:
     return {item.partition_index: tuple(map(BrokerId, item.broker_ids)) for item in topic.assignments}
 
 
-def _created(topic: CreatableTopic, topic_id: uuid.UUID, partitions: Assignment) -> CreatableTopicResult:
+def _created(
+    broker: BrokerContext, name: str, topic_id: uuid.UUID, partitions: Assignment, overrides: Mapping[str, str]
+) -> CreatableTopicResult:
     return CreatableTopicResult(
-        name=topic.name,
+        name=name,
         topic_id=topic_id,
         error_message=None,
         num_partitions=len(partitions),
         replication_factor=len(partitions[0]),
         configs=tuple(
-            CreatableTopicConfigs(name=config.name, value=config.value, config_source=TOPIC_CONFIG_SOURCE)
-            for config in topic.configs
+            CreatableTopicConfigs(
+                name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.config_source
+            )
+            for entry in topic_entries(overrides, broker.settings)
         ),
     )

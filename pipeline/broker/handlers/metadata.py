@@ -6,7 +6,9 @@ Every broker can carry out admin requests, so each names itself as the controlle
 """
 
 from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import replace
 
+from pipeline.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
 from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.topic_changes import create_topic
@@ -32,7 +34,8 @@ def handle(
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Answers at once, unless topics are to be made first."""
     if request.topics is None or (version == 0 and not request.topics):
-        return _answer(broker, [describe_topic(topic, broker.view.brokers) for topic in broker.view.topics()])
+        topics = [describe_topic(topic, broker.view.brokers) for topic in broker.view.topics()]
+        return _answer(broker, request, topics)
     if broker.config.auto_create_topics and request.allow_auto_topic_creation:
         missing = [
             topic.name
@@ -40,12 +43,12 @@ def handle(
             if topic.name is not None and topic.topic_id == ZERO_UUID and broker.view.topic(topic.name) is None
         ]
         if missing:
-            return _create_and_answer(broker, request.topics, missing)
-    return _answer(broker, [_find_topic(broker, topic) for topic in request.topics])
+            return _create_and_answer(broker, request, missing)
+    return _answer(broker, request, [_find_topic(broker, topic) for topic in request.topics])
 
 
 async def _create_and_answer(
-    broker: BrokerContext, topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
+    broker: BrokerContext, request: MetadataRequest, missing: Sequence[str]
 ) -> MetadataResponse:
     refusals: dict[str, ErrorCode] = {}
     for name in missing:
@@ -56,9 +59,10 @@ async def _create_and_answer(
                 refusals[name] = error.code
         except CoordinationError:
             refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
-    described = [_find_topic(broker, topic) for topic in topics]
+    described = [_find_topic(broker, topic) for topic in request.topics or ()]
     return _answer(
         broker,
+        request,
         [
             MetadataResponseTopic(name=topic.name, error_code=refusals[topic.name])
             if topic.name is not None and topic.name in refusals
@@ -112,7 +116,16 @@ def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataR
     return describe_topic(topic, broker.view.brokers)
 
 
-def _answer(broker: BrokerContext, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+def _answer(
+    broker: BrokerContext, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]
+) -> MetadataResponse:
+    if request.include_topic_authorized_operations:
+        topics = [
+            topic
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else replace(topic, topic_authorized_operations=TOPIC_OPERATIONS)
+            for topic in topics
+        ]
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(
@@ -123,4 +136,7 @@ def _answer(broker: BrokerContext, topics: Sequence[MetadataResponseTopic]) -> M
         cluster_id=broker.view.cluster_id,
         controller_id=broker.config.broker_id,
         topics=tuple(topics),
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
     )

@@ -1,0 +1,41 @@
+"""DescribeCluster (60): brokers and controller (KIP-700). Every broker names itself as the controller.
+
+There are no separate controllers to be asked for (KIP-919), and a broker that is registered is not fenced (KIP-1073).
+"""
+
+from pipeline.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from pipeline.broker.context import BrokerContext, Caller
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def handle(
+    broker: BrokerContext, request: DescribeClusterRequest, _version: int, _caller: Caller
+) -> DescribeClusterResponse:
+    """Answers at once, as this broker sees the cluster."""
+    if request.endpoint_type != BROKERS:
+        is_known = request.endpoint_type == CONTROLLERS
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        return DescribeClusterResponse(
+            error_code=code, error_message="This is a broker.", endpoint_type=request.endpoint_type
+        )
+    return DescribeClusterResponse(
+        cluster_id=broker.view.cluster_id,
+        controller_id=broker.config.broker_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port, rack=endpoint.rack
+            )
+            for endpoint in broker.view.brokers.values()
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
+    )

@@ -1,0 +1,88 @@
+"""DescribeTopicPartitions (75): partitions of topics in the order of their names, a page at a time (KIP-966).
+
+A page ends at the limit; the cursor names the partition that the next page begins with.
+"""
+
+from collections.abc import Sequence
+
+from pipeline.broker.authorized_operations import TOPIC_OPERATIONS
+from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.failures import failure_of
+from pipeline.broker.handlers.metadata import describe_topic
+from pipeline.broker.topic_plan import check_topic_name
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from pipeline.protocol.messages.metadata import MetadataResponsePartition
+
+MAX_PARTITIONS = 2000
+"""Kafka's default of `max.request.partition.size.limit`."""
+
+
+def handle(
+    broker: BrokerContext, request: DescribeTopicPartitionsRequest, _version: int, _caller: Caller
+) -> DescribeTopicPartitionsResponse:
+    """Answers at once, as this broker sees the cluster."""
+    limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
+    cursor = request.cursor or Cursor()
+    names = sorted({topic.name for topic in request.topics} or {topic.name for topic in broker.view.topics()})
+    described: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if name < cursor.topic_name:
+            continue
+        if limit == 0:
+            return _page(described, Cursor(topic_name=name, partition_index=0))
+        first = cursor.partition_index if name == cursor.topic_name else 0
+        topic = broker.view.topic(name)
+        if topic is None:
+            described.append(_missing(name))
+            continue
+        whole = describe_topic(topic, broker.view.brokers)
+        partitions = [partition for partition in whole.partitions if partition.partition_index >= first]
+        described.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=[_describe(partition) for partition in partitions[:limit]],
+                topic_authorized_operations=TOPIC_OPERATIONS,
+            )
+        )
+        if len(partitions) > limit:
+            return _page(described, Cursor(topic_name=name, partition_index=partitions[limit].partition_index))
+        limit -= len(partitions)
+    return _page(described, None)
+
+
+def _page(
+    topics: Sequence[DescribeTopicPartitionsResponseTopic], next_cursor: Cursor | None
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
+
+
+def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        code = failure_of(error).code
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+
+
+def _describe(partition: MetadataResponsePartition) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=partition.error_code,
+        partition_index=partition.partition_index,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replica_nodes,
+        isr_nodes=partition.isr_nodes,
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=partition.offline_replicas,
+    )

@@ -56,6 +56,8 @@ class ClusterView:
 
     cluster_id: str
     brokers: Mapping[BrokerId, BrokerEndpoint] = field(default_factory=dict)
+    on_topic_removed: Callable[[str], None] | None = None
+    """Told of each topic that is gone."""
     _topics: dict[str, TopicView] = field(default_factory=dict)
     _names: dict[uuid.UUID, str] = field(default_factory=dict)
     _changed: trio.Event = field(default_factory=trio.Event)
@@ -95,6 +97,8 @@ class ClusterView:
         self._forget_id(name)
         self._topics.pop(name, None)
         self._announce()
+        if self.on_topic_removed is not None:
+            self.on_topic_removed(name)
 
     def _forget_id(self, name: str) -> None:
         known = self._topics.get(name)

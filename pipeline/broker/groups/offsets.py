@@ -38,8 +38,22 @@ class Standing:
     """Since when the group has had no members, None if it never had any or nobody knows since when."""
 
 
+class Named(Protocol):
+    """A group, by its id."""
+
+    @property
+    def id(self) -> str:
+        """The group's id."""
+        ...
+
+
 class Membership(Protocol):
     """The groups, as those who keep their offsets see them."""
+
+    @property
+    def groups(self) -> Collection[Named]:
+        """All that are coordinated here."""
+        ...
 
     def check_commit(
         self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None

@@ -1,0 +1,312 @@
+"""`__consumer_offsets`: written for the groups that this broker coordinates, read when it begins to lead a partition.
+
+Invariants
+  A. A group belongs to one partition, by Kafka's hash of its id, and its coordinator is the broker that leads it.
+  B. Writes to a partition happen in the order in which they were asked for, and their `then` is called in that order:
+     what a listener holds is what the log holds. Those that wait while the disk is busy share the next append.
+  C. A write that was begun is carried out and its `then` called even if whoever asked has gone.
+  D. Between `on_loaded` and `on_unloaded` of a partition, and only then, `check` lets its groups pass.
+
+Reading the disk happens in a thread, understanding it in the loop in slices of some milliseconds.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+import structlog
+import trio
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.failures import failure_of
+from pipeline.broker.groups.model import JournalListener
+from pipeline.broker.groups.replay import Replay
+from pipeline.broker.partition import Partition
+from pipeline.errors import BatchTooLargeError, CorruptBatchError, PipelineError, StorageError
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.records.batch import HEADER_SIZE, iterate_headers
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+
+READ_BYTES = 1 << 20
+SLICE_BYTES = 64 << 10
+SLICE_ENTRIES = 1000
+RECORD_OVERHEAD_BYTES = 40
+"""What a record takes beside its key and value, and more."""
+
+Records = Sequence[tuple[bytes, bytes | None]]
+
+log = structlog.get_logger()
+
+
+@lru_cache(maxsize=16_384)
+def java_hash(text: str) -> int:
+    """`String.hashCode` of Java: of UTF-16 units, 32 bits with a sign."""
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for position in range(0, len(encoded), 2):
+        value = (31 * value + (encoded[position] << 8 | encoded[position + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def partition_of_group(group_id: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that keeps a group, as Kafka chooses it."""
+    number = java_hash(group_id)
+    return 0 if number == -(2**31) else abs(number) % partitions
+
+
+_ERRORS: Mapping[ErrorCode, ErrorCode] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+def journal_error(error: PipelineError) -> KafkaError:
+    """Why a write to the journal failed, as the clients of a coordinator are told it."""
+    if isinstance(error, BatchTooLargeError):
+        return KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error))
+    code = failure_of(error).code
+    return KafkaError(_ERRORS.get(code, code), str(error))
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """Records that wait for their append. `error` holds once `done` is set."""
+
+    records: Records
+    then: Callable[[], None] | None
+    done: trio.Event = field(default_factory=trio.Event)
+    error: KafkaError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES for key, value in self.records)
+
+    def end(self, error: KafkaError | None = None) -> None:
+        self.error = error
+        if error is None and self.then is not None:
+            self.then()
+        self.done.set()
+
+
+@dataclass(slots=True, eq=False)
+class _Led:
+    """A partition of the journal that is led here."""
+
+    partition: Partition
+    is_loaded: bool = False
+    is_unreadable: bool = False
+    is_writing: bool = False
+    waiting: deque[_Write] = field(default_factory=deque)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class Journal:
+    """The partitions of `__consumer_offsets` led here. `partitions` is how many the topic will have once it is made."""
+
+    def __init__(self, view: ClusterView, clock: Clock, partitions: int) -> None:
+        self._view = view
+        self._clock = clock
+        self._partitions = partitions
+        self._listeners: list[JournalListener] = []
+        self._led: dict[int, _Led] = {}
+        self._loading = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+
+    def tell(self, listener: JournalListener) -> None:
+        """Tell this one too of what is loaded and unloaded, in the order of these calls."""
+        self._listeners.append(listener)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry out loads and writes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition that keeps this group."""
+        topic = self._view.topic(GROUP_METADATA_TOPIC)
+        if topic is not None:
+            self._partitions = len(topic.partitions)
+        return partition_of_group(group_id, self._partitions)
+
+    def check(self, group_id: str) -> None:
+        """Raise KafkaError unless this broker coordinates the group now.
+
+        NOT_COORDINATOR: ask again who does. COORDINATOR_LOAD_IN_PROGRESS: soon. COORDINATOR_NOT_AVAILABLE: its disk.
+        """
+        self._find(group_id)
+
+    def _find(self, group_id: str) -> _Led:
+        led = self._led.get(self.partition_for(group_id))
+        if led is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if led.is_unreadable or led.partition.log.failure is not None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, led.partition.problem)
+        if not led.is_loaded:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return led
+
+    # Writing
+
+    async def write(self, group_id: str, records: Records, *, then: Callable[[], None] | None = None) -> None:
+        """Append keys with their values (None: a tombstone) as part of one batch. Returns when it is as durable as the
+        topic's settings say; `then` is called just before that, or never. Raises KafkaError.
+
+        Its place among the writes is taken before this waits for the first time.
+        """
+        led = self._find(group_id)
+        write = _Write(records, then)
+        if not records:
+            write.end()
+            return
+        led.waiting.append(write)
+        if not led.is_writing:
+            assert self._nursery is not None
+            led.is_writing = True
+            self._nursery.start_soon(self._write_waiting, led)
+        await write.done.wait()
+        if write.error is not None:
+            raise write.error
+
+    async def _write_waiting(self, led: _Led) -> None:
+        while led.waiting:
+            await self._append(led.partition, _take(led.waiting, led.partition.settings.max_message_bytes))
+        led.is_writing = False
+
+    async def _append(self, partition: Partition, writes: Sequence[_Write]) -> None:
+        now_ms = self._clock()
+        builder = BatchBuilder(Codec.NONE, sum(write.size_bytes for write in writes) + HEADER_SIZE)
+        for write in writes:
+            for key, value in write.records:
+                builder.append(key, value, (), now_ms)
+        error = None
+        try:
+            info = partition.append(memoryview(builder.build()), keep_offsets=False, now_ms=now_ms)
+            if partition.awaits_flush(info):
+                await partition.flush_up_to(Offset(info.last_offset + 1))
+        except PipelineError as reason:
+            error = journal_error(reason)
+            log.error("group_journal_not_written", topic_partition=str(partition.topic_partition), error=str(reason))
+        for write in writes:
+            write.end(error)
+
+    # Leading
+
+    def opened(self, partition: Partition) -> None:
+        """A partition of the journal is led here from now on."""
+        number = partition.topic_partition.partition
+        self.closed(partition.topic_partition)
+        led = self._led[number] = _Led(partition)
+        if partition.log.log_start_offset == partition.log.log_end_offset:
+            self._loaded(number, led, Replay())
+        else:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._load, number, led)
+
+    def closed(self, topic_partition: TopicPartition) -> None:
+        """It is led here no more."""
+        led = self._led.pop(topic_partition.partition, None)
+        if led is None:
+            return
+        led.scope.cancel()
+        while led.waiting:
+            led.waiting.popleft().end(KafkaError(ErrorCode.NOT_COORDINATOR))
+        if led.is_loaded:
+            for listener in reversed(self._listeners):
+                listener.on_unloaded(topic_partition.partition)
+
+    async def _load(self, number: int, led: _Led) -> None:
+        replay = Replay()
+        with led.scope:
+            async with self._loading:
+                started = trio.current_time()
+                try:
+                    await _read(led.partition.log, replay)
+                    await _open_entries(replay)
+                except PipelineError as error:
+                    led.is_unreadable = True
+                    log.error("group_journal_unreadable", partition=number, error=str(error))
+                    return
+                self._loaded(number, led, replay)
+                log.info(
+                    "group_journal_loaded",
+                    partition=number,
+                    keys=len(replay.newest),
+                    seconds=round(trio.current_time() - started, 3),
+                )
+
+    def _loaded(self, number: int, led: _Led, replay: Replay) -> None:
+        if replay.problems.count:
+            log.error(
+                "group_journal_damaged", partition=number, passed_over=replay.problems.count, first=replay.problems.told
+            )
+        groups = replay.groups()
+        for listener in self._listeners:
+            listener.on_loaded(number, groups)
+        led.is_loaded = True
+
+
+def _take(waiting: deque[_Write], max_bytes: int) -> list[_Write]:
+    """The next writes that fit into one batch, at least one."""
+    taken = [waiting.popleft()]
+    room = max_bytes - HEADER_SIZE - taken[0].size_bytes
+    while waiting and waiting[0].size_bytes <= room:
+        room -= waiting[0].size_bytes
+        taken.append(waiting.popleft())
+    return taken
+
+
+async def _read(opened: UnifiedLog, replay: Replay) -> None:
+    """Replay all that the log holds now. Raises StorageError."""
+    offset, end_offset = opened.log_start_offset, opened.log_end_offset
+    skipped = 1
+    while offset < end_offset:
+        since_checkpoint = 0
+        start_offset = offset
+        try:
+            chunk = await trio.to_thread.run_sync(partial(_read_chunk, opened, offset, end_offset))
+            if not chunk:
+                return
+            for position, header in iterate_headers(chunk):
+                if header.next_offset > offset:
+                    replay.batch(chunk, position, header)
+                    offset = Offset(header.next_offset)
+                    skipped = 1
+                since_checkpoint += header.size_bytes
+                if since_checkpoint >= SLICE_BYTES:
+                    since_checkpoint = 0
+                    await trio.lowlevel.checkpoint()
+        except CorruptBatchError as error:
+            replay.problems.add(f"from offset {offset} on: {error}")
+            offset = Offset(offset + skipped)
+            skipped *= 2
+        else:
+            if offset == start_offset:
+                return
+
+
+def _read_chunk(opened: UnifiedLog, offset: Offset, end_offset: Offset) -> bytes:
+    region = opened.read(offset, READ_BYTES, end_offset).region
+    try:
+        return os.pread(region.file.fileno(), region.size, region.position)
+    except OSError as error:
+        raise StorageError(str(opened.directory), str(error)) from error
+
+
+async def _open_entries(replay: Replay) -> None:
+    for count, (key, value) in enumerate(replay.newest.items(), 1):
+        replay.entry(key, value)
+        if count % SLICE_ENTRIES == 0:
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,51 @@
+"""Makes `__consumer_offsets` when it is first needed, with the settings that Kafka gives it."""
+
+import structlog
+import trio
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
+from pipeline.broker.topic_changes import create_topic
+from pipeline.broker.topic_plan import TopicRequest
+from pipeline.errors import PipelineError
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+CREATE_TIMEOUT_S = 5.0
+
+log = structlog.get_logger()
+
+
+def journal_topic(config: BrokerConfig) -> TopicRequest:
+    """The topic, as it is to be made."""
+    return TopicRequest(
+        name=GROUP_METADATA_TOPIC,
+        partitions=config.offsets_topic_num_partitions,
+        replication_factor=config.offsets_topic_replication_factor,
+        settings={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        },
+    )
+
+
+async def ensure_journal_topic(broker: BrokerContext) -> None:
+    """Make the topic unless it is there, and wait a while for its leaders. If it does not work now, it may later."""
+    try:
+        await create_topic(broker, journal_topic(broker.config), timeout_s=CREATE_TIMEOUT_S)
+    except KafkaError as error:
+        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            log.error("group_journal_not_created", error=str(error))
+            return
+    except PipelineError as error:
+        log.error("group_journal_not_created", error=str(error))
+        return
+    with trio.move_on_after(CREATE_TIMEOUT_S):
+        await broker.view.wait_until(_is_led)
+
+
+def _is_led(view: ClusterView) -> bool:
+    topic = view.topic(GROUP_METADATA_TOPIC)
+    return topic is not None and topic.is_led

@@ -1,0 +1,51 @@
+"""What a broker runs for its groups, wired: the journal, the coordinator and the keeper of offsets.
+
+Invariant: the coordinator hears of a group's members after its offsets are there, and before they are taken away.
+"""
+
+import math
+import random
+
+import trio
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.journal import Journal
+from pipeline.broker.groups.offset_keeper import OffsetKeeper
+from pipeline.broker.groups.rebalance import GroupLimits
+from pipeline.model import Clock
+
+MINUTE_MS = 60_000
+REMOVED_TOPICS_WAITING = math.inf
+
+
+class GroupService:
+    """The parts, wired."""
+
+    def __init__(self, config: BrokerConfig, view: ClusterView, clock: Clock, rng: random.Random) -> None:
+        self.journal = Journal(view, clock, config.offsets_topic_num_partitions)
+        limits = GroupLimits(
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms, max_size=config.group_max_size
+        )
+        self.coordinator = Coordinator(self.journal, limits, clock, rng)
+        retention_ms = config.offsets_retention_minutes * MINUTE_MS
+        self.offsets = OffsetKeeper(self.journal, self.coordinator, clock, retention_ms=retention_ms)
+        self._check_interval_ms = config.offsets_retention_check_interval_ms
+        self._removed_topics, self._topics_to_forget = trio.open_memory_channel[str](REMOVED_TOPICS_WAITING)
+        self.journal.tell(self.offsets)
+        self.journal.tell(self.coordinator)
+        view.on_topic_removed = self._removed_topics.send_nowait
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Load, write, ring alarms and let offsets expire, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.journal.run)
+            await nursery.start(self.coordinator.run)
+            nursery.start_soon(self.offsets.expire_for_ever, self._check_interval_ms)
+            nursery.start_soon(self._forget_topics)
+            task_status.started()
+
+    async def _forget_topics(self) -> None:
+        async for topic in self._topics_to_forget:
+            await self.offsets.forget_topic(topic)

@@ -1,0 +1,268 @@
+"""FindCoordinator, OffsetCommit, OffsetFetch and OffsetDelete, asked of a broker."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC, partition_of_group
+from pipeline.broker.groups.model import LoadedGroup
+from pipeline.broker.groups.replay import Replay
+from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pipeline.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from pipeline.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from pipeline.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from pipeline.records.batch import iterate_headers
+from tests.unit.broker.conftest import Broker, Start
+
+SMALL = {"offsets_topic_num_partitions": 3}
+NONE, UNKNOWN, TOO_LARGE = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_METADATA_TOO_LARGE
+NO_COORDINATOR = ErrorCode.NOT_COORDINATOR
+
+
+async def topic_id(broker: Broker, name: str) -> uuid.UUID:
+    response = await broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name)]))
+    found: uuid.UUID = response.topics[0].topic_id
+    return found
+
+
+async def commit(
+    broker: Broker,
+    group_id: str,
+    topic: str,
+    *parts: tuple[int, int, str | None],
+    generation: int = -1,
+    member_id: str = "",
+    by_id: uuid.UUID | None = None,
+) -> Sequence[int]:
+    identified = by_id or await topic_id(broker, topic)
+    sent = [
+        OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_leader_epoch=4, committed_metadata=metadata
+        )
+        for index, offset, metadata in parts
+    ]
+    response = await broker.ask(
+        OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            topics=[OffsetCommitRequestTopic(topic_id=identified, partitions=sent)],
+        )
+    )
+    return [part.error_code for part in response.topics[0].partitions]
+
+
+async def fetch(broker: Broker, group_id: str, *, require_stable: bool = False) -> Any:
+    """(error, {(topic, partition): (offset, epoch, metadata)}) of all that a group committed."""
+    asked = [OffsetFetchRequestGroup(group_id=group_id, topics=None)]
+    response = await broker.ask(OffsetFetchRequest(groups=asked, require_stable=require_stable))
+    (group,) = response.groups
+    names = {await topic_id(broker, name): name for name in ("clicks", "views")}
+    return group.error_code, {
+        (names[topic.topic_id], part.partition_index): (
+            part.committed_offset,
+            part.committed_leader_epoch,
+            part.metadata,
+        )
+        for topic in group.topics
+        for part in topic.partitions
+    }
+
+
+async def test_the_first_who_asks_makes_the_topic(start: Start) -> None:
+    async with start(**SMALL, offsets_topic_segment_bytes=2048) as broker:
+        response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["a", "b"]))
+        assert [(found.key, found.error_code, found.node_id, found.port) for found in response.coordinators] == [
+            (key, NONE, 1, broker.address.port) for key in ("a", "b")
+        ]
+        led = {name.partition for name in broker.handle.replicas.partitions if name.topic == GROUP_METADATA_TOPIC}
+        assert led == {0, 1, 2}
+        (partition,) = [p for n, p in broker.handle.replicas.partitions.items() if n.partition == 0]
+        assert (partition.settings.cleanup_policy, partition.settings.segment_bytes) == ("compact", 2048)
+
+
+async def test_many_ask_for_a_coordinator_at_once(start: Start) -> None:
+    async with start(**SMALL) as broker, trio.open_nursery() as nursery:
+
+        async def ask(lane: str) -> None:
+            response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["a"]), lane=lane)
+            assert response.coordinators[0].error_code == NONE
+
+        for lane in "12345":
+            nursery.start_soon(ask, lane)
+
+
+@pytest.mark.parametrize("key_type", [1, 2, 9])
+async def test_only_groups_have_coordinators(start: Start, key_type: int) -> None:
+    async with start(**SMALL) as broker:
+        response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["a"], key_type=key_type))
+        (found,) = response.coordinators
+        assert (found.error_code, found.node_id, found.port) == (ErrorCode.INVALID_REQUEST, -1, -1)
+        assert found.error_message
+
+
+async def test_more_replicas_than_there_can_be_leave_groups_without_a_coordinator(start: Start) -> None:
+    async with start(**SMALL, offsets_topic_replication_factor=3) as broker:
+        response = await broker.ask(FindCoordinatorRequest(coordinator_keys=["a"]))
+        assert response.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_what_was_committed_comes_back(start: Start) -> None:
+    async with start(**SMALL) as broker:
+        await broker.create("clicks", 3)
+        await broker.create("views")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        assert await commit(broker, "g", "clicks", (0, 7, "note\0"), (2, 9, None)) == [NONE, NONE]
+        assert await commit(broker, "g", "views", (0, 1, "é")) == [NONE]
+        assert await commit(broker, "g", "clicks", (0, 8, "later")) == [NONE]
+        expected = {("clicks", 0): (8, 4, "later"), ("clicks", 2): (9, 4, ""), ("views", 0): (1, 4, "é")}
+        assert await fetch(broker, "g") == (NONE, expected)
+        assert await fetch(broker, "g", require_stable=True) == (NONE, expected)
+        assert await fetch(broker, "other") == (NONE, {})
+
+
+async def test_partitions_are_judged_one_by_one(start: Start) -> None:
+    async with start(**SMALL, offset_metadata_max_bytes=4) as broker:
+        await broker.create("clicks", 2)
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        parts = ((0, 1, "four"), (1, 1, "fives"), (2, 1, ""))
+        assert await commit(broker, "g", "clicks", *parts) == [NONE, TOO_LARGE, UNKNOWN]
+        assert await commit(broker, "g", "clicks", (0, 1, ""), by_id=uuid.uuid4()) == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert await fetch(broker, "g") == (NONE, {("clicks", 0): (1, 4, "four")})
+
+
+async def test_asked_for_by_name_what_is_not_there_is_minus_one(start: Start) -> None:
+    async with start(**SMALL) as broker:
+        await broker.create("clicks", 2)
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        await commit(broker, "g", "clicks", (0, 7, ""))
+        identified, stranger = await topic_id(broker, "clicks"), uuid.uuid4()
+        asked = OffsetFetchRequestGroup(
+            group_id="g",
+            topics=[
+                OffsetFetchRequestTopics(topic_id=identified, partition_indexes=[0, 1, 9]),
+                OffsetFetchRequestTopics(topic_id=stranger, partition_indexes=[0]),
+            ],
+        )
+        response = await broker.ask(OffsetFetchRequest(groups=[asked]))
+        known, unknown = response.groups[0].topics
+        assert [(part.committed_offset, part.error_code) for part in known.partitions] == [(7, 0), (-1, 0), (-1, 0)]
+        assert [(p.committed_offset, p.error_code) for p in unknown.partitions] == [(-1, ErrorCode.UNKNOWN_TOPIC_ID)]
+
+
+async def test_a_generation_of_a_group_that_is_not_there_is_refused(start: Start) -> None:
+    async with start(**SMALL) as broker:
+        await broker.create("clicks")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        refused = await commit(broker, "g", "clicks", (0, 7, ""), generation=5, member_id="m")
+        assert refused == [ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+async def test_a_broker_without_the_journal_coordinates_nothing(start: Start) -> None:
+    async with start(**SMALL) as broker:
+        await broker.create("clicks")
+        await broker.create("views")
+        assert await commit(broker, "g", "clicks", (0, 7, "")) == [NO_COORDINATOR]
+        assert await fetch(broker, "g") == (NO_COORDINATOR, {})
+        response = await broker.ask(OffsetDeleteRequest(group_id="g"))
+        assert response.error_code == NO_COORDINATOR
+
+
+async def test_offsets_are_forgotten_on_request(start: Start) -> None:
+    def request(group_id: str, topic: str, *indexes: int) -> OffsetDeleteRequest:
+        parts = [OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
+        return OffsetDeleteRequest(group_id=group_id, topics=[OffsetDeleteRequestTopic(name=topic, partitions=parts)])
+
+    async with start(**SMALL) as broker:
+        await broker.create("clicks", 3)
+        await broker.create("views")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        await commit(broker, "g", "clicks", (0, 7, ""), (1, 8, ""))
+        response = await broker.ask(request("nobody", "clicks", 0))
+        assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, ())
+        response = await broker.ask(request("g", "clicks", 0, 2, 9))
+        assert [part.error_code for part in response.topics[0].partitions] == [NONE, NONE, UNKNOWN]
+        assert await fetch(broker, "g") == (NONE, {("clicks", 1): (8, 4, "")})
+
+
+async def test_offsets_survive_the_broker_and_go_with_their_topic(start: Start) -> None:
+    async with start(**SMALL) as broker:
+        await broker.create("clicks")
+        await broker.create("views")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        await commit(broker, "g", "clicks", (0, 7, "a"))
+        await commit(broker, "g", "views", (0, 9, "b"))
+    async with start(**SMALL) as broker:
+        await until_loaded(broker, "g")
+        assert await fetch(broker, "g") == (NONE, {("clicks", 0): (7, 4, "a"), ("views", 0): (9, 4, "b")})
+        gone = DeleteTopicState(name="views")
+        await broker.ask(DeleteTopicsRequest(topics=[gone], timeout_ms=5000))
+        with trio.fail_after(5):
+            while len((await written(broker, "g")).offsets) == 2:
+                await trio.lowlevel.checkpoint()
+        assert list((await written(broker, "g")).offsets) == [TopicPartition("clicks", 0)]
+    async with start(**SMALL) as broker:
+        await until_loaded(broker, "g")
+        assert await fetch(broker, "g") == (NONE, {("clicks", 0): (7, 4, "a")})
+
+
+async def written(broker: Broker, group_id: str) -> LoadedGroup:
+    """What a reader of the journal finds of a group."""
+    data = await broker.fetch(GROUP_METADATA_TOPIC, 0, partition=partition_of_group(group_id, 3))
+    assert isinstance(data.records, memoryview)
+    replay = Replay()
+    for position, header in iterate_headers(data.records):
+        replay.batch(data.records, position, header)
+    for key, value in replay.newest.items():
+        replay.entry(key, value)
+    return replay.groups()[group_id]
+
+
+async def until_loaded(broker: Broker, group_id: str) -> None:
+    with trio.fail_after(5):
+        while (await fetch(broker, group_id))[0] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_each_of_several_brokers_names_the_leader_of_the_group(start: Start) -> None:
+    async with start(1, **SMALL) as first, start(2, **SMALL) as second:
+        with trio.fail_after(5):
+            while len((await first.ask(MetadataRequest(topics=[]))).brokers) < 2:
+                await trio.lowlevel.checkpoint()
+        await first.create("clicks")
+        await first.create("views")
+        groups = [f"group-{number}" for number in range(6)]
+        at_first = await first.ask(FindCoordinatorRequest(coordinator_keys=groups))
+        with trio.fail_after(5):
+            while True:
+                at_second = await second.ask(FindCoordinatorRequest(coordinator_keys=groups))
+                if at_second == at_first:
+                    break
+        assert {found.node_id for found in at_first.coordinators} == {1, 2}
+        for found in at_first.coordinators:
+            assert found.error_code == NONE
+            here, there = (first, second) if found.node_id == 1 else (second, first)
+            led = {name for name in here.handle.replicas.partitions if name.topic == GROUP_METADATA_TOPIC}
+            assert partition_of_group(found.key, 3) in {name.partition for name in led}
+            assert await commit(there, found.key, "clicks", (0, 1, "")) == [NO_COORDINATOR]
+            assert await commit(here, found.key, "clicks", (0, 1, "")) == [NONE]
+            assert (await fetch(here, found.key))[0] == NONE

@@ -34,7 +34,7 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 MAX_REQUEST_ELEMENTS = 100_000
-"""Elements of all arrays of a request together: ten times what the largest cluster needs, decoded in a fifth of a second."""
+"""Elements of all arrays of a request: ten times what the largest cluster needs, decoded in a fifth of a second."""
 MAX_HEADER_TAGS = 64
 
 _REQUEST_HEADER = struct.Struct(">hhih")

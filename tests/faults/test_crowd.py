@@ -1,0 +1,145 @@
+"""Five thousand clients, a thousand of which announce 100 MB and send a byte a second: the broker stays small, and who
+behaves has its full rate.
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline.net.open_files import raise_open_files_limit
+from pipeline.processes import free_port
+from pipeline.protocol.connection import ClientConnection
+from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pipeline.protocol.messages.metadata import MetadataRequest
+from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from pipeline.protocol.schema import Message
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from tests.support.broker import BrokerProcess, configured_broker
+
+CONNECTIONS = 5000
+SLOW = 1000
+ANNOUNCED_BYTES = 100_000_000
+BYTE_EVERY_S = 1.0
+MAX_RESIDENT_MB = 400
+LEAST_RATIO = 0.8
+"""Of what the broker handles for the good client in a second of its CPU, in the crowd and alone."""
+LEAST_RATIO_BY_CLOCK = 0.5
+"""The same by the clock, on a machine that does other things too."""
+WINDOWS = 3
+WINDOW_S = 0.7
+IN_FLIGHT = 5
+DEADLINE_S = 10
+
+
+class GoodClient:
+    """Produces 10 KB at a time, five requests in flight."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.machine = ClientConnection("good")
+        self.connection = socket.create_connection(address, DEADLINE_S)
+
+    def send(self, message: Message, version: int) -> None:
+        self.connection.sendall(b"".join(map(bytes, self.machine.encode_request(message, version)[1])))  # type: ignore[arg-type]
+
+    def receive(self) -> Message:
+        while (answer := self.machine.next_response()) is None:
+            received = self.connection.recv_into(self.machine.get_buffer())
+            assert received, "the good client was disconnected"
+            self.machine.bytes_received(received)
+        return answer[1]
+
+    def rates(self, broker: BrokerProcess, trickle: Iterator[None]) -> tuple[float, float]:
+        """Requests per second by the clock and by the broker's CPU, in the best of some windows; `trickle` is driven on
+        meanwhile.
+        """
+        builder = BatchBuilder(Codec.NONE, 20_000)
+        builder.append(None, bytes(10_000), (), 0)
+        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=builder.build())])
+        request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data])
+        by_clock, by_cpu = [], []
+        for _ in range(WINDOWS):
+            answered, started, used = 0, time.monotonic(), cpu_seconds(broker)
+            for _ in range(IN_FLIGHT):
+                self.send(request, 9)
+            while time.monotonic() < started + WINDOW_S:
+                self.receive()
+                answered += 1
+                self.send(request, 9)
+                next(trickle)
+            by_clock.append(answered / (time.monotonic() - started))
+            by_cpu.append(answered / (cpu_seconds(broker) - used))
+            for _ in range(IN_FLIGHT):
+                response = self.receive()
+                assert isinstance(response, ProduceResponse)
+                assert response.responses[0].partition_responses[0].error_code == 0
+        return max(by_clock), max(by_cpu)
+
+
+def cpu_seconds(broker: BrokerProcess) -> float:
+    assert broker.process is not None
+    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def bytes_one_by_one(connections: Sequence[socket.socket]) -> Iterator[None]:
+    """A byte on each connection, a second between two of the same."""
+    started = time.monotonic()
+    for count, connection in enumerate(itertools.cycle(connections)):
+        while count > (time.monotonic() - started) / BYTE_EVERY_S * len(connections):
+            yield
+        connection.send(b"\0")
+
+
+@contextlib.contextmanager
+def connections(address: tuple[str, int], count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(address, DEADLINE_S)) for _ in range(count)]
+
+
+def wait_for_connections(broker: BrokerProcess, good: GoodClient, opened: Sequence[socket.socket]) -> None:
+    """All are served: the last one has an answer."""
+    good.send(MetadataRequest(), 4)
+    good.receive()
+    last = GoodClient.__new__(GoodClient)
+    last.machine, last.connection = ClientConnection("last"), opened[-1]
+    last.send(MetadataRequest(), 4)
+    last.receive()
+
+
+def test_a_crowd_costs_little_and_takes_nothing_from_others(tmp_path: Path, zookeeper: str, record_property) -> None:
+    raise_open_files_limit(CONNECTIONS)
+    port = free_port()
+    address = ("127.0.0.1", port)
+    with configured_broker(tmp_path, zookeeper, broker_id=1, port=port) as broker:
+        broker.start()
+        good = GoodClient(address)
+        good.send(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 4)
+        good.receive()
+        alone, alone_by_cpu = good.rates(broker, itertools.repeat(None))
+        before_mb = broker.resident_mb
+        with connections(address, SLOW) as slow, connections(address, CONNECTIONS - SLOW) as idle:
+            wait_for_connections(broker, good, idle)
+            idle_mb = broker.resident_mb
+            for connection in slow:
+                connection.sendall(struct.pack(">i", ANNOUNCED_BYTES))
+            crowded, crowded_by_cpu = good.rates(broker, bytes_one_by_one(slow))
+            crowded_mb = broker.resident_mb
+        ratio, ratio_by_cpu = crowded / alone, crowded_by_cpu / alone_by_cpu
+        per_connection = (idle_mb - before_mb) * 1e6 / CONNECTIONS
+        record_property("ratio", ratio)
+        print(
+            f"{alone:.0f} requests/s alone, {crowded:.0f} in the crowd: ratio {ratio:.2f}, by CPU {ratio_by_cpu:.2f}; "
+            f"{before_mb:.0f} MB before, {idle_mb:.0f} MB with {CONNECTIONS} connections ({per_connection:.0f} bytes "
+            f"each), {crowded_mb:.0f} MB at last"
+        )
+        assert crowded_mb < MAX_RESIDENT_MB
+        assert ratio_by_cpu > LEAST_RATIO
+        assert ratio > LEAST_RATIO_BY_CLOCK
+        good.connection.close()
+        assert broker.stop() == 0

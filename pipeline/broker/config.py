@@ -6,12 +6,13 @@ ConfigurationError that names the key.
 
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, HostPort
@@ -19,6 +20,14 @@ from pipeline.settings import MAX_INT64, Address, SettingsModel, parse_address
 
 PLAINTEXT = "PLAINTEXT"
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
+
+
+def check_cleanup_policies(value: str) -> str:
+    """A list of what may become of old records. Raises ValueError."""
+    for policy in value.split(","):
+        if policy.strip() not in {"delete", "compact"}:
+            raise ValueError("cleanup.policy is a list of: delete, compact")
+    return value
 
 
 def _parse_listener(text: str) -> HostPort:
@@ -70,16 +79,26 @@ class BrokerConfig(SettingsModel):
         default=134_217_728, alias="queued.max.request.bytes", ge=-1, le=MAX_INT64, validate_default=True
     )
     fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
+    max_fetch_sessions: int = Field(default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000)
 
-    max_fetch_sessions: int = Field(
-        default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000
-    )
     num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
     auto_create_topics: bool = Field(default=False, alias="auto.create.topics.enable")
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
         default="CreateTime", alias="log.message.timestamp.type"
     )
+    message_timestamp_before_max_ms: int = Field(
+        default=MAX_INT64, alias="log.message.timestamp.before.max.ms", ge=0, le=MAX_INT64
+    )
+    message_timestamp_after_max_ms: int = Field(
+        default=3_600_000, alias="log.message.timestamp.after.max.ms", ge=0, le=MAX_INT64
+    )
+    compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
+        default="producer", alias="compression.type"
+    )
+    compression_gzip_level: int = Field(default=-1, alias="compression.gzip.level", ge=-1, le=9)
+    compression_lz4_level: int = Field(default=9, alias="compression.lz4.level", ge=1, le=17)
+    compression_zstd_level: int = Field(default=3, alias="compression.zstd.level", ge=-131_072, le=22)
     log_segment_bytes: int = Field(default=1_073_741_824, alias="log.segment.bytes", ge=1024, le=2**31 - 1)
     log_roll_ms: int = Field(default=604_800_000, alias="log.roll.ms", ge=1, le=MAX_INT64)
     log_retention_hours: int = Field(default=168, alias="log.retention.hours", ge=-1, le=2**31 - 1)
@@ -92,9 +111,59 @@ class BrokerConfig(SettingsModel):
         default=300_000, alias="log.retention.check.interval.ms", ge=1, le=MAX_INT64
     )
     log_segment_delete_delay_ms: int = Field(default=60_000, alias="log.segment.delete.delay.ms", ge=0, le=MAX_INT64)
+    log_cleanup_policy: Annotated[str, AfterValidator(check_cleanup_policies)] = Field(
+        default="delete", alias="log.cleanup.policy"
+    )
+    log_cleaner_enable: bool = Field(default=True, alias="log.cleaner.enable")
+    log_cleaner_threads: int = Field(default=1, alias="log.cleaner.threads", ge=1, le=64)
+    log_cleaner_backoff_ms: int = Field(default=15_000, alias="log.cleaner.backoff.ms", ge=1, le=MAX_INT64)
+    log_cleaner_dedupe_buffer_size: int = Field(
+        default=134_217_728, alias="log.cleaner.dedupe.buffer.size", ge=1_048_576, le=MAX_INT64
+    )
+    log_cleaner_io_buffer_load_factor: float = Field(default=0.9, alias="log.cleaner.io.buffer.load.factor", gt=0, le=1)
+    log_cleaner_io_max_bytes_per_second: float = Field(
+        default=sys.float_info.max, alias="log.cleaner.io.max.bytes.per.second", ge=1, allow_inf_nan=False
+    )
+    log_cleaner_min_cleanable_ratio: float = Field(default=0.5, alias="log.cleaner.min.cleanable.ratio", ge=0, le=1)
+    log_cleaner_min_compaction_lag_ms: int = Field(
+        default=0, alias="log.cleaner.min.compaction.lag.ms", ge=0, le=MAX_INT64
+    )
+    log_cleaner_max_compaction_lag_ms: int = Field(
+        default=MAX_INT64, alias="log.cleaner.max.compaction.lag.ms", ge=1, le=MAX_INT64
+    )
+    log_cleaner_delete_retention_ms: int = Field(
+        default=86_400_000, alias="log.cleaner.delete.retention.ms", ge=0, le=MAX_INT64
+    )
     log_index_interval_bytes: int = Field(default=4096, alias="log.index.interval.bytes", ge=0, le=2**31 - 1)
     log_flush_interval_messages: int = Field(default=MAX_INT64, alias="log.flush.interval.messages", ge=1, le=MAX_INT64)
     log_flush_interval_ms: int = Field(default=MAX_INT64, alias="log.flush.interval.ms", ge=0, le=MAX_INT64)
+
+    offsets_topic_num_partitions: int = Field(default=50, alias="offsets.topic.num.partitions", ge=1, le=5000)
+    offsets_topic_replication_factor: int = Field(
+        default=1, alias="offsets.topic.replication.factor", ge=1, le=2**15 - 1
+    )
+    offsets_topic_segment_bytes: int = Field(
+        default=104_857_600, alias="offsets.topic.segment.bytes", ge=1024, le=2**31 - 1
+    )
+    offsets_retention_minutes: int = Field(default=10_080, alias="offsets.retention.minutes", ge=1, le=2**31 - 1)
+    offsets_retention_check_interval_ms: int = Field(
+        default=600_000, alias="offsets.retention.check.interval.ms", ge=1, le=MAX_INT64
+    )
+    offset_metadata_max_bytes: int = Field(default=4096, alias="offset.metadata.max.bytes", ge=0, le=2**31 - 1)
+
+    group_min_session_timeout_ms: int = Field(default=6000, alias="group.min.session.timeout.ms", ge=1, le=2**31 - 1)
+    group_max_session_timeout_ms: int = Field(
+        default=1_800_000, alias="group.max.session.timeout.ms", ge=1, le=2**31 - 1
+    )
+    group_initial_rebalance_delay_ms: int = Field(
+        default=3000, alias="group.initial.rebalance.delay.ms", ge=0, le=2**31 - 1
+    )
+    group_max_size: int = Field(default=2**31 - 1, alias="group.max.size", ge=1, le=2**31 - 1)
+
+    quota_producer_default: int = Field(default=MAX_INT64, alias="quota.producer.default", ge=1, le=MAX_INT64)
+    quota_consumer_default: int = Field(default=MAX_INT64, alias="quota.consumer.default", ge=1, le=MAX_INT64)
+    quota_window_num: int = Field(default=11, alias="quota.window.num", ge=1, le=1000)
+    quota_window_size_seconds: int = Field(default=1, alias="quota.window.size.seconds", ge=1, le=3600)
 
     @field_validator("listener", "advertised_listener", mode="before")
     @classmethod

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.config import BrokerConfig
-from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.fetch_sessions import FetchSessions
+from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.journal import Journal
+from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.partition import Partition
 from pipeline.broker.producer_ids import ProducerIds
+from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.log.directories import LogDirectories
@@ -56,11 +60,14 @@ class BrokerContext:
     log_dirs: LogDirectories
     zookeeper: CoordinationClient
     producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    quotas: QuotaKeeper
+    journal: Journal
+    coordinator: Coordinator
+    offsets: OffsetKeeper
     clock: Clock
     random: random.Random
     counts: RequestCounts = field(default_factory=RequestCounts)
-    fetch_sessions: FetchSessions
-    quotas: QuotaKeeper
 
     def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
         """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise."""

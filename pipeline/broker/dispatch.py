@@ -7,12 +7,14 @@ from typing import Any
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.handlers import (
+    alter_client_quotas,
     alter_configs,
     api_versions,
     create_partitions,
     create_topics,
     delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_log_dirs,
@@ -20,13 +22,18 @@ from pipeline.broker.handlers import (
     describe_topic_partitions,
     elect_leaders,
     fetch,
+    find_coordinator,
     incremental_alter_configs,
     init_producer_id,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     produce,
 )
-from pipeline.net.server import Answer, Peer
+from pipeline.broker.quotas.enforcement import find_quota, handle_within
+from pipeline.net.server import Answer, Outcome, Peer
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
 from pipeline.protocol.schema import Message
@@ -40,6 +47,10 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
         ApiKey.FETCH: fetch.handle,
         ApiKey.LIST_OFFSETS: list_offsets.handle,
         ApiKey.METADATA: metadata.handle,
+        ApiKey.FIND_COORDINATOR: find_coordinator.handle,
+        ApiKey.OFFSET_COMMIT: offset_commit.handle,
+        ApiKey.OFFSET_FETCH: offset_fetch.handle,
+        ApiKey.OFFSET_DELETE: offset_delete.handle,
         ApiKey.API_VERSIONS: api_versions.handle,
         ApiKey.CREATE_TOPICS: create_topics.handle,
         ApiKey.DELETE_TOPICS: delete_topics.handle,
@@ -51,6 +62,8 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
         ApiKey.CREATE_PARTITIONS: create_partitions.handle,
         ApiKey.ELECT_LEADERS: elect_leaders.handle,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas.handle,
+        ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas.handle,
         ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
         ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
@@ -70,7 +83,13 @@ class Dispatcher:
 
     broker: BrokerContext
 
-    def handle(self, request: Request[Message], peer: Peer) -> Answer | Awaitable[Answer]:
+    def handle(self, request: Request[Message], peer: Peer) -> Outcome | Awaitable[Outcome]:
         """Answer, at once or later."""
         caller = Caller(client_id=request.client_id, host=peer.address.host)
-        return HANDLERS[request.api_key](self.broker, request.body, request.api_version, caller)
+        handler, quotas = HANDLERS[request.api_key], self.broker.quotas
+        quota = find_quota(quotas, request.api_key, caller.principal, caller.client_id)
+        if quota is None:
+            return handler(self.broker, request.body, request.api_version, caller)
+        return handle_within(
+            quotas, quota, request, lambda body: handler(self.broker, body, request.api_version, caller)
+        )

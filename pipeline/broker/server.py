@@ -22,9 +22,14 @@ from pipeline.broker.context import BrokerContext
 from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.fetch_sessions import FetchSessions
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
+from pipeline.broker.groups.service import GroupService
 from pipeline.broker.metrics import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
+from pipeline.broker.quotas.keeper import QuotaKeeper
+from pipeline.broker.quotas.table import QuotaKind, QuotaTable
+from pipeline.broker.quotas.watcher import watch_quotas
 from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
@@ -37,6 +42,7 @@ from pipeline.model import BrokerEndpoint, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.server import Server, ServerConfig, bound_port, open_listeners
+from pipeline.settings import MAX_INT64
 
 CLOSE_TIMEOUT_S = 8.0
 MAX_PROBLEMS_TOLD = 3
@@ -73,6 +79,7 @@ async def run_broker(
     Raises ConfigurationError (an address or directory in use, a broker id registered by somebody else),
     CoordinationError, StorageError.
     """
+    files = files or DiskFiles()
     async with _listening(config) as listeners:
         address = config.advertised_address(bound_port(listeners))
         own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
@@ -81,33 +88,47 @@ async def run_broker(
         )
         await _refuse_other_owner(zookeeper, registration)
         cluster_id = await _find_cluster_id(zookeeper, random)
-        async with _open_directories(config, files or DiskFiles(), cluster_id, random, clock) as directories:
+        async with _open_directories(config, files, cluster_id, random, clock) as directories:
             replicas = Replicas(directories, observer, clock)
+            view = ClusterView(cluster_id)
+            groups = GroupService(config, view, clock, random)
             broker = BrokerContext(
                 apis=SERVED,
                 config=config,
                 settings=DynamicSettings(config),
-                view=ClusterView(cluster_id),
+                view=view,
                 partitions=replicas.partitions,
                 failed=replicas.failed,
                 log_dirs=directories,
                 zookeeper=zookeeper,
                 producer_ids=ProducerIds(zookeeper, config.broker_id),
+                fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
+                quotas=_quota_keeper(config),
+                journal=groups.journal,
+                coordinator=groups.coordinator,
+                offsets=groups.offsets,
                 clock=clock,
                 random=random,
             )
             watcher = ClusterWatcher(zookeeper, broker.settings, broker.view, replicas, own)
             with unwrapped_errors():
-                fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
-                quotas=_quota_keeper(config),
                 async with trio.open_nursery() as nursery:
                     await nursery.start(_keep_registered, zookeeper, registration)
+                    replicas.follow(GROUP_METADATA_TOPIC, groups.journal)
+                    await nursery.start(groups.run)
                     await nursery.start(watcher.run)
+                    await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
                     nursery.start_soon(replicas.flush_for_ever)
                     nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
                     http_address = await nursery.start(_serve, broker, replicas, listeners, metrics)
                     log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
                     task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
+
+
+def _quota_keeper(config: BrokerConfig) -> QuotaKeeper:
+    defaults = {QuotaKind.PRODUCE: config.quota_producer_default, QuotaKind.FETCH: config.quota_consumer_default}
+    table = QuotaTable({kind: None if limit == MAX_INT64 else float(limit) for kind, limit in defaults.items()})
+    return QuotaKeeper(table, window_s=config.quota_window_size_seconds, samples_kept=config.quota_window_num)
 
 
 async def _serve(

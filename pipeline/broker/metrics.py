@@ -34,6 +34,7 @@ class BrokerCollector(Collector):
         """All metrics, read now."""
         yield from self._collect_topics()
         yield from self._collect_logs()
+        yield from self._collect_groups()
         yield from collect_requests(self._connections)
         yield from collect_connections(self._connections)
 
@@ -76,6 +77,19 @@ class BrokerCollector(Collector):
         yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
         yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)
         yield self._per_partition("logendoffset", "Next offset.", lambda partition: partition.log.log_end_offset)
+
+    def _collect_groups(self) -> Iterator[Metric]:
+        coordinator = self._broker.coordinator
+        counts = coordinator.count_by_state()
+        prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+        yield GaugeMetricFamily(prefix, "Groups coordinated here.", value=sum(counts.values()))
+        for state, count in counts.items():
+            yield GaugeMetricFamily(f"{prefix}{state.lower()}", f"Those that are {state}.", value=count)
+        yield CounterMetricFamily(
+            "kafka_server_group_coordinator_metrics_group_completed_rebalance",
+            "Rebalances that came to an end.",
+            value=coordinator.rebalances,
+        )
 
     def _per_partition(self, name: str, text: str, value_of: Callable[[Partition], int]) -> Metric:
         family = GaugeMetricFamily(f"kafka_log_log_{name}", text, labels=PARTITION)

@@ -48,18 +48,6 @@ from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 MAX_ALARMS_AT_ONCE = 100
 
-WRITE_ERRORS: Mapping[ErrorCode, ErrorCode] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""What members are told when the journal could not be written, as Kafka tells them; other errors as they are."""
-
 log = structlog.get_logger()
 
 Response = TypeVar("Response", JoinGroupResponse, SyncGroupResponse)
@@ -252,7 +240,8 @@ class Coordinator:
                 self._perform(entry, partial(entry.group.load, metadata))
                 if entry.group.state is not State.PREPARING:
                     entry.since_ms = metadata.state_since_ms if metadata.state_since_ms >= 0 else None
-        log.info("groups_loaded", partition=partition, groups=len(groups))
+        if groups:
+            log.info("groups_loaded", partition=partition, groups=len(groups))
 
     def on_unloaded(self, partition: int) -> None:
         """The groups of this partition are another broker's. Whoever waits is told to look for it."""
@@ -260,7 +249,8 @@ class Coordinator:
         for group_id in gone:
             entry = self._entries.pop(group_id)
             self._perform(entry, entry.group.unload)
-        log.info("groups_unloaded", partition=partition, groups=len(gone))
+        if gone:
+            log.info("groups_unloaded", partition=partition, groups=len(gone))
 
     # How it is done
 
@@ -363,7 +353,8 @@ class Coordinator:
                 await self.journal.write(entry.group.id, job.records)
                 error = ErrorCode.NONE
             except KafkaError as failure:
-                error = WRITE_ERRORS.get(failure.code, failure.code)
+                too_large = failure.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                error = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else failure.code
             job.ended(error)
         entry.is_writing = False
 

@@ -1,0 +1,37 @@
+"""DeleteGroups (42): groups that nobody is in go, with their offsets (KIP-229)."""
+
+from collections.abc import Awaitable
+
+from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.groups.transitions import State
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+def handle(
+    broker: BrokerContext, request: DeleteGroupsRequest, _version: int, _caller: Caller
+) -> Awaitable[DeleteGroupsResponse]:
+    """Answers when it is in the journal that they are gone."""
+    return _handle(broker, list(dict.fromkeys(request.groups_names)))
+
+
+async def _handle(broker: BrokerContext, group_ids: list[str]) -> DeleteGroupsResponse:
+    results = [
+        DeletableGroupResult(group_id=group_id, error_code=await _delete(broker, group_id)) for group_id in group_ids
+    ]
+    return DeleteGroupsResponse(results=results)
+
+
+async def _delete(broker: BrokerContext, group_id: str) -> ErrorCode:
+    """Offsets first: if the rest fails, the group is still there to be deleted again."""
+    try:
+        group = broker.coordinator.find(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is not State.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        await broker.offsets.delete(group_id)
+        await broker.coordinator.remove_group(group_id)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE

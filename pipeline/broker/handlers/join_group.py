@@ -1,0 +1,68 @@
+"""JoinGroup (11): a member enters a group or comes back for a new generation; answers when all others have.
+
+v1 tells the rebalance timeout apart, v4 has dynamic members come back with the id they are given (KIP-394), v5 takes
+static members (KIP-345), v9 lets a leader that returned skip the assignment (KIP-814).
+"""
+
+from collections.abc import Awaitable
+from dataclasses import replace
+
+from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.groups.events import Join
+from pipeline.broker.groups.model import MemberId
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+FIRST_VERSION_OF_REBALANCE_TIMEOUT = 1
+FIRST_VERSION_OF_GIVEN_IDS = 4
+FIRST_VERSION_OF_NO_PROTOCOL = 7
+FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
+
+
+def handle(
+    broker: BrokerContext, request: JoinGroupRequest, version: int, caller: Caller
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    """Answers at once if the member need not wait for others."""
+    try:
+        answer = _join(broker, request, version, caller)
+    except KafkaError as error:
+        answer = JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+    return _worded(answer, version) if isinstance(answer, JoinGroupResponse) else _answer_later(answer, version)
+
+
+def _join(
+    broker: BrokerContext, request: JoinGroupRequest, version: int, caller: Caller
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    config, groups = broker.config, broker.coordinator
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    has_rebalance_timeout = version >= FIRST_VERSION_OF_REBALANCE_TIMEOUT
+    client_id = caller.client_id or ""
+    join = Join(
+        waiter=groups.new_waiter(),
+        fresh_id=groups.new_member_id(client_id if request.group_instance_id is None else request.group_instance_id),
+        member_id=MemberId(request.member_id),
+        group_instance_id=request.group_instance_id,
+        client_id=client_id,
+        client_host=f"/{caller.host}",
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+        must_know_id=version >= FIRST_VERSION_OF_GIVEN_IDS,
+        can_skip_assignment=version >= FIRST_VERSION_OF_SKIPPED_ASSIGNMENT,
+    )
+    return groups.join(request.group_id, join)
+
+
+async def _answer_later(answer: Awaitable[JoinGroupResponse], version: int) -> JoinGroupResponse:
+    return _worded(await answer, version)
+
+
+def _worded(answer: JoinGroupResponse, version: int) -> JoinGroupResponse:
+    if answer.protocol_name is None and version < FIRST_VERSION_OF_NO_PROTOCOL:
+        return replace(answer, protocol_name="")
+    return answer

@@ -1,0 +1,310 @@
+"""Groups in the shell: requests that wait, alarms, writes in order, loading and unloading, and many members at once."""
+
+import random
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+
+from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
+from pipeline.broker.groups.model import LoadedGroup
+from pipeline.broker.groups.rebalance import GroupLimits
+from pipeline.broker.groups.records import encode_group_key, encode_group_value
+from pipeline.broker.groups.transitions import State
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+SESSION_MS = 45_000
+
+
+class MemoryJournal:
+    """A journal of 10 partitions in memory, which can be slow, refuse, or not be led here."""
+
+    def __init__(self):
+        self.records = []
+        self.refusal = None
+        self.error = None
+        self.delay_s = 0.0
+
+    def partition_for(self, group_id):
+        return sum(group_id.encode()) % 10
+
+    def check(self, group_id):
+        if self.refusal is not None:
+            raise KafkaError(self.refusal)
+
+    async def write(self, group_id, records):
+        await trio.sleep(self.delay_s)
+        if self.error is not None:
+            raise KafkaError(self.error)
+        self.records += records
+
+
+@asynccontextmanager
+async def running(delay_ms=0):
+    journal = MemoryJournal()
+    limits = GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=10_000)
+    coordinator = Coordinator(journal, limits, clock=lambda: 1_431_849_903_000, random=random.Random(1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(coordinator.run)
+        yield coordinator, journal, nursery
+        nursery.cancel_scope.cancel()
+
+
+async def answer_of(answer):
+    return answer if hasattr(answer, "error_code") else await answer
+
+
+async def join(coordinator, group_id="g", member_id="", **more):
+    request = Join(
+        waiter=coordinator.new_waiter(),
+        fresh_id=coordinator.new_member_id("client"),
+        member_id=member_id,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(("range", b"metadata"),),
+        must_know_id=False,
+        **more,
+    )
+    return await answer_of(coordinator.join(group_id, request))
+
+
+async def sync(coordinator, joined, group_id="g", assignments=None):
+    sender = Identity(member_id=joined.member_id, generation=joined.generation_id)
+    request = Sync(waiter=coordinator.new_waiter(), sender=sender, assignments=assignments or {})
+    return await answer_of(coordinator.sync(group_id, request))
+
+
+async def enter_alone(coordinator, group_id="g"):
+    joined = await join(coordinator, group_id)
+    synced = await sync(coordinator, joined, group_id, {joined.member_id: b"all"})
+    assert (joined.error_code, synced.error_code, synced.assignment) == (0, 0, b"all")
+    return joined
+
+
+async def test_a_member_enters_alone(autojump_clock):
+    async with running(delay_ms=3000) as (coordinator, journal, _):
+        started = trio.current_time()
+        joined = await enter_alone(coordinator)
+        assert trio.current_time() - started == pytest.approx(3, abs=0.01)
+        assert coordinator.find("g").state is State.STABLE
+        assert coordinator.rebalances == 1
+        [(key, value)] = journal.records
+        assert key == encode_group_key("g")
+        assert joined.member_id.encode() in value
+
+
+async def test_a_silent_member_is_taken_out_after_its_session(autojump_clock):
+    async with running() as (coordinator, *_):
+        joined = await enter_alone(coordinator)
+        sender = Identity(member_id=joined.member_id, generation=1)
+        for _ in range(5):
+            await trio.sleep(SESSION_MS / 1000 - 1)
+            assert coordinator.heartbeat("g", sender) is ErrorCode.NONE
+        await trio.sleep(SESSION_MS / 1000 - 0.1)
+        assert coordinator.find("g").state is State.STABLE
+        await trio.sleep(0.2)
+        assert coordinator.find("g").state is State.EMPTY
+        assert coordinator.heartbeat("g", sender) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert coordinator.standing("g").empty_since_ms == 1_431_849_903_000
+
+
+async def test_an_alarm_that_is_earlier_than_all_others_rings_in_time(autojump_clock):
+    async with running(delay_ms=3000) as (coordinator, *_):
+        await enter_alone(coordinator, "slow")
+        started = trio.current_time()
+        await join(coordinator, "g")
+        assert trio.current_time() - started == pytest.approx(3, abs=0.01)
+
+
+async def test_nobody_learns_of_an_assignment_before_it_is_written(autojump_clock):
+    async with running() as (coordinator, journal, _):
+        journal.delay_s = 5
+        joined = await join(coordinator)
+        started = trio.current_time()
+        await sync(coordinator, joined, assignments={joined.member_id: b"all"})
+        assert trio.current_time() - started == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_a_write_that_fails_is_told_and_the_group_starts_again(autojump_clock, error, told):
+    async with running() as (coordinator, journal, _):
+        joined = await join(coordinator)
+        journal.error = error
+        assert (await sync(coordinator, joined)).error_code == told
+        assert coordinator.find("g").state is State.PREPARING
+        journal.error = None
+        again = await join(coordinator, member_id=joined.member_id)
+        assert (again.generation_id, (await sync(coordinator, again)).error_code) == (2, 0)
+
+
+async def test_writes_of_a_group_keep_their_order(autojump_clock):
+    async with running() as (coordinator, journal, _):
+        journal.delay_s = 5
+        joined = await join(coordinator)
+        with trio.move_on_after(1):
+            await sync(coordinator, joined)
+        coordinator.leave("g", [Leaver(joined.member_id)])
+        await trio.sleep(20)
+        assert len(journal.records) == 2
+        last = replace(coordinator.find("g").metadata(), state_since_ms=1_431_849_903_000)
+        assert (last.generation, journal.records[-1]) == (2, (encode_group_key("g"), encode_group_value(last)))
+
+
+async def test_a_client_that_has_gone_leaves_its_join_behind(autojump_clock):
+    async with running(delay_ms=3000) as (coordinator, *_):
+        with trio.move_on_after(1):
+            await join(coordinator)
+        await trio.sleep(10)
+        assert coordinator.find("g").state is State.COMPLETING
+        await trio.sleep(SESSION_MS / 1000 + 1)
+        assert coordinator.find("g").state is State.EMPTY
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+async def test_groups_of_others_are_refused(code):
+    async with running() as (coordinator, journal, _):
+        journal.refusal = code
+        sender = Identity(member_id="m", generation=1)
+        for ask in (
+            lambda: coordinator.heartbeat("g", sender),
+            lambda: coordinator.leave("g", []),
+            lambda: coordinator.find("g"),
+            lambda: coordinator.check_commit("g", "m", 1, None),
+        ):
+            with pytest.raises(KafkaError) as refused:
+                ask()
+            assert refused.value.code is code
+        with pytest.raises(KafkaError):
+            await join(coordinator)
+
+
+async def test_unknown_groups():
+    async with running() as (coordinator, *_):
+        assert (await join(coordinator, member_id="m")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        sender = Identity(member_id="m", generation=1)
+        request = Sync(waiter=coordinator.new_waiter(), sender=sender)
+        assert coordinator.sync("g", request).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert coordinator.heartbeat("g", sender) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert coordinator.leave("g", [Leaver("m"), Leaver("n")]) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+        assert coordinator.find("g") is coordinator.standing("g") is None
+        with pytest.raises(KafkaError) as refused:
+            coordinator.check_commit("g", "m", 1, None)
+        assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
+        with pytest.raises(KafkaError) as refused:
+            await coordinator.remove_group("g")
+        assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_a_group_that_nobody_entered_is_not_kept(autojump_clock):
+    async with running() as (coordinator, *_):
+        request = Join(
+            waiter=coordinator.new_waiter(),
+            fresh_id="a",
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=(("range", b""),),
+        )
+        assert coordinator.join("g", request).error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assert len(coordinator.groups) == 1
+        await trio.sleep(SESSION_MS / 1000 + 1)
+        assert not coordinator.groups
+
+
+async def test_a_commit_makes_a_group_that_is_removed_with_a_tombstone():
+    async with running() as (coordinator, journal, _):
+        coordinator.check_commit("g", "", -1, None)
+        assert coordinator.standing("g").empty_since_ms is None
+        assert not coordinator.standing("g").has_members
+        await coordinator.remove_group("g")
+        assert journal.records == [(encode_group_key("g"), None)]
+        assert coordinator.find("g") is None
+
+
+async def test_a_group_with_members_is_not_removed(autojump_clock):
+    async with running() as (coordinator, *_):
+        await enter_alone(coordinator)
+        with pytest.raises(KafkaError) as refused:
+            await coordinator.remove_group("g")
+        assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+        assert coordinator.standing("g").has_members
+        assert coordinator.count_by_state()[State.STABLE] == 1
+
+
+async def test_somebody_enters_while_a_group_is_removed(autojump_clock):
+    async with running(delay_ms=3000) as (coordinator, journal, nursery):
+        coordinator.check_commit("g", "", -1, None)
+        journal.delay_s = 1
+        nursery.start_soon(join, coordinator)
+        with pytest.raises(KafkaError) as refused:
+            await coordinator.remove_group("g")
+        assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+        assert coordinator.find("g").state is State.PREPARING
+
+
+async def test_waiting_members_are_sent_to_the_next_coordinator(autojump_clock):
+    async with running(delay_ms=3000) as (coordinator, journal, nursery):
+        answers = []
+
+        async def enter(group_id):
+            answers.append((await join(coordinator, group_id)).error_code)
+
+        nursery.start_soon(enter, "a")
+        nursery.start_soon(enter, "b")
+        await trio.sleep(1)
+        coordinator.on_unloaded(journal.partition_for("a"))
+        await trio.sleep(0.1)
+        assert answers == [ErrorCode.NOT_COORDINATOR]
+        assert [group.id for group in coordinator.groups] == ["b"]
+
+
+async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock):
+    async with running() as (coordinator, *_):
+        joined = await enter_alone(coordinator)
+        value = coordinator.find("g").metadata()
+    async with running() as (successor, *_):
+        successor.on_loaded(7, {"g": LoadedGroup(metadata=value), "offsets only": LoadedGroup()})
+        sender = Identity(member_id=joined.member_id, generation=1)
+        assert successor.heartbeat("g", sender) is ErrorCode.NONE
+        assert successor.count_by_state() == {state: int(state in {State.STABLE, State.EMPTY}) for state in State}
+        await trio.sleep(SESSION_MS / 1000 + 1)
+        assert successor.find("g").state is State.EMPTY
+
+
+async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock):
+    """Their heartbeats, every 3 s, cost a small share of one core; no task is kept for any of them."""
+    async with running() as (coordinator, _, nursery):
+        members = {}
+
+        async def enter(group_id):
+            joined = await join(coordinator, group_id)
+            members.setdefault(group_id, []).append(joined.member_id)
+            await sync(coordinator, joined, group_id)
+
+        async with trio.open_nursery() as entering:
+            for number in range(2000):
+                entering.start_soon(enter, f"group-{number % 500}")
+        assert coordinator.count_by_state()[State.STABLE] == 500
+        assert sum(len(group.roster.members) for group in coordinator.groups) == 2000
+        assert len(nursery.child_tasks) == 1
+        seconds, spent_s = 300, 0.0
+        for _ in range(seconds // 3):
+            before = time.process_time()
+            for group in coordinator.groups:
+                for member_id in group.roster.members:
+                    sender = Identity(member_id=member_id, generation=group.generation)
+                    assert coordinator.heartbeat(group.id, sender) is ErrorCode.NONE
+            await trio.sleep(3)
+            spent_s += time.process_time() - before
+        assert coordinator.count_by_state()[State.STABLE] == 500
+        assert spent_s / seconds < 0.05

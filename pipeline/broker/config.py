@@ -99,6 +99,18 @@ class BrokerConfig(SettingsModel):
     compression_gzip_level: int = Field(default=-1, alias="compression.gzip.level", ge=-1, le=9)
     compression_lz4_level: int = Field(default=9, alias="compression.lz4.level", ge=1, le=17)
     compression_zstd_level: int = Field(default=3, alias="compression.zstd.level", ge=-131_072, le=22)
+    message_timestamp_before_max_ms: int = Field(
+        default=MAX_INT64, alias="log.message.timestamp.before.max.ms", ge=0, le=MAX_INT64
+    )
+    message_timestamp_after_max_ms: int = Field(
+        default=3_600_000, alias="log.message.timestamp.after.max.ms", ge=0, le=MAX_INT64
+    )
+    compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
+        default="producer", alias="compression.type"
+    )
+    compression_gzip_level: int = Field(default=-1, alias="compression.gzip.level", ge=-1, le=9)
+    compression_lz4_level: int = Field(default=9, alias="compression.lz4.level", ge=1, le=17)
+    compression_zstd_level: int = Field(default=3, alias="compression.zstd.level", ge=-131_072, le=22)
     log_segment_bytes: int = Field(default=1_073_741_824, alias="log.segment.bytes", ge=1024, le=2**31 - 1)
     log_roll_ms: int = Field(default=604_800_000, alias="log.roll.ms", ge=1, le=MAX_INT64)
     log_retention_hours: int = Field(default=168, alias="log.retention.hours", ge=-1, le=2**31 - 1)

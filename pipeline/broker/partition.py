@@ -17,8 +17,9 @@ from typing import Protocol
 import trio
 
 from pipeline.broker.observer import LogObserver
-from pipeline.broker.topic_settings import TopicSettings
+from pipeline.broker.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import OffsetOutOfRangeError, StorageError
+from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
@@ -26,9 +27,7 @@ from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
 from pipeline.settings import MAX_INT64
 
-LOG_APPEND_TIME = "LogAppendTime"
 FLUSHED = "flushed"
-NO_TIMESTAMP = -1
 UP_TO_HIGH_WATERMARK = Offset(-1)
 
 
@@ -97,6 +96,7 @@ class Partition:
     _flushing: trio.Lock = field(default_factory=trio.Lock)
 
     def __post_init__(self) -> None:
+        self.log.begin_epoch(self.leader_epoch)
         self.high_watermark = self.log.log_start_offset
         self.show()
 
@@ -119,23 +119,35 @@ class Partition:
         """Are there records that consumers do not see yet?"""
         return self.high_watermark < self.log.log_end_offset
 
+    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
+        """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
+        return self.log.end_offset_for(epoch)
+
     def awaits_flush(self, info: AppendInfo) -> bool:
         """Whether what was appended must be on the disk before it is acknowledged."""
         return self._is_flush_due or (info.duplicate and self._flushing.locked())
 
-    def append(self, records: memoryview, *, keep_offsets: bool, now_ms: int) -> AppendInfo:
-        """Validate and append. With `keep_offsets` the batches are a copy and keep offsets and times.
+    def validate(self, records: memoryview, *, keep_offsets: bool) -> list[BatchHeader]:
+        """The headers of the batches, which are sound and not too large. Raises CorruptBatchError."""
+        return validate_for_append(records, max_batch_bytes=self.settings.max_message_bytes, keep_offsets=keep_offsets)
 
-        Raises CorruptBatchError, OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError.
+    def append(self, records: memoryview, *, keep_offsets: bool, now_ms: int) -> AppendInfo:
+        """Validate and append. Raises what `validate` and `append_valid` raise."""
+        headers = self.validate(records, keep_offsets=keep_offsets)
+        return self.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
+
+    def append_valid(
+        self, records: memoryview, headers: Sequence[BatchHeader], *, keep_offsets: bool, now_ms: int
+    ) -> AppendInfo:
+        """Append validated batches. With `keep_offsets` they are a copy and keep offsets and times.
+
+        Raises OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError.
         """
-        headers: Sequence[BatchHeader] = validate_for_append(
-            records, max_batch_bytes=self.settings.max_message_bytes, keep_offsets=keep_offsets
-        )
-        log_append_time_ms = NO_TIMESTAMP
-        if self.settings.message_timestamp_type == LOG_APPEND_TIME and not keep_offsets:
+        log = self.log
+        is_stamped = self.settings.message_timestamp_type == LOG_APPEND_TIME and not keep_offsets
+        if is_stamped:
             headers = _stamp(records, headers, now_ms)
-            log_append_time_ms = now_ms
-        append = self.log.append_keeping_offsets if keep_offsets else self.log.append
+        append = log.append_keeping_offsets if keep_offsets else log.append
         try:
             info = append(records, headers, self.leader_epoch, now_ms)
         except StorageError as error:
@@ -144,19 +156,12 @@ class Partition:
         self.refusal = None
         if not info.duplicate:
             self._appended(info, len(records))
-        if log_append_time_ms != info.log_append_time_ms:
-            return AppendInfo(
-                info.base_offset,
-                info.last_offset,
-                log_append_time_ms,
-                info.log_start_offset,
-                info.headers,
-                info.duplicate,
-            )
-        return info
+        return info._replace(log_append_time_ms=now_ms) if is_stamped else info
 
     def _appended(self, info: AppendInfo, size_bytes: int) -> None:
-        messages = sum(header.record_count for header in info.headers)
+        messages = 0
+        for header in info.headers:
+            messages += header.record_count
         self.messages_in += messages
         self.bytes_in += size_bytes
         self._unflushed_messages += messages

@@ -1,23 +1,24 @@
 """The settings of a topic, under Kafka's names: what the topic says itself, over what the broker says for all. Pure.
 
-Honoured by the log and the handlers: segment.bytes, segment.ms, flush.messages, flush.ms, max.message.bytes,
-index.interval.bytes, message.timestamp.type, mirror.source, retention.ms, retention.bytes, file.delete.delay.ms,
-visibility, cleanup.policy, min.cleanable.dirty.ratio, min.compaction.lag.ms, max.compaction.lag.ms, delete.retention.ms.
-Kept for those who carry them out later: compression.type, min.insync.replicas. Every other name is refused, so that a
-setting is never accepted and then ignored by mistake.
+All are honoured but min.insync.replicas, which is kept for later. Every other name is refused, so that a setting is
+never accepted and then ignored by mistake.
 """
 
 import difflib
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from pipeline.broker.admission import Admission
 from pipeline.broker.config import BrokerConfig, check_cleanup_policies
+from pipeline.records.compression import Codec
 from pipeline.settings import MAX_INT64
 
 MAX_INT32 = 2**31 - 1
+LOG_APPEND_TIME = "LogAppendTime"
 
 
 class TopicSettings(BaseModel):
@@ -45,14 +46,46 @@ class TopicSettings(BaseModel):
     max_compaction_lag_ms: int = Field(alias="max.compaction.lag.ms", ge=1, le=MAX_INT64)
     delete_retention_ms: int = Field(alias="delete.retention.ms", ge=0, le=MAX_INT64)
     compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
-        default="producer", alias="compression.type"
+        alias="compression.type"
     )
+    compression_gzip_level: int = Field(alias="compression.gzip.level", ge=-1, le=9)
+    compression_lz4_level: int = Field(alias="compression.lz4.level", ge=1, le=17)
+    compression_zstd_level: int = Field(alias="compression.zstd.level", ge=-131_072, le=22)
+    message_timestamp_before_max_ms: int = Field(alias="message.timestamp.before.max.ms", ge=0, le=MAX_INT64)
+    message_timestamp_after_max_ms: int = Field(alias="message.timestamp.after.max.ms", ge=0, le=MAX_INT64)
     min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=MAX_INT32)
 
     @property
     def is_compacted(self) -> bool:
         """Does `cleanup.policy` contain `compact`?"""
         return "compact" in self.cleanup_policy
+
+    @field_validator("compression_gzip_level")
+    @classmethod
+    def _check_gzip_level(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("must be -1 or from 1 to 9")
+        return value
+
+    @cached_property
+    def admission(self) -> Admission:
+        """What the topic demands of the batches of producers."""
+        kept = self.compression_type == "producer"
+        name = "none" if self.compression_type == "uncompressed" else self.compression_type
+        levels = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        before_ms, after_ms = self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms
+        return Admission(
+            codec=None if kept else Codec[name.upper()],
+            level=levels.get(name),
+            needs_keys="compact" in self.cleanup_policy,
+            is_append_time=self.message_timestamp_type == LOG_APPEND_TIME,
+            before_max_ms=None if before_ms == MAX_INT64 else before_ms,
+            after_max_ms=None if after_ms == MAX_INT64 else after_ms,
+        )
 
 
 BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -64,6 +97,12 @@ BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
         "max.message.bytes": "message.max.bytes",
         "index.interval.bytes": "log.index.interval.bytes",
         "message.timestamp.type": "log.message.timestamp.type",
+        "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+        "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+        "compression.type": "compression.type",
+        "compression.gzip.level": "compression.gzip.level",
+        "compression.lz4.level": "compression.lz4.level",
+        "compression.zstd.level": "compression.zstd.level",
         "retention.ms": "log.retention.ms",
         "retention.bytes": "log.retention.bytes",
         "file.delete.delay.ms": "log.segment.delete.delay.ms",

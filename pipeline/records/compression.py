@@ -18,6 +18,10 @@ from pipeline.errors import CorruptBatchError
 
 ReadableBuffer = bytes | bytearray | memoryview
 
+LZ4_FAST_LEVEL = 9
+"""Kafka's default, which stands for the fast compressor; all others are levels of the thorough one."""
+ZSTD_USUAL_LEVEL = 3
+
 _GZIP_WINDOW_BITS = 31
 _GZIP_CHUNK_BYTES = 16 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -42,13 +46,13 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: ReadableBuffer) -> ReadableBuffer:
-    """`data` in the codec's framing; without a codec, `data` itself."""
+def compress(codec: Codec, data: ReadableBuffer, level: int | None = None) -> ReadableBuffer:
+    """`data` in the codec's framing; without a codec, `data` itself. Levels are Kafka's (KIP-390), None the usual."""
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            compressor = zlib.compressobj(wbits=_GZIP_WINDOW_BITS)
+            compressor = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
             return compressor.compress(data) + compressor.flush()
         case Codec.SNAPPY:
             return _compress_xerial(data)
@@ -56,12 +60,16 @@ def compress(codec: Codec, data: ReadableBuffer) -> ReadableBuffer:
             import lz4.frame
 
             return lz4.frame.compress(
-                data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+                data,
+                compression_level=0 if level in {None, LZ4_FAST_LEVEL} else level,
+                block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+                block_linked=False,
+                store_size=False,
             )
         case Codec.ZSTD:
             import zstandard
 
-            return zstandard.ZstdCompressor().compress(data)
+            return zstandard.ZstdCompressor(level=ZSTD_USUAL_LEVEL if level is None else level).compress(data)
 
 
 def decompress(codec: Codec, data: ReadableBuffer, max_bytes: int) -> ReadableBuffer:

@@ -4,21 +4,29 @@ v8 says what was wrong in words (KIP-467), v13 names topics by id (KIP-516). Bey
 are taken, and with the tagged field `keep_offsets` the batches stay at the offsets they have, in mirror topics alone;
 `expected_end` then names the end that the log must have, so that no gap comes about that the mirror does not mean.
 
+What a topic demands of batches is decided by their headers; those that must be opened for it are, in a thread
+(`broker/admission.py`).
+
 acks=1 and acks=all mean the same with one replica: the batch is in the log, and on the disk if the topic's flush
 settings say so. acks=0 gets no answer; a refusal then closes the connection, which is all that can be said.
 """
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
-from pipeline.errors import LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
+from pipeline.errors import InvalidRecordError, LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
+from pipeline.log.placing import AppendInfo
 from pipeline.model import Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     FIRST_BATCH_VERSION,
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -26,8 +34,11 @@ from pipeline.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from pipeline.records.batch import BatchHeader
+from pipeline.records.compression import Codec
 
 FIRST_VERSION_OF_TOPIC_IDS = 13
+FIRST_VERSION_OF_ZSTD = 7
 MAGIC_POSITION = 16
 OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
@@ -35,11 +46,20 @@ KNOWN_ACKS = frozenset({-1, 0, 1})
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of one partition's batches. `unflushed` is the partition whose disk is still to be waited for."""
+    """What became of one partition's batches, or what they still wait for: to be opened, or for the disk."""
 
     response: PartitionProduceResponse
+    closed: "_Closed | None" = None
     unflushed: Partition | None = None
     end_offset: Offset | None = None
+
+
+class _Closed(NamedTuple):
+    """Batches that must be opened before they are appended."""
+
+    partition: Partition
+    records: memoryview
+    headers: Sequence[BatchHeader]
 
 
 _Outcomes = Sequence[tuple[TopicProduceData, Sequence[_Outcome]]]
@@ -48,15 +68,20 @@ _Outcomes = Sequence[tuple[TopicProduceData, Sequence[_Outcome]]]
 def handle(
     broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Answers at once, unless the disk is to be waited for."""
+    """Answers at once, unless batches must be opened or the disk is to be waited for."""
     refusal = _refuse_request(request, version)
     now_ms = broker.clock()
-    outcomes = [
-        (topic, [_append(broker, topic, data, version, refusal, now_ms) for data in topic.partition_data])
-        for topic in request.topic_data
-    ]
-    if any(outcome.unflushed is not None for _, of_topic in outcomes for outcome in of_topic):
-        return _answer_when_flushed(broker, request, outcomes)
+    waits = False
+    outcomes = []
+    for topic in request.topic_data:
+        of_topic = []
+        for data in topic.partition_data:
+            outcome = _append(broker, topic, data, version, refusal, now_ms)
+            waits = waits or outcome.closed is not None or outcome.unflushed is not None
+            of_topic.append(outcome)
+        outcomes.append((topic, of_topic))
+    if waits:
+        return _answer_later(broker, request, outcomes)
     return _answer(request, outcomes)
 
 
@@ -88,14 +113,33 @@ def _append(
             partition = broker.find_partition_by_id(topic.topic_id, data.index)
         if not isinstance(data.records, memoryview):
             raise KafkaError(ErrorCode.INVALID_RECORD, "No records.")
-        if len(data.records) > MAGIC_POSITION and data.records[MAGIC_POSITION] in OLD_MAGICS:
+        records, keep_offsets = data.records, data.keep_offsets
+        if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_MAGICS:
             raise KafkaError(ErrorCode.INVALID_RECORD, "Message formats v0 and v1 are not kept; send v2 batches.")
-        _check_mirror(partition, data)
+        if keep_offsets or partition.settings.mirror_source is not None:
+            _check_mirror(partition, data)
         if data.expected_end not in {-1, partition.log.log_end_offset}:
             raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
-        info = partition.append(data.records, keep_offsets=data.keep_offsets, now_ms=now_ms)
+        headers = partition.validate(records, keep_offsets=keep_offsets)
+        if not keep_offsets:
+            _check_headers(headers, version)
+            if not partition.settings.admission.admits(headers, now_ms):
+                return _Outcome(PartitionProduceResponse(index=data.index), _Closed(partition, records, headers))
+        info = partition.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
     except PipelineError as error:
         return _Outcome(_refused(broker, data.index, error))
+    return _appended(partition, info, data)
+
+
+def _check_headers(headers: Sequence[BatchHeader], version: int) -> None:
+    for header in headers:
+        if header.is_transactional:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not served yet.")
+        if version < FIRST_VERSION_OF_ZSTD and header.codec is Codec.ZSTD:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce takes zstd from version 7 on.")
+
+
+def _appended(partition: Partition, info: AppendInfo, data: PartitionProduceData) -> _Outcome:
     response = PartitionProduceResponse(
         index=data.index,
         base_offset=info.base_offset,
@@ -104,7 +148,7 @@ def _append(
         log_end_offset=partition.log.log_end_offset if data.keep_offsets else -1,
     )
     if partition.awaits_flush(info):
-        return _Outcome(response, partition, Offset(info.last_offset + 1))
+        return _Outcome(response, None, partition, Offset(info.last_offset + 1))
     return _Outcome(response)
 
 
@@ -128,21 +172,47 @@ def _refused(broker: BrokerContext, index: int, error: PipelineError) -> Partiti
         error_code=failure.code,
         base_offset=-1,
         error_message=failure.message,
+        record_errors=_record_errors(error),
         log_end_offset=error.log_end_offset if isinstance(error, LogEndMismatchError | OffsetOverlapError) else -1,
     )
 
 
-async def _answer_when_flushed(
-    broker: BrokerContext, request: ProduceRequest, outcomes: _Outcomes
-) -> ProduceResponse | None:
-    for _, of_topic in outcomes:
+def _record_errors(error: PipelineError) -> Sequence[BatchIndexAndErrorMessage]:
+    if not isinstance(error, InvalidRecordError):
+        return ()
+    return [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+        for index, message in error.record_errors
+    ]
+
+
+async def _answer_later(broker: BrokerContext, request: ProduceRequest, outcomes: _Outcomes) -> ProduceResponse | None:
+    opened: list[tuple[TopicProduceData, list[_Outcome]]] = []
+    for topic, of_topic in outcomes:
+        opened.append((topic, []))
+        for outcome, data in zip(of_topic, topic.partition_data, strict=True):
+            if outcome.closed is not None:
+                outcome = await _open_and_append(broker, data, outcome.closed)
+            opened[-1][1].append(outcome)
+    for _, of_topic in opened:
         for outcome in of_topic:
             if outcome.unflushed is not None and outcome.end_offset is not None:
                 try:
                     await outcome.unflushed.flush_up_to(outcome.end_offset)
                 except PipelineError as error:
                     outcome.response = _refused(broker, outcome.response.index, error)
-    return _answer(request, outcomes)
+    return _answer(request, opened)
+
+
+async def _open_and_append(broker: BrokerContext, data: PartitionProduceData, closed: _Closed) -> _Outcome:
+    partition, now_ms = closed.partition, broker.clock()
+    try:
+        records = await trio.to_thread.run_sync(
+            partition.settings.admission.admit_opened, closed.records, closed.headers, now_ms
+        )
+        return _appended(partition, partition.append(records, keep_offsets=False, now_ms=now_ms), data)
+    except PipelineError as error:
+        return _Outcome(_refused(broker, data.index, error))
 
 
 def _answer(request: ProduceRequest, outcomes: _Outcomes) -> ProduceResponse | None:

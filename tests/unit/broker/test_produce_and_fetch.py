@@ -10,7 +10,10 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from pipeline.records.batch import TimestampType, iterate_headers, read_header
+from pipeline.records.batch import TimestampType, iterate_headers, read_header, write_crc
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.record import iterate_records
 from tests.unit.broker.conftest import NOW_MS, Start, batch
 
 
@@ -246,6 +249,47 @@ async def test_leader_epochs_fence(start: Start) -> None:
     async with start() as broker:
         older = await broker.fetch("t", 0, current_leader_epoch=0)
         assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_topic_with_a_codec_compresses_what_comes(start: Start) -> None:
+    async with start(compression_type="lz4") as broker:
+        await broker.create("t")
+        first = await broker.produce("t", batch(b"a" * 1000, b"b"))
+        second = await broker.produce("t", batch(b"c") + batch(b"d", b"e"))
+        assert (first.error_code, first.base_offset, second.error_code, second.base_offset) == (0, 0, 0, 2)
+        data = await broker.fetch("t", 0)
+        assert headers_of(data) == [(0, 1), (2, 2), (3, 4)]
+        assert [header.codec for _, header in iterate_headers(data.records)] == [Codec.LZ4] * 3  # type: ignore[arg-type]
+        assert len(data.records) < 1000  # type: ignore[arg-type]
+        assert [record.value for record in iterate_records(data.records)] == [b"a" * 1000, b"b", b"c", b"d", b"e"]  # type: ignore[arg-type]
+        await broker.create("small", compression_type="uncompressed", max_message_bytes="500")
+        builder = BatchBuilder(Codec.ZSTD, 10_000)
+        builder.append(b"k", b"x" * 1000, (), NOW_MS)
+        assert (await broker.produce("small", builder.build())).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_records_that_the_topic_does_not_take_are_named(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.create("keyed", cleanup_policy="compact")
+        late = await broker.produce("t", batch(b"a", b"b", timestamp_ms=NOW_MS + 3_600_000))
+        assert (late.error_code, [error.batch_index for error in late.record_errors]) == (
+            ErrorCode.INVALID_TIMESTAMP,
+            [1],
+        )
+        builder = BatchBuilder(Codec.SNAPPY, 1000)
+        builder.append(None, b"v", (), NOW_MS)
+        keyless = await broker.produce("keyed", builder.build())
+        assert (keyless.error_code, [error.batch_index for error in keyless.record_errors]) == (
+            ErrorCode.INVALID_RECORD,
+            [0],
+        )
+        assert (await broker.produce("keyed", batch(b"a"))).error_code == ErrorCode.NONE
+        transactional = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+        struct.pack_into(">h", transactional, 21, 0x10)
+        write_crc(transactional, 0, len(transactional))
+        refused = await broker.produce("t", transactional)
+        assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 async def test_without_partitions_nothing_is_waited_for(start: Start) -> None:

@@ -1,0 +1,100 @@
+"""What a topic demands of the batches of producers, beyond being sound: decided by their headers if these suffice.
+
+Pure. A batch has to be opened, which is for a thread to do, only if
+- the topic has a codec of its own (`compression.type`) and the batch another one,
+- the topic is compacted, so that every record needs a key,
+- the topic bounds the age of records (`message.timestamp.before.max.ms`) and the batch has several of them,
+- or its newest record is too far ahead (`message.timestamp.after.max.ms`): the answer names those at fault (KIP-467).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.errors import InvalidRecordError, InvalidTimestampError
+from pipeline.records.batch import BatchHeader, TimestampType
+from pipeline.records.compression import Codec, ReadableBuffer
+from pipeline.records.record import MAX_UNCOMPRESSED_BYTES
+from pipeline.records.reopening import close_payload, open_payload, scan_records
+
+NO_TIMESTAMP = -1
+MAX_RECORDS_NAMED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """The demands of one topic. `codec` None: as the producer likes it; `is_append_time`: the broker sets the times."""
+
+    codec: Codec | None = None
+    level: int | None = None
+    needs_keys: bool = False
+    is_append_time: bool = False
+    before_max_ms: int | None = None
+    """How old a record may be, None: of any age."""
+    after_max_ms: int | None = None
+    """How far ahead of the broker's clock a record may be, None: any time."""
+
+    def admits(self, headers: Sequence[BatchHeader], now_ms: int) -> bool:
+        """Whether the batches may be appended as they are. False: they must be opened. Raises InvalidTimestampError."""
+        if self.needs_keys:
+            return False
+        for header in headers:
+            if self.codec is not None and header.codec is not self.codec:
+                return False
+            if header.timestamp_type is TimestampType.LOG_APPEND_TIME and (
+                self.is_append_time or header.max_timestamp == NO_TIMESTAMP
+            ):
+                raise InvalidTimestampError("a producer must not set the timestamp type to LogAppendTime", 0)
+            if self.is_append_time:
+                continue
+            if self.after_max_ms is not None and header.max_timestamp > now_ms + self.after_max_ms:
+                return False
+            if self.before_max_ms is not None and (
+                header.record_count > 1 or self._is_too_old(header.max_timestamp, now_ms)
+            ):
+                return False
+        return True
+
+    def _is_too_old(self, timestamp: int, now_ms: int) -> bool:
+        return self.before_max_ms is not None and NO_TIMESTAMP != timestamp < now_ms - self.before_max_ms
+
+    def admit_opened(self, records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> memoryview:
+        """Open the batches, refuse those with records at fault, compress what has another codec than the topic.
+
+        Raises InvalidRecordError, InvalidTimestampError, CorruptBatchError.
+        """
+        self.admits(headers, now_ms)
+        position = 0
+        admitted: list[ReadableBuffer] = []
+        for header in headers:
+            batch: ReadableBuffer = records[position : position + header.size_bytes]
+            position += header.size_bytes
+            payload = open_payload(batch, header, MAX_UNCOMPRESSED_BYTES)
+            self._check_records(bytes(payload), header, now_ms)
+            if self.codec is not None and header.codec is not self.codec:
+                batch = close_payload(payload, header, self.codec, self.level)
+            admitted.append(batch)
+        return memoryview(bytearray(b"".join(admitted)))
+
+    def _check_records(self, payload: bytes, header: BatchHeader, now_ms: int) -> None:
+        keyless, untimely = [], []
+        for index, (timestamp, has_key) in enumerate(scan_records(payload, header)):
+            if self.needs_keys and not has_key:
+                keyless.append((index, "A compacted topic takes no record without a key."))
+            elif not self.is_append_time and self._is_out_of_range(timestamp, now_ms):
+                untimely.append((index, f"Timestamp {timestamp} is out of range, which is {self._range(now_ms)}."))
+        faults = sorted(keyless + untimely)[:MAX_RECORDS_NAMED]
+        if untimely:
+            raise InvalidTimestampError("records have a timestamp out of range", 0, faults)
+        if keyless:
+            raise InvalidRecordError(f"{len(keyless)} records have no key, as the topic is compacted", 0, faults)
+
+    def _is_out_of_range(self, timestamp: int, now_ms: int) -> bool:
+        if timestamp == NO_TIMESTAMP:
+            return False
+        is_ahead = self.after_max_ms is not None and timestamp > now_ms + self.after_max_ms
+        return is_ahead or self._is_too_old(timestamp, now_ms)
+
+    def _range(self, now_ms: int) -> str:
+        earliest = "any time" if self.before_max_ms is None else now_ms - self.before_max_ms
+        latest = "any time" if self.after_max_ms is None else now_ms + self.after_max_ms
+        return f"{earliest} to {latest}"

@@ -1,0 +1,71 @@
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import CorruptBatchError
+from pipeline.records.batch import HEADER_SIZE, read_header, verify_crc
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.record import MAX_UNCOMPRESSED_BYTES, iterate_records
+from pipeline.records.reopening import close_payload, open_payload, scan_records
+
+RECORDS = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=200),
+        st.none() | st.binary(max_size=200),
+        st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2),
+        st.integers(-1, 2**42),
+    ),
+    min_size=1,
+    max_size=20,
+)
+LEVELS = {Codec.NONE: None, Codec.GZIP: 9, Codec.SNAPPY: None, Codec.LZ4: 17, Codec.ZSTD: -5}
+
+
+def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:  # type: ignore[type-arg]
+    builder = BatchBuilder(codec, MAX_UNCOMPRESSED_BYTES)
+    for key, value, headers, timestamp in records:
+        assert builder.append(key, value, headers, timestamp)
+    return builder.build(77, 3, 500)
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS, st.sampled_from(Codec), st.sampled_from(Codec))
+def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec, after: Codec) -> None:  # type: ignore[type-arg]
+    batch = _batch(records, before)
+    header = read_header(batch)
+    payload = open_payload(batch, header, MAX_UNCOMPRESSED_BYTES)
+    made = close_payload(payload, header, after, LEVELS[after])
+    changed = read_header(made)
+    verify_crc(made, 0, changed)
+    assert changed.codec is after
+    same = {"batch_length": 0, "attributes": 0, "crc": 0}
+    assert changed._replace(**same) == header._replace(**same)
+    assert list(iterate_records(made)) == list(iterate_records(batch))
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS)
+def test_a_scan_sees_times_and_keys(records: list) -> None:  # type: ignore[type-arg]
+    batch = _batch(records)
+    seen = list(scan_records(bytes(batch[HEADER_SIZE:]), read_header(batch)))
+    assert seen == [(timestamp, key is not None) for key, _, _, timestamp in records]
+
+
+@settings(max_examples=100, deadline=None)
+@given(RECORDS, st.binary(max_size=20), st.integers(0, 60), st.integers(0, 60))
+def test_hostile_payloads_are_refused_or_scanned(records: list, noise: bytes, start: int, end: int) -> None:  # type: ignore[type-arg]
+    batch = _batch(records)
+    payload = bytearray(batch[HEADER_SIZE:])
+    payload[start:end] = noise
+    with contextlib.suppress(CorruptBatchError):
+        assert len(list(scan_records(bytes(payload), read_header(batch)))) == len(records)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x0e\0\0\0\1\1\0", b"\x0c\0\0\0\1\1", b"\x0c\0\0\2\1\1\0", b"\xff" * 20])
+def test_records_that_do_not_fill_the_payload_are_corrupt(payload: bytes) -> None:
+    header = read_header(_batch([(None, None, [], 5)]))
+    with pytest.raises(CorruptBatchError):
+        list(scan_records(payload, header))

@@ -20,6 +20,7 @@ from pipeline.broker.observer import LogObserver
 from pipeline.broker.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import OffsetOutOfRangeError, StorageError
 from pipeline.log.leader_epochs import EpochStart
+from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
@@ -97,6 +98,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         self.log.begin_epoch(self.leader_epoch)
+        self.log.begin_epoch(self.leader_epoch)
         self.high_watermark = self.log.log_start_offset
         self.show()
 
@@ -118,6 +120,10 @@ class Partition:
     def is_hiding(self) -> bool:
         """Are there records that consumers do not see yet?"""
         return self.high_watermark < self.log.log_end_offset
+
+    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
+        """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
+        return self.log.end_offset_for(epoch)
 
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
         """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""

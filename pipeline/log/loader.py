@@ -18,6 +18,7 @@ import structlog
 from pipeline.log.checkpoint import read_file, read_partition_metadata
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
+from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
 from pipeline.log.replacement import finish_replacements
@@ -55,6 +56,9 @@ def load_log(
     loader = _Loader(files, directory, config, now_ms, log_start_offset)
     segments, log_end_offset = loader.load_segments(recovery_point, clean=clean)
     producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
+    is_trusted = clean and loader.is_trusted
+    known = _read_epochs(files, directory)
+    epochs = known or LeaderEpochs()
     log = UnifiedLog(
         files,
         directory,
@@ -63,9 +67,11 @@ def load_log(
         topic_id=topic_id,
         segments=segments,
         producers=producers,
+        epochs=epochs,
+        is_clean=is_trusted,
         log_start_offset=Offset(max(log_start_offset, segments[0].base_offset)),
         log_end_offset=log_end_offset,
-        recovery_point=log_end_offset if clean and not loader.damaged else min(recovery_point, log_end_offset),
+        recovery_point=log_end_offset if is_trusted else min(recovery_point, log_end_offset),
     )
     restore_producers(
         files,
@@ -76,7 +82,20 @@ def load_log(
         headers_from=log.headers,
         now_ms=now_ms,
     )
+    if known is None or not is_trusted:
+        epochs.truncate_from_end(log_end_offset)
+        epochs.note(log.headers(log.log_start_offset if known is None else log.recovery_point))
+    epochs.truncate_from_start(log.log_start_offset)
+    epochs.is_changed = not is_trusted or known is None
     return log
+
+
+def _read_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
+    content = read_file(files, directory / LEADER_EPOCHS)
+    try:
+        return None if content is None else LeaderEpochs.decode(content)
+    except ValueError:
+        return None
 
 
 class _Loader:
@@ -87,6 +106,7 @@ class _Loader:
         self._now_ms = now_ms
         self._log_start_offset = log_start_offset
         self.damaged = False
+        self.is_trusted = True
 
     def load_segments(self, recovery_point: Offset, *, clean: bool) -> tuple[tuple[Segment, ...], Offset]:
         finish_replacements(self._files, self._directory)
@@ -102,6 +122,7 @@ class _Loader:
                 next_offset = base_offsets[number + 1]
                 continue
             end = self._trust_last(segment) if clean else None
+            self.is_trusted = self.is_trusted and end is not None
             next_offset = self._recover(segment, base_offsets[number + 1 :]) if end is None else end
             if self.damaged:
                 break
@@ -110,10 +131,12 @@ class _Loader:
         end = self._drop_unused(segments)
         next_offset = next_offset if end is None else end
         if next_offset < self._log_start_offset:
+            self.is_trusted = False
             while segments:
                 segments.pop().remove()
             next_offset = self._log_start_offset
         if not segments:
+            self.is_trusted = False
             segments.append(self._first_segment())
         return tuple(segments), Offset(next_offset)
 

@@ -27,6 +27,7 @@ from pipeline.log import reading
 from pipeline.log.checkpoint import replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES, LogConfig
 from pipeline.log.files import Files
+from pipeline.log.leader_epochs import LEADER_EPOCHS, EpochStart, LeaderEpochs
 from pipeline.log.placing import AppendInfo, place_as_they_are, place_next
 from pipeline.log.producer_state import ActiveProducer, ProducerStates
 from pipeline.log.reading import LogSlice
@@ -51,6 +52,8 @@ class UnifiedLog:
         topic_id: uuid.UUID | None,
         segments: tuple[Segment, ...],
         producers: ProducerStates,
+        epochs: LeaderEpochs,
+        is_clean: bool,
         log_start_offset: Offset,
         log_end_offset: Offset,
         recovery_point: Offset,
@@ -68,11 +71,14 @@ class UnifiedLog:
         self._segments_lock = threading.Lock()
         self._files_lock = threading.Lock()
         self._producers = producers
+        self._epochs = epochs
+        self._is_changed = not is_clean
         self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
         self._recovery_point = recovery_point
         self._flush_lock = threading.Lock()
         self._has_new_names = True
+        self._epoch_written: int | None = None
         self._unflushed_messages = 0
         self._unflushed_since_ms: int | None = None
 
@@ -105,6 +111,14 @@ class UnifiedLog:
     def max_timestamp(self) -> int:
         """The newest timestamp of all records, in ms; -1 if there is none."""
         return max(segment.max_timestamp for segment in self._segments)
+
+    def begin_epoch(self, epoch: LeaderEpoch) -> None:
+        """Whatever is appended from now on is written in this epoch or a later one."""
+        self._epochs.begin(epoch, self._log_end_offset)
+
+    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
+        """The newest epoch of the log that is not above this one, and where it ends; (-1, -1) if it is not known."""
+        return self._epochs.end_offset_for(epoch, self._log_end_offset)
 
     @property
     def active_producers(self) -> Sequence[ActiveProducer]:
@@ -162,12 +176,15 @@ class UnifiedLog:
     def _append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
         if len(batches) > MAX_SEGMENT_BYTES:
             raise ValueError(f"{len(batches)} bytes, at most {MAX_SEGMENT_BYTES}")
+        self._is_changed = True
         segment = self._segment_for(len(batches), headers, now_ms)
         try:
             segment.append(batches, headers)
         except StorageError as error:
             self._take_back(segment, error)
             raise
+        if headers[-1].partition_leader_epoch != self._epoch_written:
+            self._note_epochs(headers)
         self._log_end_offset = Offset(headers[-1].next_offset)
         messages = 0
         for header in headers:
@@ -181,6 +198,11 @@ class UnifiedLog:
         if flush_messages is not None and self._unflushed_messages >= flush_messages:
             self.flush()
         return self._append_info(headers)
+
+    def _note_epochs(self, headers: Sequence[BatchHeader]) -> None:
+        self._epochs.note(headers)
+        self._epochs.is_changed = True
+        self._epoch_written = headers[-1].partition_leader_epoch
 
     def _append_info(self, headers: Sequence[BatchHeader]) -> AppendInfo:
         last_offset = Offset(headers[-1].next_offset - 1)
@@ -238,6 +260,7 @@ class UnifiedLog:
 
     def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
         """Close the last segment and open a new one."""
+        self._is_changed = True
         try:
             self._segments[-1].seal()
             write_snapshot(self._files, self.directory, base_offset, self._producers)
@@ -286,6 +309,7 @@ class UnifiedLog:
                 return ()  # a cleaned segment took the place of some: look again the next time
             expired, self._segments = self._segments[:count], self._segments[count:]
         self._log_start_offset = Offset(max(self._log_start_offset, self._segments[0].base_offset))
+        self._epochs.truncate_from_start(self._log_start_offset)
         return expired
 
     def delete_segments(self, segments: Sequence[Segment]) -> list[Path]:
@@ -355,6 +379,7 @@ class UnifiedLog:
         if not 0 <= before <= self._log_end_offset:
             raise OffsetOutOfRangeError(before, self._log_start_offset, self._log_end_offset)
         self._log_start_offset = max(self._log_start_offset, before)
+        self._epochs.truncate_from_start(self._log_start_offset)
         return self._log_start_offset
 
     # Flushing
@@ -375,8 +400,12 @@ class UnifiedLog:
                 if self._has_new_names:
                     self._has_new_names = False
                     self._files.sync_directory(self.directory)
+                if self._epochs.is_changed:
+                    replace_file(self._files, self.directory / LEADER_EPOCHS, self._epochs.encode())
+                    self._epochs.is_changed = False
             except StorageError as error:
-                self._fail(error)
+                self._unflushed_since_ms = 0
+                self._fail_unless_full(error)
                 raise
             self._recovery_point = log_end_offset
 
@@ -396,6 +425,9 @@ class UnifiedLog:
         Regions that were handed out stay readable.
         """
         self._check_online()
+        if not self._is_changed:
+            self.abandon("the log is closed")
+            return
         try:
             self._segments[-1].seal()
             self._segments[-1].sync(with_indexes=True)

@@ -1,0 +1,98 @@
+"""Which leader epoch began where in a log (KIP-101), in Kafka's checkpoint format. Pure.
+
+Invariants:
+
+- Epochs and their start offsets both rise from entry to entry.
+- An entry that begins at or behind the end of the log tells of nothing yet: the next one takes its place.
+- The checkpoint tells of all epochs of the records before the recovery point; those behind are found in the batches.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset
+from pipeline.records.batch import BatchHeader
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+NO_OFFSET = Offset(-1)
+
+
+class EpochStart(NamedTuple):
+    """An epoch and the offset of its first record."""
+
+    epoch: LeaderEpoch
+    start_offset: Offset
+
+
+class LeaderEpochs:
+    """The epochs of one log. `is_changed`: the checkpoint does not tell of the records' last epoch yet."""
+
+    __slots__ = ("_entries", "is_changed")
+
+    def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
+        self._entries = tuple(entries)
+        self.is_changed = False
+
+    @property
+    def entries(self) -> tuple[EpochStart, ...]:
+        """All epochs, rising."""
+        return self._entries
+
+    @property
+    def latest(self) -> LeaderEpoch:
+        """The newest epoch, -1 if there is none."""
+        return self._entries[-1].epoch if self._entries else NO_LEADER_EPOCH
+
+    def begin(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
+        """From this offset on the log is written in this epoch; an epoch that is not newer is passed over."""
+        if epoch > self.latest:
+            kept = [entry for entry in self._entries if entry.start_offset < start_offset]
+            self._entries = (*kept, EpochStart(epoch, start_offset))
+
+    def note(self, headers: Iterable[BatchHeader]) -> None:
+        """Take batches that lie in the log."""
+        for header in headers:
+            self.begin(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+
+    def truncate_from_end(self, end_offset: Offset) -> None:
+        """The log ends here now."""
+        self._entries = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
+
+    def truncate_from_start(self, log_start_offset: Offset) -> None:
+        """The log starts here now; the epoch of its first record starts there, too."""
+        before = [entry for entry in self._entries if entry.start_offset <= log_start_offset]
+        if before and before[-1].start_offset < log_start_offset:
+            later = self._entries[len(before) :]
+            self._entries = (EpochStart(before[-1].epoch, log_start_offset), *later)
+        elif len(before) > 1:
+            self._entries = self._entries[len(before) - 1 :]
+
+    def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> EpochStart:
+        """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
+        if not 0 <= epoch <= self.latest:
+            return EpochStart(NO_LEADER_EPOCH, NO_OFFSET)
+        found = epoch
+        for entry in self._entries:
+            if entry.epoch > epoch:
+                return EpochStart(found, entry.start_offset)
+            found = entry.epoch
+        return EpochStart(found, log_end_offset)
+
+    def encode(self) -> bytes:
+        """As Kafka's `leader-epoch-checkpoint`, version 0: a line with epoch and start offset each."""
+        entries = self._entries
+        return "".join(
+            f"{line}\n" for line in ("0", len(entries), *(f"{epoch} {start}" for epoch, start in entries))
+        ).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> "LeaderEpochs":
+        """What `encode` wrote. Raises ValueError."""
+        version, count, *lines = content.decode().splitlines()
+        if version != "0" or int(count) != len(lines):
+            raise ValueError("not a leader epoch checkpoint of version 0, or cut off")
+        epochs = cls()
+        for line in lines:
+            epoch, start_offset = map(int, line.split(" "))
+            epochs.begin(LeaderEpoch(epoch), Offset(start_offset))
+        return epochs

@@ -5,14 +5,14 @@ in its order, so memory never differs from what a restart would load. An expired
 group of which nothing is left each get a tombstone.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import structlog
 import trio
 
-from pipeline.broker.groups.journal import Journal
-from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
+from pipeline.broker.groups.model import Journal, LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Change, Membership, Offsets, Standing, journal_records
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -22,10 +22,24 @@ GROUPS_AT_ONCE = 100
 log = structlog.get_logger()
 
 
+class OrderedJournal(Journal, Protocol):
+    """The journal, with the moment at which a write has its place in it."""
+
+    async def write(
+        self,
+        group_id: str,
+        records: Sequence[tuple[bytes, bytes | None]],
+        *,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """As `Journal.write`; `then` is called once it is written, in the order of the journal."""
+        ...
+
+
 class OffsetKeeper:
     """Listens to the journal. `retention_ms` is how long offsets live that nobody uses."""
 
-    def __init__(self, journal: Journal, membership: Membership, clock: Clock, *, retention_ms: int) -> None:
+    def __init__(self, journal: OrderedJournal, membership: Membership, clock: Clock, *, retention_ms: int) -> None:
         self._journal = journal
         self._membership = membership
         self._clock = clock

@@ -1,0 +1,347 @@
+"""The journal over partitions on a real disk, in a loop of their own."""
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.groups.journal import (
+    GROUP_METADATA_TOPIC,
+    READ_BYTES,
+    Journal,
+    java_hash,
+    journal_error,
+    partition_of_group,
+)
+from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
+from pipeline.broker.groups.offsets import Offsets, journal_records
+from pipeline.broker.observer import NoObserver
+from pipeline.broker.replicas import Replicas, log_config
+from pipeline.broker.topic_settings import TopicSettings, topic_settings
+from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
+from pipeline.log.directories import LogDirectories
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.testing.faulty_files import Crash, FaultyFiles
+
+NOW_MS = 1_700_000_000_000
+NAME = TopicPartition(GROUP_METADATA_TOPIC, 0)
+TOPIC_ID = uuid.UUID(int=7)
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def committed(offset: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset=Offset(offset), commit_timestamp_ms=NOW_MS)
+
+
+def one(offset: int, group_id: str = "g", name: TopicPartition = A) -> list[tuple[bytes, bytes | None]]:
+    return journal_records(group_id, {name: committed(offset)})
+
+
+@dataclass
+class Heard:
+    """A listener that remembers."""
+
+    loaded: list[tuple[int, Mapping[str, LoadedGroup]]] = field(default_factory=list)
+    unloaded: list[int] = field(default_factory=list)
+
+    def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
+        self.loaded.append((partition, groups))
+
+    def on_unloaded(self, partition: int) -> None:
+        self.unloaded.append(partition)
+
+
+@dataclass
+class Rig:
+    """One partition of the journal and its disk."""
+
+    journal: Journal
+    replicas: Replicas
+    disk: FaultyFiles
+    heard: Heard
+    settings: TopicSettings
+
+    async def open(self, epoch: int = 0) -> None:
+        await self.replicas.open(NAME, TOPIC_ID, self.settings, LeaderEpoch(epoch))
+
+    async def reopen(self) -> Mapping[str, LoadedGroup]:
+        """What is loaded when the partition is led anew."""
+        known = len(self.heard.loaded)
+        self.replicas.close(NAME)
+        await self.open(1)
+        with trio.fail_after(20):
+            while len(self.heard.loaded) == known:
+                await trio.lowlevel.checkpoint()
+        return self.heard.loaded[-1][1]
+
+    @property
+    def batches(self) -> int:
+        log = self.replicas.partitions[NAME].log
+        return sum(1 for _ in log.headers(log.log_start_offset))
+
+    def code(self, group_id: str = "g") -> ErrorCode:
+        try:
+            self.journal.check(group_id)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.NONE
+
+
+@asynccontextmanager
+async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
+    disk = FaultyFiles(DiskFiles(), random.Random(1))
+    config = BrokerConfig.from_settings(
+        {"broker.id": 1, "log.dirs": str(path), "zookeeper.connect": "memory:0", "listeners": "PLAINTEXT://127.0.0.1:0"}
+    )
+    chosen = topic_settings({key.replace("_", "."): value for key, value in settings.items()}, config)
+    view = ClusterView("cluster")
+    view.set_topic(
+        TopicView(
+            name=GROUP_METADATA_TOPIC,
+            topic_id=TOPIC_ID,
+            partitions={0: PartitionView(replicas=(BrokerId(1),))},
+            settings=chosen,
+        )
+    )
+    directories = LogDirectories.open(
+        config.log_dirs,
+        disk,
+        log_config(chosen),
+        broker_id=BrokerId(1),
+        cluster_id="cluster",
+        rng=random.Random(1),
+        now_ms=NOW_MS,
+    )
+    journal, heard = Journal(view, lambda: NOW_MS, 50), Heard()
+    journal.tell(heard)
+    replicas = Replicas(directories, NoObserver(), lambda: NOW_MS)
+    replicas.follow(GROUP_METADATA_TOPIC, journal)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(journal.run)
+        yield Rig(journal, replicas, disk, heard, chosen)
+        nursery.cancel_scope.cancel()
+    with suppress(StorageError):
+        directories.close()
+
+
+@pytest.mark.parametrize(
+    ("group_id", "number", "partition"),
+    [
+        ("", 0, 0),
+        ("a", 97, 47),
+        ("polygenelubricants", -(2**31), 0),
+        ("😀", 1772899, 49),
+        ("hello world", 1794106052, 2),
+    ],
+)
+def test_groups_are_where_kafka_looks_for_them(group_id: str, number: int, partition: int) -> None:
+    assert java_hash(group_id) == number
+    assert partition_of_group(group_id, 50) == partition
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BatchTooLargeError(10, 5), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+        (StorageError("x", "broken"), ErrorCode.NOT_COORDINATOR),
+        (DiskFullError("x", "full"), ErrorCode.NOT_COORDINATOR),
+        (KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NOT_COORDINATOR),
+        (KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (KafkaError(ErrorCode.REQUEST_TIMED_OUT), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_errors_of_the_log_are_told_as_a_coordinator_does(error: Exception, code: ErrorCode) -> None:
+    assert journal_error(error).code == code  # type: ignore[arg-type]
+
+
+async def test_what_is_written_is_loaded_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        assert rig.code() == ErrorCode.NOT_COORDINATOR
+        await rig.open()
+        assert (rig.code(), rig.heard.loaded) == (ErrorCode.NONE, [(0, {})])
+        await rig.journal.write("g", one(1))
+        await rig.journal.write("g", one(2))
+        await rig.journal.write("h", one(3, "h", B))
+        await rig.journal.write("h", [])
+        assert await rig.reopen() == {
+            "g": LoadedGroup(offsets={A: committed(2)}),
+            "h": LoadedGroup(offsets={B: committed(3)}),
+        }
+        assert rig.heard.unloaded == [0]
+        epochs = {header.partition_leader_epoch for header in rig.replicas.partitions[NAME].log.headers(Offset(0))}
+        assert epochs == {0}
+        rig.replicas.close(NAME)
+        assert (rig.code(), rig.heard.unloaded) == (ErrorCode.NOT_COORDINATOR, [0, 0])
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+            await rig.journal.write("g", one(4))
+
+
+async def test_writes_at_once_share_an_append_and_keep_their_order(tmp_path: Path) -> None:
+    async with running(tmp_path, flush_messages="1") as rig:
+        await rig.open()
+        order: list[int] = []
+
+        async def write(number: int) -> None:
+            await rig.journal.write("g", one(number), then=lambda: order.append(number))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(write, number)
+        assert sorted(order) == list(range(200))
+        assert rig.batches < 10
+        loaded = await rig.reopen()
+        assert loaded["g"].offsets[A].offset == order[-1]
+
+
+async def test_one_batch_holds_no_more_than_the_topic_allows(tmp_path: Path) -> None:
+    async with running(tmp_path, max_message_bytes="2000") as rig:
+        await rig.open()
+
+        async def write(number: int) -> None:
+            await rig.journal.write("g", one(number, name=TopicPartition("a", number)))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(write, number)
+        large = journal_records("g", {TopicPartition("a", number): committed(1) for number in range(100)})
+        with pytest.raises(KafkaError, match="INVALID_COMMIT_OFFSET_SIZE"):
+            await rig.journal.write("g", large)
+        assert rig.batches > 1
+        assert len((await rig.reopen())["g"].offsets) == 100
+
+
+async def test_who_asked_may_go_and_the_write_is_done(tmp_path: Path) -> None:
+    async with running(tmp_path, flush_messages="1") as rig:
+        await rig.open()
+        applied = trio.Event()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await rig.journal.write("g", one(5), then=applied.set)
+        with trio.fail_after(5):
+            await applied.wait()
+        assert (await rig.reopen())["g"].offsets == {A: committed(5)}
+
+
+async def test_a_failed_flush_is_no_success(tmp_path: Path) -> None:
+    async with running(tmp_path, flush_messages="1") as rig:
+        await rig.open()
+        await rig.journal.write("g", one(1))
+        rig.disk.fail_sync_in = 1
+        offsets = Offsets()
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+            await rig.journal.write("g", one(2), then=lambda: offsets.apply("g", {A: committed(2)}))
+        assert not offsets.group_ids
+        assert rig.code() == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_full_disk_refuses_and_takes_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open()
+        await rig.journal.write("g", one(1))
+        rig.disk.capacity_bytes = rig.disk.used_bytes
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+            await rig.journal.write("g", one(2))
+        rig.disk.capacity_bytes = None
+        await rig.journal.write("g", one(3))
+        assert (await rig.reopen())["g"].offsets == {A: committed(3)}
+
+
+def damage(path: Path) -> None:
+    """A payload at a thirtieth, and halfway the format of a batch: its header cannot be read."""
+    (segment,) = path.glob(f"{NAME}/*.log")
+    damaged = bytearray(segment.read_bytes())
+    size = len(damaged) // 300
+    damaged[10 * size + 70] ^= 1
+    damaged[150 * size + 16] = 9
+    segment.write_bytes(damaged)
+
+
+async def test_damage_in_the_middle_is_passed_over(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open()
+        for number in range(300):
+            await rig.journal.write("g", one(number, name=TopicPartition("a", number)))
+        damage(tmp_path)
+        offsets = (await rig.reopen())["g"].offsets
+        missing = {number for number in range(300) if TopicPartition("a", number) not in offsets}
+        assert {10, 150} <= missing
+        assert len(missing) < 150
+        assert TopicPartition("a", 299) in offsets
+        assert rig.code() == ErrorCode.NONE
+
+
+async def test_others_go_on_while_a_long_journal_is_loaded(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open()
+        padding = "x" * 200
+        for number in range(30):
+            value = OffsetAndMetadata(offset=Offset(number), metadata=padding, commit_timestamp_ms=NOW_MS)
+            change = {TopicPartition("a", index): value for index in range(500)}
+            await rig.journal.write("g", journal_records("g", change))
+        assert rig.replicas.partitions[NAME].log.size_bytes > 2 * READ_BYTES
+        rig.replicas.close(NAME)
+        known = len(rig.heard.loaded)
+        await rig.open(1)
+        assert rig.code() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        with pytest.raises(KafkaError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await rig.journal.write("g", one(1))
+        turns = 0
+        with trio.fail_after(20):
+            while len(rig.heard.loaded) == known:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+        assert turns > 30
+        assert {found.offset for found in rig.heard.loaded[-1][1]["g"].offsets.values()} == {29}
+
+
+async def test_a_load_ends_when_the_partition_goes(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open()
+        await rig.journal.write("g", one(1))
+        rig.replicas.close(NAME)
+        await rig.open(1)
+        rig.replicas.close(NAME)
+        assert rig.code() == ErrorCode.NOT_COORDINATOR
+        assert await rig.reopen() == {"g": LoadedGroup(offsets={A: committed(1)})}
+        assert len(rig.heard.loaded) == 2
+        assert rig.heard.unloaded == [0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_after_a_power_failure_every_acknowledged_write_is_there(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    acknowledged: dict[TopicPartition, int] = {}
+    begun: dict[TopicPartition, int] = {}
+    stopped = False
+    try:
+        async with running(tmp_path, flush_messages="1", segment_bytes="2048") as rig:
+            await rig.open()
+            rig.disk.rng = rng
+            rig.disk.crash_in = rng.randint(1, 60)
+            for number in range(200):
+                name = TopicPartition("a", rng.randrange(5))
+                begun[name] = number
+                await rig.journal.write("g", one(number, name=name))
+                acknowledged[name] = number
+    except* Crash:
+        stopped = True
+    assert stopped
+    rig.disk.lose_power()
+    async with running(tmp_path) as rig:
+        await rig.open(1)
+        with trio.fail_after(5):
+            while not rig.heard.loaded:
+                await trio.lowlevel.checkpoint()
+        groups = rig.heard.loaded[-1][1]
+        offsets = groups["g"].offsets if groups else {}
+        for name, number in acknowledged.items():
+            assert offsets[name].offset in {number, begun[name]}

@@ -1,0 +1,199 @@
+"""Offsets that expire and groups that are removed, over a journal that is a list."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+
+from pipeline.broker.groups.model import LoadedGroup, MemberId, OffsetAndMetadata
+from pipeline.broker.groups.offset_keeper import OffsetKeeper
+from pipeline.broker.groups.offsets import Standing
+from pipeline.broker.groups.records import OffsetKey, decode_key
+from pipeline.model import Offset, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+RETENTION_MS = 100
+
+
+def committed(offset: int, at_ms: int = 1000) -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset=Offset(offset), commit_timestamp_ms=at_ms)
+
+
+@dataclass
+class ListedJournal:
+    """Writes to a list; `gate` can be shut."""
+
+    written: list[tuple[str, list[tuple[bytes, bytes | None]]]] = field(default_factory=list)
+    refusal: KafkaError | None = None
+    gate: trio.Event | None = None
+
+    def partition_for(self, group_id: str) -> int:
+        return len(group_id) % 2
+
+    def check(self, group_id: str) -> None:
+        if group_id == "elsewhere":
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+
+    async def write(
+        self,
+        group_id: str,
+        records: Sequence[tuple[bytes, bytes | None]],
+        *,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        self.written.append((group_id, list(records)))
+        if then is not None:
+            then()
+
+    @property
+    def tombstones(self) -> set[tuple[str, TopicPartition]]:
+        keys = [decode_key(key) for _, records in self.written for key, value in records if value is None]
+        return {(key.group_id, key.topic_partition) for key in keys if isinstance(key, OffsetKey)}
+
+
+@dataclass(frozen=True)
+class Known:
+    id: str
+
+
+@dataclass
+class Groups:
+    """A Membership that stands as it is told."""
+
+    standings: dict[str, Standing] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+
+    @property
+    def groups(self) -> Collection[Known]:
+        return [Known(group_id) for group_id in self.standings]
+
+    def check_commit(
+        self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None
+    ) -> None:
+        """All may."""
+
+    def standing(self, group_id: str) -> Standing | None:
+        return self.standings.get(group_id)
+
+    async def remove_group(self, group_id: str) -> None:
+        self.removed.append(group_id)
+        del self.standings[group_id]
+
+
+@dataclass
+class Rig:
+    journal: ListedJournal
+    groups: Groups
+    keeper: OffsetKeeper
+    now_ms: int = 1000
+
+
+@pytest.fixture
+def rig() -> Rig:
+    journal, groups = ListedJournal(), Groups()
+    keeper = OffsetKeeper(journal, groups, lambda: made.now_ms, retention_ms=RETENTION_MS)
+    made: Rig = Rig(journal, groups, keeper)
+    keeper.on_loaded(0, {"even": LoadedGroup(offsets={A: committed(1)})})
+    keeper.on_loaded(1, {"odd": LoadedGroup(offsets={A: committed(2), B: committed(3)}), "empty": LoadedGroup()})
+    return made
+
+
+async def test_what_is_committed_is_told_once_it_is_written(rig: Rig) -> None:
+    rig.journal.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.keeper.commit, "odd", {A: committed(9)})
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.keeper.of_group("odd")[A].offset == 2
+        rig.journal.gate.set()
+    assert rig.keeper.of_group("odd")[A].offset == 9
+
+
+async def test_a_refused_commit_changes_nothing(rig: Rig) -> None:
+    rig.journal.refusal = KafkaError(ErrorCode.NOT_COORDINATOR)
+    with pytest.raises(KafkaError):
+        await rig.keeper.commit("odd", {A: committed(9)})
+    assert rig.keeper.of_group("odd")[A].offset == 2
+    rig.journal.refusal = None
+    rig.now_ms = 5000
+    await rig.keeper.expire()
+    assert rig.keeper.of_group("odd") == {}
+
+
+async def test_groups_elsewhere_are_refused(rig: Rig) -> None:
+    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+        rig.keeper.of_group("elsewhere")
+    with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+        await rig.keeper.commit("elsewhere", {A: committed(1)})
+
+
+async def test_expired_offsets_get_tombstones_and_the_group_too(rig: Rig) -> None:
+    rig.groups.standings = {
+        "even": Standing(),
+        "odd": Standing(has_members=True, read_topics=frozenset("b")),
+        "empty": Standing(empty_since_ms=1000),
+    }
+    rig.now_ms = 1099
+    await rig.keeper.expire()
+    assert (rig.journal.tombstones, rig.groups.removed) == (set(), ["empty"])
+    rig.now_ms = 1100
+    await rig.keeper.expire()
+    assert rig.journal.tombstones == {("even", A), ("odd", A)}
+    assert rig.groups.removed == ["empty", "even"]
+    assert rig.keeper.of_group("odd") == {B: committed(3)}
+
+
+async def test_a_commit_under_way_is_not_undone(rig: Rig) -> None:
+    rig.groups.standings = {"even": Standing()}
+    rig.journal.gate = trio.Event()
+    rig.now_ms = 2000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.keeper.commit, "even", {A: committed(9, 2000)})
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(rig.keeper.expire)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.journal.gate.set()
+    assert rig.keeper.of_group("even") == {A: committed(9, 2000)}
+    assert ("even", A) not in rig.journal.tombstones
+    assert not rig.groups.removed
+
+
+async def test_the_next_look_makes_good_what_could_not_be_written(rig: Rig) -> None:
+    rig.now_ms = 2000
+    rig.journal.refusal = KafkaError(ErrorCode.NOT_COORDINATOR)
+    await rig.keeper.expire()
+    assert rig.keeper.of_group("even")
+    rig.journal.refusal = None
+    await rig.keeper.expire()
+    assert not rig.keeper.of_group("even")
+
+
+async def test_the_offsets_of_a_topic_go_with_it(rig: Rig) -> None:
+    await rig.keeper.forget_topic("a")
+    assert rig.journal.tombstones == {("even", A), ("odd", A)}
+    assert rig.keeper.of_group("odd") == {B: committed(3)}
+
+
+async def test_all_or_some_are_deleted(rig: Rig) -> None:
+    await rig.keeper.delete("odd", [B])
+    assert rig.keeper.of_group("odd") == {A: committed(2)}
+    await rig.keeper.commit("odd", {B: committed(4)})
+    await rig.keeper.delete("odd")
+    assert rig.keeper.of_group("odd") == {}
+
+
+async def test_time_passes(rig: Rig, autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.keeper.expire_for_ever, 600_000)
+        rig.now_ms = 5000
+        await trio.sleep(599)
+        assert rig.keeper.of_group("even")
+        await trio.sleep(2)
+        assert not rig.keeper.of_group("even")
+        nursery.cancel_scope.cancel()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net.hangups import Hangups
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
@@ -126,17 +127,26 @@ class Conversation:
         """Serve until the client leaves. Raises NetworkError, ProtocolError, and whatever a handler raises."""
         try:
             with self._scope:
-                while True:
-                    request = self._machine.next_request()
-                    if request is None:
-                        if not await self._receive():
-                            return
-                    elif (unfinished := self._serve(request)) is not None:
-                        await unfinished
+                await self._converse()
         finally:
             if self._claim is not None:
                 self._release(self._claim)
             self._shared.hangups.forget(self._transport.descriptor)
+
+    async def _converse(self) -> None:
+        try:
+            while True:
+                request = self._machine.next_request()
+                if request is None:
+                    if not await self._receive():
+                        return
+                elif (unfinished := self._serve(request)) is not None:
+                    await unfinished
+        except NetworkError:
+            raise
+        except Exception:
+            await self._send()  # the answers to what came before
+            raise
 
     async def _receive(self) -> bool:
         """Send what is ready, then wait for more. False when the peer has ended its side."""

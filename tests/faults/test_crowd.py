@@ -13,13 +13,12 @@ from pathlib import Path
 
 from pipeline.net.open_files import raise_open_files_limit
 from pipeline.processes import free_port
-from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from pipeline.protocol.schema import Message
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from tests.support.blocking_client import DEADLINE_S, BlockingClient
 from tests.support.broker import BrokerProcess, configured_broker
 
 CONNECTIONS = 5000
@@ -34,25 +33,10 @@ LEAST_RATIO_BY_CLOCK = 0.5
 WINDOWS = 3
 WINDOW_S = 0.7
 IN_FLIGHT = 5
-DEADLINE_S = 10
 
 
-class GoodClient:
+class GoodClient(BlockingClient):
     """Produces 10 KB at a time, five requests in flight."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.machine = ClientConnection("good")
-        self.connection = socket.create_connection(address, DEADLINE_S)
-
-    def send(self, message: Message, version: int) -> None:
-        self.connection.sendall(b"".join(map(bytes, self.machine.encode_request(message, version)[1])))  # type: ignore[arg-type]
-
-    def receive(self) -> Message:
-        while (answer := self.machine.next_response()) is None:
-            received = self.connection.recv_into(self.machine.get_buffer())
-            assert received, "the good client was disconnected"
-            self.machine.bytes_received(received)
-        return answer[1]
 
     def rates(self, broker: BrokerProcess, trickle: Iterator[None]) -> tuple[float, float]:
         """Requests per second by the clock and by the broker's CPU, in the best of some windows; `trickle` is driven on
@@ -104,12 +88,8 @@ def connections(address: tuple[str, int], count: int) -> Iterator[list[socket.so
 
 def wait_for_connections(broker: BrokerProcess, good: GoodClient, opened: Sequence[socket.socket]) -> None:
     """All are served: the last one has an answer."""
-    good.send(MetadataRequest(), 4)
-    good.receive()
-    last = GoodClient.__new__(GoodClient)
-    last.machine, last.connection = ClientConnection("last"), opened[-1]
-    last.send(MetadataRequest(), 4)
-    last.receive()
+    for client in (good, BlockingClient(good.connection.getpeername(), opened[-1])):
+        client.ask(MetadataRequest(), 4)
 
 
 def test_a_crowd_costs_little_and_takes_nothing_from_others(tmp_path: Path, zookeeper: str, record_property) -> None:
@@ -119,8 +99,7 @@ def test_a_crowd_costs_little_and_takes_nothing_from_others(tmp_path: Path, zook
     with configured_broker(tmp_path, zookeeper, broker_id=1, port=port) as broker:
         broker.start()
         good = GoodClient(address)
-        good.send(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 4)
-        good.receive()
+        good.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 4)
         alone, alone_by_cpu = good.rates(broker, itertools.repeat(None))
         before_mb = broker.resident_mb
         with connections(address, SLOW) as slow, connections(address, CONNECTIONS - SLOW) as idle:

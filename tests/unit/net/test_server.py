@@ -240,6 +240,17 @@ async def test_a_failing_handler_costs_its_connection_alone(serve: Any) -> None:
         other.transport.close()
 
 
+async def test_what_came_before_garbage_is_answered(serve: Any) -> None:
+    async with serve(echo) as (address, _):
+        client = await open_client(address)
+        pieces = client.machine.encode_request(metadata_of("good"), 4)[1]
+        await client.transport.send([*pieces, struct.pack(">i", -1)])
+        assert (await client.receive()).cluster_id == "good"  # type: ignore[attr-defined]
+        with pytest.raises(NetworkError):
+            await client.receive()
+        client.transport.close()
+
+
 async def test_connections_are_bounded(serve: Any) -> None:
     async with serve(echo, max_connections=1) as (address, server):
         first = await open_client(address)

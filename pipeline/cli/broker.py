@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import trio
 import typer
@@ -43,6 +43,23 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
         output.print_json({"brokers": rows})
     else:
         output.say(output.table(["ID", "HOST", "PORT", "RACK"], [list(row.values()) for row in rows]))
+
+
+@app.command()
+def describe(
+    broker_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="One broker. Default: all.")] = None,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Show brokers: controller, log dirs with bytes and partitions, versions, settings that differ from defaults."""
+    from pipeline.cli.broker_description import describe_brokers, print_description
+
+    description = trio.run(partial(describe_brokers, bootstrap, zookeeper, broker_id))
+    if json:
+        output.print_json(description)
+    else:
+        print_description(description)
 
 
 def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":

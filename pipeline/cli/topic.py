@@ -1,4 +1,4 @@
-"""`pipeline topic`: create, list, describe, grow and delete topics."""
+"""`pipeline topic`: create, list, describe, configure, grow and delete topics, and delete records of them."""
 
 from functools import partial
 from typing import Annotated
@@ -10,7 +10,9 @@ from pipeline.cli import output
 from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
 from pipeline.cli.settings import parse_assignments
 from pipeline.client import admin
+from pipeline.client.configs import ConfigEntry, ConfigKind, ConfigResource, ConfigSource
 from pipeline.client.metadata import TopicView
+from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
@@ -62,8 +64,8 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
-    """Show a topic's partitions: leader, replicas, first and next offset."""
-    topic, ranges = trio.run(partial(_describe, name, bootstrap, zookeeper))
+    """Show a topic's partitions (leader, replicas, first and next offset) and settings."""
+    topic, ranges, settings = trio.run(partial(_describe, name, bootstrap, zookeeper))
     rows = [
         {
             "partition": number,
@@ -76,10 +78,75 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
         for number, partition in sorted(topic.partitions.items())
     ]
     if json:
-        output.print_json({"name": name, "topic_id": str(topic.id), "partitions": rows})
+        configs = {
+            key: {"value": entry.value, "source": entry.source.name.lower()} for key, entry in sorted(settings.items())
+        }
+        output.print_json({"name": name, "topic_id": str(topic.id), "partitions": rows, "configs": configs})
     else:
         headings = ["PARTITION", "LEADER", "REPLICAS", "ISR", "LOG-START-OFFSET", "HIGH-WATERMARK"]
         output.say(output.table(headings, [list(row.values()) for row in rows]))
+        own = [
+            [key, entry.value, entry.source.name.lower()]
+            for key, entry in sorted(settings.items())
+            if entry.source is not ConfigSource.DEFAULT
+        ]
+        if own:
+            output.say("\n" + output.table(["SETTING", "VALUE", "SET-BY"], own))
+
+
+@app.command()
+def configure(
+    name: Name,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting to make; may be repeated.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="A setting to take back; may be repeated.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+) -> None:
+    """Change settings of a topic: all that are named, or none."""
+    settings: dict[str, str | None] = {**parse_assignments(set_ or []), **dict.fromkeys(unset or [])}
+    if not settings:
+        raise ConfigurationError("--set", "give it, or --unset, to say what is to change")
+
+    async def run() -> None:
+        async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
+            await find_topic(cluster, name)
+            await admin.alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, name): settings}, timeout_s=TIMEOUT_S)
+
+    trio.run(run)
+    output.say(f"Configured topic {name}.")
+
+
+@app.command()
+def delete_records(
+    name: Name,
+    before: Annotated[
+        int | None, typer.Option(min=0, help="Delete records before this offset. Default: all that there are now.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Of this partition; may be repeated. Default: of all.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+) -> None:
+    """Delete the oldest records of a topic, for good."""
+
+    async def run() -> dict[TopicPartition, int]:
+        async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
+            topic = await find_topic(cluster, name)
+            unknown = sorted(set(partition or ()) - set(topic.partitions))
+            if unknown:
+                raise ConfigurationError("--partition", f"topic {name} has no partition {unknown[0]}")
+            wanted = [TopicPartition(name, number) for number in partition or sorted(topic.partitions)]
+            offset = admin.ALL_RECORDS if before is None else before
+            return await admin.delete_records(cluster, dict.fromkeys(wanted, offset), timeout_s=TIMEOUT_S)
+
+    starts = trio.run(run)
+    rows = [[deleted.partition, start] for deleted, start in sorted(starts.items())]
+    output.say(output.table(["PARTITION", "LOG-START-OFFSET"], rows))
 
 
 @app.command()
@@ -120,10 +187,13 @@ async def _read_topics(bootstrap: str | None, zookeeper: str | None) -> dict[str
 
 async def _describe(
     name: str, bootstrap: str | None, zookeeper: str | None
-) -> tuple[TopicView, dict[int, tuple[int, int]]]:
+) -> tuple[TopicView, dict[int, tuple[int, int]], dict[str, ConfigEntry]]:
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
         topic = await find_topic(cluster, name)
         partitions = [TopicPartition(name, number) for number in topic.partitions]
         starts = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.EARLIEST), timeout_s=TIMEOUT_S)
         ends = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.LATEST), timeout_s=TIMEOUT_S)
-        return topic, {p.partition: (starts[p].offset, ends[p].offset) for p in partitions}
+        resource = ConfigResource(ConfigKind.TOPIC, name)
+        settings = await admin.describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
+        ranges = {p.partition: (starts[p].offset, ends[p].offset) for p in partitions}
+        return topic, ranges, settings[resource]

@@ -1,4 +1,5 @@
-"""Topics made, removed, grown, described; offsets listed. Plain functions over a cluster.
+"""Topics made, removed, grown, described; offsets listed; settings, log dirs and the cluster described. Plain functions
+over a cluster.
 
 Each call has a deadline. What the controller refuses for the moment (it moved, it is starting) is tried again.
 """
@@ -9,9 +10,32 @@ from typing import Any
 
 import trio
 
+from pipeline.client.brokers import (
+    ClusterDescription,
+    LogDir,
+    describe_cluster,
+    describe_log_dirs,
+    describe_versions,
+)
 from pipeline.client.cluster import UNREACHABLE, Cluster
+from pipeline.client.configs import (
+    ConfigEntry,
+    ConfigKind,
+    ConfigResource,
+    ConfigSource,
+    alter_configs,
+    describe_configs,
+)
 from pipeline.client.metadata import TopicView
-from pipeline.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, ListedOffset, list_offsets
+from pipeline.client.offsets import (
+    ALL_RECORDS,
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    ListedOffset,
+    delete_records,
+    list_offsets,
+)
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -28,15 +52,28 @@ from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, Delete
 from pipeline.protocol.schema import Message
 
 __all__ = [
+    "ALL_RECORDS",
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigKind",
+    "ConfigResource",
+    "ConfigSource",
     "ListedOffset",
+    "LogDir",
     "NewTopic",
+    "alter_configs",
     "create_partitions",
     "create_topics",
+    "delete_records",
     "delete_topics",
+    "describe_cluster",
+    "describe_configs",
+    "describe_log_dirs",
     "describe_topics",
+    "describe_versions",
     "list_offsets",
     "list_topics",
 ]

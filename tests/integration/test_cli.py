@@ -75,6 +75,49 @@ def test_a_partition_that_is_not_there(cluster: LocalCluster) -> None:
     assert line == "topic clicks has no partition 9"
 
 
+def test_a_topic_is_configured(cluster: LocalCluster) -> None:
+    at = ("-b", cluster.bootstrap)
+    assert pipeline("topic", "create", "configured", "--config", "flush.ms=9", *at).returncode == 0
+    done = pipeline("topic", "configure", "configured", "--set", "retention.ms=5000", "--unset", "flush.ms", *at)
+    assert (done.returncode, done.stdout) == (0, "Configured topic configured.\n"), done.stderr
+    shown = pipeline("topic", "describe", "configured", *at).stdout.split("\n\n")[1].splitlines()
+    assert [line.split() for line in shown] == [["SETTING", "VALUE", "SET-BY"], ["retention.ms", "5000", "topic"]]
+    told = json.loads(pipeline("topic", "describe", "configured", "--json", *at).stdout)["configs"]
+    assert told["retention.ms"] == {"value": "5000", "source": "topic"}
+    assert told["flush.ms"]["source"] == "default"
+    line = complaint("topic", "configure", "configured", "--set", "retention.m=1", *at)
+    assert "Unknown topic config name: retention.m; did you mean retention.ms?" in line
+    assert complaint("topic", "configure", "configured", *at, code=2).startswith("--set: give it")
+
+
+def test_records_are_deleted(cluster: LocalCluster) -> None:
+    at = ("-b", cluster.bootstrap)
+    assert pipeline("topic", "create", "shrinking", "--partitions", "2", *at).returncode == 0
+    assert pipeline("produce", "shrinking", "--partition", "1", *at, given="a\nb\nc\n").returncode == 0
+    done = pipeline("topic", "delete-records", "shrinking", "--before", "2", "--partition", "1", *at)
+    assert [line.split() for line in done.stdout.splitlines()] == [["PARTITION", "LOG-START-OFFSET"], ["1", "2"]]
+    assert pipeline("consume", "shrinking", *at).stdout == "c\n"
+    assert "OFFSET_OUT_OF_RANGE" in complaint("topic", "delete-records", "shrinking", "--before", "9", *at)
+    assert pipeline("topic", "delete-records", "shrinking", *at).stdout.split()[2:] == ["0", "0", "1", "3"]
+    assert "has no partition 7" in complaint("topic", "delete-records", "shrinking", "--partition", "7", *at, code=2)
+
+
+def test_a_broker_is_described(cluster: LocalCluster) -> None:
+    at = ("-b", cluster.bootstrap)
+    told = json.loads(pipeline("broker", "describe", "--json", *at).stdout)
+    (broker,) = told["brokers"]
+    assert (told["controller"], broker["id"], broker["error"]) == (1, 1, None)
+    (log_dir,) = broker["log_dirs"]
+    assert log_dir["partitions"] > 0
+    assert 0 < log_dir["bytes"] < log_dir["disk_usable_bytes"] < log_dir["disk_bytes"]
+    assert broker["versions"]["PRODUCE"] == [0, 13]
+    assert broker["settings"]["broker.id"] == {"value": "1", "source": "static"}
+    shown = pipeline("broker", "describe", "1", *at).stdout
+    assert f"Broker 1 at 127.0.0.1:{broker['port']}" in shown
+    assert log_dir["path"] in shown
+    assert "no broker 9 is alive" in complaint("broker", "describe", "9", *at)
+
+
 def test_a_broker_without_rack(cluster: LocalCluster) -> None:
     done = pipeline("broker", "list", "--zookeeper", cluster.zookeeper)
     assert done.stdout.splitlines()[1].split() == ["1", "127.0.0.1", cluster.bootstrap.partition(":")[2], "-"]

@@ -1,0 +1,90 @@
+"""Questions about partitions, put to the leader of each and put again while leaders move."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import trio
+
+from pipeline.client.cluster import UNREACHABLE, Cluster
+from pipeline.errors import NetworkError
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.schema import Message
+
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+
+MakeRequest = Callable[[Mapping[str, Mapping[int, Asked]], int], Message]
+"""From what is asked of partitions by topic, and the milliseconds that are left, to a request."""
+ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Told]]]
+"""From a response to its partitions, with an error code and what is told of each."""
+
+
+async def ask_leaders(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, Asked],
+    request: MakeRequest[Asked],
+    read: ReadResponse[Told],
+    *,
+    timeout_s: float,
+) -> dict[TopicPartition, Told]:
+    """What the leaders say of these partitions.
+
+    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError when one stays without answer.
+    """
+    deadline = trio.current_time() + timeout_s
+    found: dict[TopicPartition, Told] = {}
+    failures = 0
+    cluster.track(topic_partition.topic for topic_partition in wanted)
+    while True:
+        errors: list[Exception] = []
+        shares: dict[BrokerId | None, dict[TopicPartition, Asked]] = {}
+        for topic_partition, asked in wanted.items():
+            if topic_partition not in found:
+                leader = cluster.view.leader_of(topic_partition)
+                shares.setdefault(leader, {})[topic_partition] = asked
+
+        async def ask(leader: BrokerId | None, share: Mapping[TopicPartition, Asked], errors: list[Exception]) -> None:
+            if leader is None:
+                errors.append(_no_leader(cluster, next(iter(share))))
+                return
+            left_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
+            try:
+                response = await cluster.request(
+                    leader, request(_by_topic(share), int(left_s * 1000)), timeout_s=left_s
+                )
+            except (*UNREACHABLE, KafkaError) as failure:
+                errors.append(failure)
+                return
+            for topic_partition, code, told in read(response):
+                if code == ErrorCode.NONE:
+                    found[topic_partition] = told
+                else:
+                    errors.append(KafkaError(code, str(topic_partition)))
+
+        async with trio.open_nursery() as nursery:
+            for leader, share in shares.items():
+                nursery.start_soon(ask, leader, share, errors)
+        if not errors:
+            return found
+        for error in errors:
+            if isinstance(error, KafkaError) and not error.retriable:
+                raise error
+        failures += 1
+        cluster.refresh_soon()
+        if not await cluster.back_off(failures, deadline):
+            raise errors[0]
+
+
+def _by_topic(share: Mapping[TopicPartition, Asked]) -> dict[str, dict[int, Asked]]:
+    topics: dict[str, dict[int, Asked]] = {}
+    for topic_partition, asked in share.items():
+        topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = asked
+    return topics
+
+
+def _no_leader(cluster: Cluster, topic_partition: TopicPartition) -> Exception:
+    code = cluster.view.errors.get(topic_partition.topic)
+    if code is not None:
+        return KafkaError(code, str(topic_partition))
+    return NetworkError(f"{topic_partition}: the leader is not known or not registered")

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pipeline.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
 from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
+from pipeline.broker.groups.journal_topic import journal_topic
 from pipeline.broker.topic_changes import create_topic
 from pipeline.broker.topic_plan import TopicRequest, check_topic_name
 from pipeline.errors import CoordinationError
@@ -53,7 +55,9 @@ async def _create_and_answer(
     refusals: dict[str, ErrorCode] = {}
     for name in missing:
         try:
-            await create_topic(broker, TopicRequest(name=name, settings={}), timeout_s=AUTO_CREATE_TIMEOUT_S)
+            is_journal = name == GROUP_METADATA_TOPIC
+            asked = journal_topic(broker.config) if is_journal else TopicRequest(name=name, settings={})
+            await create_topic(broker, asked, timeout_s=AUTO_CREATE_TIMEOUT_S)
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 refusals[name] = error.code

@@ -100,6 +100,15 @@ async def test_the_first_who_asks_makes_the_topic(start: Start) -> None:
         assert (partition.settings.cleanup_policy, partition.settings.segment_bytes) == ("compact", 2048)
 
 
+async def test_topics_made_on_asking_include_the_journal_as_it_has_to_be(start: Start) -> None:
+    async with start(**SMALL, auto_create_topics_enable=True) as broker:
+        response = await broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name=GROUP_METADATA_TOPIC)]))
+        assert len(response.topics[0].partitions) == 3
+        assert response.topics[0].is_internal
+        settings = [found.settings for found in broker.handle.replicas.partitions.values()]
+        assert {found.cleanup_policy for found in settings} == {"compact"}
+
+
 async def test_many_ask_for_a_coordinator_at_once(start: Start) -> None:
     async with start(**SMALL) as broker, trio.open_nursery() as nursery:
 

@@ -265,9 +265,9 @@ class LogDirectory:
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose time has come, and checkpoint from time to time how far each log is on disk.
 
-        Unlinks also what was deleted long enough ago. To be called about once a second, in a thread if the caller must
-        not wait for the disk. A flush that fails takes the directory offline; that is logged, not raised. Raises
-        StorageError if the checkpoint or the unlinking fails.
+        Lets go of files that nobody needs, and unlinks what was deleted long enough ago. To be called about once a
+        second, in a thread if the caller must not wait for the disk. A flush that fails takes the directory offline;
+        that is logged, not raised. Raises StorageError if the checkpoint or the unlinking fails.
         """
         if self.failure is not None:
             return
@@ -277,6 +277,7 @@ class LogDirectory:
                     log.flush()
                 except StorageError:
                     _LOGGER.exception("log_offline", topic_partition=str(topic_partition))
+            log.release_files()
         with self._noticing_failure():
             for entry in [entry for entry in self._deleted if entry[0] <= now_ms]:
                 self._deleted.remove(entry)

@@ -4,7 +4,8 @@ Invariants:
 
 - An open file has no `close`: its descriptor lives exactly as long as something refers to the object. A `FileRegion`
   handed to a socket therefore stays readable while its segment is deleted, and a descriptor is never used after reuse.
-- Every refusal of the disk leaves as `StorageError` (`DiskFullError` where space is all that is missing).
+- Every refusal of the disk leaves as `StorageError` (`DiskFullError` where only space, or leave to open another file,
+  is missing).
 - Writes carry their position. A write that failed half way is repaired by writing there again.
 - What has been written survives a crash once `sync` returned; that a *name* exists, once `sync_directory` of its
   directory returned.
@@ -22,7 +23,7 @@ from typing import Protocol
 
 from pipeline.errors import DiskFullError, StorageError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class LogFile(Protocol):
@@ -240,7 +241,7 @@ class DiskFiles:
     def names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""
         with _translated(directory):
-            return sorted(entry.name for entry in directory.iterdir())
+            return sorted(os.listdir(directory))  # noqa: PTH208 - a start lists many thousands of directories
 
     def volume(self, path: Path) -> Volume:
         """The space of the file system that holds this file or directory."""

@@ -9,6 +9,8 @@ Invariants:
 - Keys rise strictly from entry to entry.
 - An index is a hint made from the log: it is written without sync and made anew where it contradicts the log.
 - Memory does not grow with the log: the newest entries are in memory, the others are read from the file when needed.
+- The file is open only while something is done with it, unless it is held: a broker has many more indexes than it may
+  have open files.
 """
 
 import struct
@@ -48,8 +50,9 @@ class Index:
         if rest:
             return None
         if index._stored:
-            first = index._read(0)
-            index.last = index._read(index._stored - 1)
+            file = index.open()
+            first = index._read(file, 0)
+            index.last = index._read(file, index._stored - 1)
             if index._stored > 1 and first[0] >= index.last[0]:
                 return None
         return index
@@ -87,16 +90,16 @@ class Index:
         unpack, size = self._entry.unpack_from, self._entry.size
         if self._tail and key >= unpack(self._tail, 0)[0]:
             return self._floor_within(self._tail, key)
-        low, high = 0, self._stored
+        file, low, high = self.open(), 0, self._stored
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
-            if self._read(middle)[0] <= key:
+            if self._read(file, middle)[0] <= key:
                 low = middle
             else:
                 high = middle
         if low == high:
             return None
-        return self._floor_within(self.open().read_at((high - low) * size, low * size), key)
+        return self._floor_within(file.read_at((high - low) * size, low * size), key)
 
     def _floor_within(self, block: bytes | bytearray, key: int) -> tuple[int, int] | None:
         unpack, size = self._entry.unpack_from, self._entry.size
@@ -106,13 +109,20 @@ class Index:
         found: tuple[int, int] = unpack(block, (number - 1) * size)
         return found
 
-    def _read(self, number: int) -> tuple[int, int]:
+    def _read(self, file: LogFile, number: int) -> tuple[int, int]:
         size = self._entry.size
-        found: tuple[int, int] = self._entry.unpack(self.open().read_at(size, number * size))
+        found: tuple[int, int] = self._entry.unpack(file.read_at(size, number * size))
         return found
 
     def open(self) -> LogFile:
-        """Its file, opened (and made) when first needed."""
-        if self._file is None:
-            self._file = self._files.open(self.path, create=True)
-        return self._file
+        """Its file, made if there is none."""
+        file = self._file
+        return self._files.open(self.path, create=True) if file is None else file
+
+    def hold_open(self) -> None:
+        """Keep the file open, whatever becomes of its name."""
+        self._file = self.open()
+
+    def release(self) -> None:
+        """Keep the file open no longer."""
+        self._file = None

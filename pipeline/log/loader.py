@@ -87,6 +87,7 @@ def load_log(
         epochs.note(log.headers(log.log_start_offset if known is None else log.recovery_point))
     epochs.truncate_from_start(log.log_start_offset)
     epochs.is_changed = not is_trusted or known is None
+    log.release_files()
     return log
 
 

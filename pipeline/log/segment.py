@@ -156,9 +156,23 @@ class Segment:
     @property
     def file(self) -> LogFile:
         """Its log file, opened when first needed."""
-        if self._file is None:
-            self._file = self._files.open(self.path)
-        return self._file
+        file = self._file
+        if file is None:
+            file = self._file = self._files.open(self.path)
+        return file
+
+    @property
+    def is_open(self) -> bool:
+        """Does it hold files open?"""
+        return self._file is not None
+
+    def release(self) -> None:
+        """Hold no file open until it is needed again. Not for a segment with data that was not synced: who opens a
+        file anew may not be told that its data could not be written.
+        """
+        self._file = None
+        self.offset_index.release()
+        self.time_index.release()
 
     @property
     def first_timestamp(self) -> int:
@@ -209,8 +223,8 @@ class Segment:
     def hold_open(self) -> None:
         """Open all that a reader may need, so that it reads on when the names change. Raises StorageError."""
         _ = self.file
-        self.offset_index.open()
-        self.time_index.open()
+        self.offset_index.hold_open()
+        self.time_index.hold_open()
 
     def paths(self) -> list[Path]:
         """Its log file and its indexes."""

@@ -419,6 +419,17 @@ class UnifiedLog:
         since_ms, flush_ms = self._unflushed_since_ms, self.config.flush_ms
         return since_ms is not None and flush_ms is not None and now_ms - since_ms >= flush_ms
 
+    def release_files(self) -> None:
+        """Hold no files open but those with data that was not synced, until they are needed again."""
+        segments = self._segments
+        if not any(segment.is_open for segment in segments):
+            return
+        with self._files_lock:
+            is_synced = self._recovery_point == self._log_end_offset
+            for segment in self._segments:
+                if segment.is_synced or is_synced:
+                    segment.release()
+
     def close(self) -> None:
         """Bring everything to disk so that the next start trusts it, and end appends. Raises StorageError.
 

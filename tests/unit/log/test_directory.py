@@ -1,6 +1,7 @@
 import os
 import random
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -136,6 +137,30 @@ def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
     assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {}
     directory.flush_due(batches.now_ms + CHECKPOINT_INTERVAL_MS)
     assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {name: 3}
+    directory.close()
+
+
+def test_files_are_open_only_while_they_are_needed(open_directory, batches):
+    def open_files():
+        return sum(os.path.realpath(path).endswith((".log", "index")) for path in Path("/proc/self/fd").iterdir())
+
+    directory = open_directory(LogConfig(segment_bytes=700, index_interval_bytes=1))
+    logs = [directory.create(TopicPartition("a", number), now_ms=batches.now_ms) for number in range(10)]
+    for log in logs:
+        for _ in range(8):
+            batches.append(log, batches.make(1, size=200))
+    directory.flush_due(batches.now_ms)
+    assert open_files() == 0
+    for log in logs:
+        batches.append(log, batches.make(1))
+    directory.flush_due(batches.now_ms)
+    assert open_files() == 10  # each has data that was not synced
+    directory.close()
+    directory = open_directory()
+    assert open_files() == 0
+    region = directory.logs[TopicPartition("a", 0)].read(Offset(0), 100, Offset(1)).region
+    directory.flush_due(batches.now_ms)
+    assert len(os.pread(region.file.fileno(), region.size, region.position)) == region.size
     directory.close()
 
 

@@ -1,0 +1,52 @@
+"""Whether bytes of a file are in the page cache, and how to get them there without holding up anybody.
+
+`sendfile` of bytes that are not there waits for the disk, and with it the whole process: so they are asked for with
+RWF_NOWAIT first (Linux 4.14), and read by a thread if they are not. A file system that does not know the flag counts as
+always cached.
+"""
+
+import os
+
+import trio
+
+from pipeline.model import FileRegion
+
+CHUNK_BYTES = 1024 * 1024
+"""What is looked at, read and sent at a time."""
+SMALL_BYTES = 128 * 1024
+"""Below this, where the first byte is cached the last is too: a disk is read ahead by as much."""
+READERS = 8
+
+_READ_BYTES = 256 * 1024
+_readers = trio.CapacityLimiter(READERS)
+_probe = bytearray(1)
+
+
+def is_cached(descriptor: int, position: int, size: int) -> bool:
+    """Whether so many bytes from the position on can be read without waiting, judged by the first and the last."""
+    try:
+        os.preadv(descriptor, (_probe,), position, os.RWF_NOWAIT)
+        if size > SMALL_BYTES:
+            os.preadv(descriptor, (_probe,), position + size - 1, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+async def read_into_cache(region: FileRegion) -> None:
+    """Wait until the disk has delivered the region, which others need not."""
+    await trio.to_thread.run_sync(_read, region, limiter=_readers)
+
+
+def _read(region: FileRegion) -> None:
+    descriptor, end = region.file.fileno(), region.position + region.size
+    os.posix_fadvise(descriptor, region.position, region.size, os.POSIX_FADV_WILLNEED)
+    buffer = memoryview(bytearray(min(region.size, _READ_BYTES)))
+    position = region.position
+    while position < end:
+        read = os.preadv(descriptor, (buffer[: end - position],), position)
+        if not read:
+            return
+        position += read

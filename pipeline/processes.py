@@ -1,8 +1,8 @@
 """Child processes: started, watched, and stopped by their own id, never by name. For Linux.
 
-Owns each child until it has been reaped. A child's standard input is closed and its output goes to a file, so that no
-child shares the terminal with its parent; it runs in a session of its own, so that Ctrl-C reaches the parent alone,
-which then stops its children in order.
+Owns each child until it has been reaped. A child's standard input is what it is given, or closed, and its output goes
+to a file, so that no child shares the terminal with its parent; it runs in a session of its own, so that Ctrl-C reaches
+the parent alone, which then stops its children in order.
 
 A child does not outlive its parent, even when that is killed with -9: the kernel kills it then (PR_SET_PDEATHSIG, see
 prctl(2)), which works for any program and leaves nothing to clean up, unlike ids noted in a file. The kernel means the
@@ -114,15 +114,17 @@ class ChildProcess:
         return f"{self.name} ended with exit code {code}; see {self.log}, which ends:\n{tail}"
 
 
-def start_process(name: str, command: Sequence[str], *, log: Path) -> ChildProcess:
+def start_process(name: str, command: Sequence[str], *, log: Path, stdin: int = subprocess.DEVNULL) -> ChildProcess:
     """Start `command`; its output is appended to `log`. It ends when this process ends, however that happens.
+
+    `stdin`: a descriptor that becomes its standard input; without one it has none.
 
     A command that cannot be started is a child that ends at once, with the reason in `log`.
     """
     with log.open("ab") as log_file:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=log_file,
             stderr=log_file,
             start_new_session=True,

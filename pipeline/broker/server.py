@@ -15,6 +15,7 @@ import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.broker.cleaner_metrics import run_with_metrics
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
@@ -24,6 +25,7 @@ from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
+from pipeline.broker.log_cleaner import LogCleaner
 from pipeline.broker.metrics import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
@@ -119,6 +121,9 @@ async def run_broker(
                     await nursery.start(watcher.run)
                     await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
                     nursery.start_soon(replicas.flush_for_ever)
+                    if config.log_cleaner_enable:
+                        cleaner = LogCleaner(config, replicas.partitions, directories, files, clock, random)
+                        nursery.start_soon(run_with_metrics, cleaner, metrics)
                     nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
                     http_address = await nursery.start(_serve, broker, replicas, listeners, metrics)
                     log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))

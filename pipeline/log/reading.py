@@ -27,9 +27,13 @@ def read(
     """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
     `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
 
+    Batches that compaction left without records are passed over at the beginning, unless nothing follows: librdkafka
+    takes an answer without any record for one that was cut off, and in the end gives up (MSG_SIZE_TOO_LARGE).
+
     Raises StorageError.
     """
     end_offset = min(log_end_offset, up_to_offset)
+    without_records = LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
     for number in range(segment_number(segments, offset), len(segments)):
         segment = segments[number]
         if segment.base_offset >= end_offset or offset >= end_offset:
@@ -39,6 +43,14 @@ def read(
             continue
         if first.last_offset >= end_offset:
             break
+        if first.size_bytes == HEADER_SIZE:
+            place = _with_records(segment, first)
+            if place is None or place.last_offset >= end_offset:
+                without_records = LogSlice(
+                    FileRegion(segment.file, first.position, first.size_bytes), Offset(first.base_offset)
+                )
+                continue
+            first = place
         if number + 1 < len(segments):
             is_whole = segments[number + 1].base_offset <= end_offset
         else:
@@ -47,7 +59,12 @@ def read(
         end = segment.size_bytes if limit is None else limit.position
         size = min(end - first.position, max(max_bytes, first.size_bytes))
         return LogSlice(FileRegion(segment.file, first.position, size), Offset(first.base_offset))
-    return LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
+    return without_records
+
+
+def _with_records(segment: Segment, place: BatchPlace) -> BatchPlace | None:
+    """The first batch from this one on that has records."""
+    return next((found for found in segment.places(place.position) if found.size_bytes > HEADER_SIZE), None)
 
 
 def segment_number(segments: Sequence[Segment], offset: int) -> int:

@@ -1,0 +1,57 @@
+"""What the cleaner says of itself to Prometheus, under the names that Kafka's JMX exporter gives to the same things."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pipeline.broker.log_cleaner import LogCleaner
+
+_MANAGER = "kafka_log_logcleanermanager"
+_CLEANER = "kafka_log_logcleaner"
+
+
+class CleanerCollector(Collector):
+    """Reads the cleaner's figures."""
+
+    def __init__(self, cleaner: LogCleaner) -> None:
+        self._cleaner = cleaner
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing is asked of the cleaner to learn the names."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, read now."""
+        figures = self._cleaner.statistics
+        for name, value, text in (
+            (f"{_MANAGER}_max_dirty_percent", 100 * figures.max_dirty_ratio, "Dirty part of the dirtiest log."),
+            (f"{_CLEANER}_cleaner_recopy_percent", 100 * figures.recopy_ratio, "What the last cleaning left."),
+            (f"{_CLEANER}_max_buffer_utilization_percent", 100 * figures.map_fill, "How full the table of keys was."),
+            (
+                f"{_CLEANER}_max_clean_time_secs",
+                max(figures.clean_times_s.values(), default=0.0),
+                "Longest of the last cleanings of each process.",
+            ),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+        yield CounterMetricFamily(f"{_CLEANER}_cleanings", "Logs cleaned.", value=figures.cleanings)
+        given_up = Counter(str(path) for path in self._cleaner.uncleanable.values())
+        family = GaugeMetricFamily(
+            f"{_MANAGER}_uncleanable_partitions_count", "Partitions given up.", labels=("logdirectory",)
+        )
+        for path in self._cleaner.log_dirs:
+            family.add_metric((str(path),), given_up[str(path)])
+        yield family
+
+
+async def run_with_metrics(cleaner: LogCleaner, metrics: CollectorRegistry) -> None:
+    """Clean for ever, and tell of it meanwhile."""
+    collector = CleanerCollector(cleaner)
+    metrics.register(collector)
+    try:
+        await cleaner.run()
+    finally:
+        metrics.unregister(collector)

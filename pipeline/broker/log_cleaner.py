@@ -1,0 +1,281 @@
+"""Compaction as the broker runs it: picks a log, lets a cleaner process write its segments anew, swaps them in.
+
+Invariants:
+
+- What is decided is decided here: which log, how far, and whether what was cleaned is still there to be replaced. The
+  process reads segments and writes files that count for nothing until then.
+- At most `log.cleaner.threads` processes run; each is started when there is something to clean and ends after a while
+  without. A log is in the hands of one at a time.
+- A process that dies, hangs or fails costs one try of one log. A log that failed MAX_FAILURES times in a row is left
+  alone until the broker starts again, or the topic is made anew, and named in the log and in the metrics. For want of
+  space alone none is given up.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from pipeline.broker.cleaner_child import CleanerChild, CleanerLostError
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.partition import Partition
+from pipeline.broker.topic_settings import TopicSettings
+from pipeline.errors import StorageError
+from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, Failed, GroupCleaned, Progress
+from pipeline.log.compaction_plan import (
+    Cleanable,
+    CompactionSettings,
+    SegmentAge,
+    SegmentRange,
+    choose,
+    find_cleanable,
+    first_dirty_offset,
+)
+from pipeline.log.directories import LogDirectories
+from pipeline.log.files import Files
+from pipeline.log.replacement import remove_cleaned
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.settings import MAX_INT64
+
+MAX_FAILURES = 3
+IDLE_S = 30.0
+CLEANER_LOG = "cleaner.log"
+
+_LOGGER = structlog.get_logger()
+_Choice = tuple[Partition, Cleanable]
+
+
+@dataclass(slots=True)
+class CleanerStatistics:
+    """Plain figures, read when metrics are asked for. Times in seconds, of the last cleaning of each process."""
+
+    max_dirty_ratio: float = 0.0
+    recopy_ratio: float = 0.0
+    map_fill: float = 0.0
+    clean_times_s: dict[int, float] = field(default_factory=dict)
+    cleanings: int = 0
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Failures in a row of one log."""
+
+    log: UnifiedLog
+    count: int = 0
+
+
+class LogCleaner:
+    """Compacts the partitions of a broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        partitions: Mapping[TopicPartition, Partition],
+        directories: LogDirectories,
+        files: Files,
+        clock: Clock,
+        rng: random.Random,
+        start_child: Callable[[Path], CleanerChild] = CleanerChild.start,
+    ) -> None:
+        self._config = config
+        self._partitions = partitions
+        self._directories = directories
+        self._files = files
+        self._clock = clock
+        self._random = rng
+        self._start_child = start_child
+        self._in_hand: set[TopicPartition] = set()
+        self._trouble: dict[TopicPartition, _Trouble] = {}
+        self.statistics = CleanerStatistics()
+
+    @property
+    def log_dirs(self) -> Sequence[Path]:
+        """Where it cleans."""
+        return self._config.log_dirs
+
+    @property
+    def uncleanable(self) -> Mapping[TopicPartition, Path]:
+        """Partitions that were given up, and the log dir of each."""
+        return {
+            name: trouble.log.directory.parent
+            for name, trouble in self._trouble.items()
+            if trouble.count >= MAX_FAILURES and self._is_current(name, trouble.log)
+        }
+
+    async def run(self) -> None:
+        """Clean for ever; the processes end with it."""
+        async with trio.open_nursery() as nursery:
+            for number in range(self._config.log_cleaner_threads):
+                nursery.start_soon(self._work, number)
+
+    async def _work(self, number: int) -> None:
+        child: CleanerChild | None = None
+        used_s = trio.current_time()
+        try:
+            while True:
+                chosen = self._choose()
+                if chosen is None:
+                    if child is not None and trio.current_time() - used_s >= IDLE_S:
+                        await child.end()
+                        child = None
+                    await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
+                    continue
+                if child is None or not child.running:
+                    child = self._start_child(self._config.log_dirs[0] / CLEANER_LOG)
+                if not await self._clean(number, child, *chosen):
+                    await child.end()
+                    child = None
+                    await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
+                used_s = trio.current_time()
+        finally:
+            if child is not None:
+                await child.end()
+
+    # Choosing
+
+    def _choose(self) -> _Choice | None:
+        """The log to clean next, of those that nobody cleans and that were not given up."""
+        now_ms = self._clock()
+        found: dict[TopicPartition, tuple[Cleanable, CompactionSettings]] = {}
+        uncleanable = self.uncleanable
+        for name, partition in self._partitions.items():
+            if partition.settings.is_compacted and partition.log.failure is None and name not in uncleanable:
+                settings = _compaction_settings(partition.settings)
+                try:
+                    found[name] = (_find_cleanable(partition, settings, now_ms), settings)
+                except StorageError as error:
+                    self._failed(name, partition.log, str(error))
+        self.statistics.max_dirty_ratio = max((cleanable.dirty_ratio for cleanable, _ in found.values()), default=0.0)
+        chosen = choose({name: logs for name, logs in found.items() if name not in self._in_hand})
+        return None if chosen is None else (self._partitions[chosen], found[chosen][0])
+
+    def _is_current(self, name: TopicPartition, log: UnifiedLog) -> bool:
+        partition = self._partitions.get(name)
+        return partition is not None and partition.log is log
+
+    # Cleaning
+
+    async def _clean(self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable) -> bool:
+        """Clean one log. False: the process is not to be used again."""
+        name, log = partition.topic_partition, partition.log
+        started_s = trio.current_time()
+        self._in_hand.add(name)
+        try:
+            done = await self._follow(child, partition, self._job(partition, cleanable))
+        except (CleanerLostError, StorageError) as error:
+            self._failed(name, log, str(error))
+            await child.end()
+            await self._tidy(name, log)
+            return False
+        finally:
+            self._in_hand.discard(name)
+        if done is None:
+            await child.end()
+            await self._tidy(name, log)
+            return False
+        if isinstance(done, Failed):
+            self._failed(name, log, done.reason, is_full=done.is_full)
+            await self._tidy(name, log)
+            await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
+            return True
+        self._trouble.pop(name, None)
+        self.statistics.cleanings += 1
+        self.statistics.recopy_ratio = done.written_bytes / max(1, cleanable.clean_bytes + cleanable.dirty_bytes)
+        self.statistics.map_fill = done.map_fill
+        self.statistics.clean_times_s[number] = trio.current_time() - started_s
+        _LOGGER.info("log_cleaned", topic_partition=str(name), up_to=done.end_offset, written_bytes=done.written_bytes)
+        return True
+
+    async def _follow(self, child: CleanerChild, partition: Partition, job: CleaningJob) -> Cleaned | Failed | None:
+        """Swap in what is cleaned until the job is over. None: what was to be cleaned is no longer there."""
+        log = partition.log
+        await child.begin(job)
+        while True:
+            report = await child.report()
+            if not self._is_current(partition.topic_partition, log):
+                return None
+            match report:
+                case Progress():
+                    continue
+                case GroupCleaned():
+                    replace = partial(
+                        self._directories.replace_segments, log, report.base_offset, report.end_offset, self._clock()
+                    )
+                    if not await trio.to_thread.run_sync(replace):
+                        return None
+                case Cleaned():
+                    log.clean_offset = Offset(report.end_offset)
+                    await trio.to_thread.run_sync(self._directories.checkpoint_clean_offset, log)
+                    return report
+                case Failed():
+                    return report
+
+    def _job(self, partition: Partition, cleanable: Cleanable) -> CleaningJob:
+        config, settings, log = self._config, partition.settings, partition.log
+        return CleaningJob(
+            directory=str(log.directory.absolute()),
+            segments=cleanable.segments,
+            first_dirty_offset=cleanable.first_dirty_offset,
+            now_ms=self._clock(),
+            delete_retention_ms=settings.delete_retention_ms,
+            segment_bytes=settings.segment_bytes,
+            index_interval_bytes=settings.index_interval_bytes,
+            map_bytes=config.log_cleaner_dedupe_buffer_size // config.log_cleaner_threads,
+            map_load_factor=config.log_cleaner_io_buffer_load_factor,
+            bytes_per_second=config.log_cleaner_io_max_bytes_per_second / config.log_cleaner_threads,
+            kept_offsets=tuple(log.last_offsets_of_producers()),
+            hash_key=(self._random.getrandbits(64), self._random.getrandbits(64)),
+        )
+
+    async def _tidy(self, name: TopicPartition, log: UnifiedLog) -> None:
+        """Remove what a cleaner left that did not come to its end."""
+        if self._is_current(name, log) and log.failure is None:
+            try:
+                await trio.to_thread.run_sync(remove_cleaned, self._files, log.directory)
+            except StorageError as error:
+                _LOGGER.warning("cleaner_left_files", topic_partition=str(name), error=str(error))
+
+    def _failed(self, name: TopicPartition, log: UnifiedLog, reason: str, *, is_full: bool = False) -> None:
+        if not self._is_current(name, log):
+            return
+        trouble = self._trouble.get(name)
+        if trouble is None or trouble.log is not log:
+            trouble = self._trouble[name] = _Trouble(log)
+        if not is_full:
+            trouble.count += 1
+        event = "partition_uncleanable" if trouble.count >= MAX_FAILURES else "cleaning_failed"
+        _LOGGER.error(event, topic_partition=str(name), failures=trouble.count, error=reason)
+
+
+def _compaction_settings(settings: TopicSettings) -> CompactionSettings:
+    return CompactionSettings(
+        min_dirty_ratio=settings.min_cleanable_dirty_ratio,
+        min_lag_ms=settings.min_compaction_lag_ms,
+        max_lag_ms=settings.max_compaction_lag_ms,
+    )
+
+
+def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: int) -> Cleanable:
+    """Raises StorageError where the time of a segment must be read and cannot."""
+    log = partition.log
+    first_dirty = first_dirty_offset(
+        log.clean_offset, log_start_offset=log.log_start_offset, log_end_offset=log.log_end_offset
+    )
+    closed = []
+    for segment, end_offset in log.closed_segments():
+        is_asked = settings.max_lag_ms < MAX_INT64 and end_offset > first_dirty and segment.size_bytes
+        closed.append(
+            SegmentAge(
+                range=SegmentRange(segment.base_offset, end_offset, segment.size_bytes),
+                first_ms=segment.first_timestamp if is_asked else 0,
+                newest_ms=segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms,
+            )
+        )
+    return find_cleanable(
+        closed, settings, first_dirty=first_dirty, visible_end=partition.high_watermark, now_ms=now_ms
+    )

@@ -1,0 +1,139 @@
+"""A broker compacts beside appends and reads; its cleaner process ends with it and never takes it along."""
+
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from pipeline.processes import free_port
+from tests.support.broker import BrokerProcess, configured_broker
+
+DEADLINE_S = 60
+KEYS = 40
+CLEANER = b"pipeline.log.cleaner_process"
+SMALL = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.1"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path, zookeeper: str) -> Iterator[BrokerProcess]:
+    settings = {"log_cleaner_backoff_ms": 50, "http_listen": f"127.0.0.1:{free_port()}"}
+    with configured_broker(tmp_path / "broker", zookeeper, broker_id=1, port=free_port(), **settings) as made:
+        made.start()
+        yield made
+
+
+def create(broker: BrokerProcess, topic: str, **changed: str) -> None:
+    settings = SMALL | {name.replace("_", "."): value for name, value in changed.items()}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(DEADLINE_S)
+
+
+def produce(broker: BrokerProcess, topic: str, first: int, count: int, codec: str = "none") -> None:
+    """Numbers as values, each under its number modulo KEYS."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 4000, "compression.type": codec})
+    for number in range(first, first + count):
+        producer.produce(topic, b"%050d" % number, key=b"%d" % (number % KEYS))
+        if number % 100 == 99:
+            producer.flush(DEADLINE_S)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def consume(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes, bytes]]:
+    """All there is, by a client of somebody else."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
+    try:
+        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_S)[1]
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[tuple[int, bytes, bytes]] = []
+        while not found or found[-1][0] < end - 1:
+            message = consumer.poll(DEADLINE_S)
+            assert message is not None and message.error() is None
+            found.append((message.offset(), message.key(), message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def cleaners(broker: BrokerProcess) -> list[int]:
+    assert broker.process is not None
+    children = Path(f"/proc/{broker.process.pid}/task/{broker.process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if CLEANER in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def metric(broker: BrokerProcess, name: str) -> float:
+    line = next(line for line in broker.config.read_text().splitlines() if line.startswith("http.listen"))
+    with urllib.request.urlopen(f"http://{line.split()[-1][1:-1]}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def check(found: list[tuple[int, bytes, bytes]], total: int) -> None:
+    offsets = [offset for offset, _, _ in found]
+    assert offsets == sorted(set(offsets))
+    assert all(int(value) == offset and int(key) == offset % KEYS for offset, key, value in found)
+    last = {int(key): offset for offset, key, _ in found}
+    assert sorted(last.values()) == list(range(total - KEYS, total))
+
+
+def test_a_foreign_client_reads_the_last_state_while_it_is_compacted_and_written(broker: BrokerProcess) -> None:
+    create(broker, "table")
+    total = 0
+    for codec in ("none", "lz4", "zstd", "gzip", "snappy", "none"):
+        produce(broker, "table", total, 2000, codec)
+        total += 2000
+        check(consume(broker, "table"), total)
+    wait_until(lambda: len(consume(broker, "table")) < 2000, "the topic shrinks")
+    check(consume(broker, "table"), total)
+    assert "log_cleaned" in broker.log.read_text()
+    assert metric(broker, "kafka_log_logcleaner_cleanings_total") > 0
+    assert metric(broker, "kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
+    before = consume(broker, "table")
+    pids = cleaners(broker)
+    assert broker.stop() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    broker.start()
+    again = consume(broker, "table")
+    check(again, total)
+    assert set(again) <= set(before)
+
+
+def test_the_broker_and_the_other_topics_live_when_the_cleaner_is_killed_or_hangs(broker: BrokerProcess) -> None:
+    create(broker, "table", min_cleanable_dirty_ratio="0.0")
+    produce(broker, "table", 0, 2000)
+    wait_until(lambda: cleaners(broker), "a cleaner runs")
+    for pid in cleaners(broker):
+        os.kill(pid, signal.SIGKILL)
+    produce(broker, "table", 2000, 2000)
+    wait_until(lambda: len(consume(broker, "table")) < 1500, "the topic shrinks")
+    check(consume(broker, "table"), 4000)
+
+
+def test_a_damaged_partition_is_given_up_by_name_and_the_others_are_cleaned(broker: BrokerProcess) -> None:
+    create(broker, "damaged", min_cleanable_dirty_ratio="1.0")
+    produce(broker, "damaged", 0, 2000)
+    segment = min((broker.config.parent / "data" / "damaged-0").glob("*.log"))
+    with segment.open("r+b") as file:
+        file.seek(300)
+        file.write(b"\xff" * 10)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    change = ConfigEntry("min.cleanable.dirty.ratio", "0.1", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "damaged", incremental_configs=[change])
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
+    wait_until(lambda: "partition_uncleanable" in broker.log.read_text(), "it is given up")
+    assert metric(broker, "kafka_log_logcleanermanager_uncleanable_partitions_count") == 1
+    create(broker, "table")
+    produce(broker, "table", 0, 3000)
+    wait_until(lambda: len(consume(broker, "table")) < 1500, "the other topic shrinks")

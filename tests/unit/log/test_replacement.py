@@ -1,0 +1,306 @@
+"""Cleaned segments take the place of their sources: beside readers, appends and deletions, and through crashes."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import StorageError
+from pipeline.log.cleaner import clean
+from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, GroupCleaned
+from pipeline.log.compaction_plan import SegmentRange
+from pipeline.log.config import LogConfig
+from pipeline.log.directory import LogDirectory
+from pipeline.log.files import DiskFiles, Files
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.records.batch import iterate_headers, validate_for_append
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.record import Record, iterate_records
+from pipeline.testing.faulty_files import Crash, FaultyFiles
+
+NAME = TopicPartition("table", 0)
+NOW_MS = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=1)
+KEYS = 5
+
+
+def open_directory(path: Path, files: Files) -> LogDirectory:
+    return LogDirectory.open(
+        path, files, CONFIG, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=NOW_MS
+    )
+
+
+def key_of(offset: int) -> bytes:
+    return b"k%d" % (offset % KEYS)
+
+
+def append(log: UnifiedLog, count: int, key_of: Callable[[int], bytes] = key_of) -> None:
+    """So many batches of two records; values tell their offset."""
+    for _ in range(count):
+        offset = int(log.log_end_offset)
+        builder = BatchBuilder(Codec.NONE, 1 << 20)
+        for number in (offset, offset + 1):
+            builder.append(key_of(number), b"%060d" % number, (), NOW_MS + number)
+        batch = builder.build()
+        headers = validate_for_append(batch, max_batch_bytes=1 << 20)
+        log.append(batch, headers, LeaderEpoch(0), NOW_MS)
+
+
+def read(log: UnifiedLog, start: int = 0) -> list[Record]:
+    found: list[Record] = []
+    offset = Offset(start)
+    while offset < log.log_end_offset:
+        region = log.read(offset, 1 << 20, log.log_end_offset).region
+        data = region.file.read_at(region.size, region.position)  # type: ignore[attr-defined]
+        if not data:
+            break
+        batch = list(iterate_records(data))
+        found += [record for record in batch if record.offset >= offset]
+        offset = Offset(max(h.next_offset for h in log.headers(offset) if h.base_offset <= _last(data)))
+    return found
+
+
+def _last(data: bytes) -> int:
+    return max(header.base_offset for _, header in iterate_headers(data))
+
+
+def job_for(log: UnifiedLog) -> CleaningJob:
+    return CleaningJob(
+        directory=str(log.directory),
+        segments=tuple(SegmentRange(s.base_offset, end, s.size_bytes) for s, end in log.closed_segments()),
+        first_dirty_offset=log.clean_offset or 0,
+        now_ms=NOW_MS,
+        delete_retention_ms=1000,
+        segment_bytes=2000,
+        index_interval_bytes=1,
+        map_bytes=1 << 20,
+        map_load_factor=0.9,
+        bytes_per_second=1e12,
+        kept_offsets=(),
+        hash_key=(1, 2),
+    )
+
+
+@dataclass
+class Run:
+    flushed: int = 0
+    groups: list[tuple[int, int]] = field(default_factory=list)
+
+
+def compact(directory: LogDirectory, files: Files, run: Run) -> None:
+    log = directory.logs[NAME]
+    for report in clean(job_for(log), files, lambda _: None):
+        if isinstance(report, GroupCleaned):
+            run.groups.append((report.base_offset, report.end_offset))
+            assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS)
+            append(log, 1)
+        else:
+            assert isinstance(report, Cleaned)
+            log.clean_offset = Offset(report.end_offset)
+            directory.checkpoint_clean_offsets()
+
+
+def scenario(path: Path, files: Files, run: Run) -> None:
+    directory = open_directory(path, files)
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 14)
+    log.flush()
+    run.flushed = int(log.log_end_offset)
+    compact(directory, files, run)
+    directory.flush_due(NOW_MS + 60_000)
+    directory.flush_due(NOW_MS + 120_000)
+    compact(directory, files, run)
+    directory.close()
+
+
+def expected_after(tmp_path: Path) -> tuple[set[int], list[tuple[int, int]]]:
+    """Offsets that stay after the first cleaning, and its groups."""
+    run = Run()
+    directory = open_directory(tmp_path / "calm", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 14)
+    compact(directory, DiskFiles(), run)
+    kept = {record.offset for record in read(log)}
+    directory.close()
+    return kept, run.groups
+
+
+def test_readers_find_the_next_record_that_was_kept(tmp_path: Path) -> None:
+    """r101: 36, 37 and 38 all return a set that begins with 38."""
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 30, lambda offset: b"same" if offset in {36, 37, 38} else b"%d" % offset)
+    compact(directory, DiskFiles(), Run())
+    assert [read(log, offset)[0].offset for offset in (35, 36, 37, 38, 39)] == [35, 38, 38, 38, 39]
+    directory.close()
+
+
+def test_the_state_stays_and_old_files_go_after_their_delay(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 30)
+    before = {record.key: record.value for record in read(log)}
+    size = log.size_bytes
+    offsets = [record.offset for record in read(log)]
+    run = Run()
+    for report in clean(job_for(log), DiskFiles(), lambda _: None):
+        if isinstance(report, GroupCleaned):
+            assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS)
+            run.groups.append((report.base_offset, report.end_offset))
+    after = read(log)
+    assert {record.key: record.value for record in after} == before
+    assert [record.offset for record in after] == [o for o in offsets if o in {r.offset for r in after}]
+    assert log.size_bytes < size / 3 and log.log_end_offset == 60
+    assert [segment.base_offset for segment, _ in log.closed_segments()] == [base for base, _ in run.groups]
+    folder = tmp_path / "logs" / "table-0"
+    assert list(folder.glob("*.deleted")) and not list(folder.glob("*.swap")) + list(folder.glob("*.cleaned"))
+    directory.flush_due(NOW_MS + CONFIG.delete_delay_ms)
+    assert not list(folder.glob("*.deleted"))
+    directory.close()
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    assert read(directory.logs[NAME]) == after
+    directory.close()
+
+
+def test_a_reader_of_the_old_segments_reads_on(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 20)
+    before = read(log)
+    directory.close()
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.logs[NAME]
+    old = log.closed_segments()
+    region = log.read(Offset(0), 1 << 20, log.log_end_offset).region
+    compact(directory, DiskFiles(), Run())
+    directory.flush_due(NOW_MS + CONFIG.delete_delay_ms)
+    data = region.file.read_at(region.size, region.position)  # type: ignore[attr-defined]
+    assert list(iterate_records(data)) == before[: len(list(iterate_records(data)))]
+    for segment, end in old:
+        assert [place.last_offset for place in segment.places()][-1] == end - 1
+        place = segment.locate(end - 1)
+        assert place is not None and place.last_offset == end - 1
+    directory.close()
+
+
+def test_what_was_deleted_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 20)
+    first = next(report for report in clean(job_for(log), DiskFiles(), lambda _: None))
+    assert isinstance(first, GroupCleaned)
+    log.delete_records(Offset(first.end_offset - 1))
+    expired = log.take_expired(log.log_end_offset, NOW_MS)
+    assert expired
+    assert not directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS)
+    directory.delete_segments({log: expired}, NOW_MS)
+    assert read(log, log.log_start_offset)[0].offset == first.end_offset - 1
+    assert log.failure is None
+    directory.close()
+
+
+def test_a_failing_disk_takes_the_log_offline(tmp_path: Path) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    directory = open_directory(tmp_path / "logs", files)
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 20)
+    first = next(report for report in clean(job_for(log), files, lambda _: None))
+    assert isinstance(first, GroupCleaned)
+    files.fail_rename_in = 2
+    with pytest.raises(StorageError):
+        directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS)
+    assert log.failure is not None
+
+
+def test_the_checkpoint_of_the_cleaner_is_kafkas_and_is_found_again(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    append(directory.create(NAME, now_ms=NOW_MS), 20)
+    compact(directory, DiskFiles(), Run())
+    end = directory.logs[NAME].clean_offset
+    assert end is not None and end > 30
+    assert (tmp_path / "logs" / "cleaner-offset-checkpoint").read_text() == f"0\n1\ntable 0 {end}\n"
+    directory.close()
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    assert directory.logs[NAME].clean_offset == end
+    directory.delete(NAME, NOW_MS)
+    assert directory.create(NAME, now_ms=NOW_MS).clean_offset is None
+    directory.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_every_step_it_is_old_or_new_and_never_a_mixture(tmp_path: Path, seed: int) -> None:
+    kept, groups = expected_after(tmp_path)
+    assert len(groups) > 1
+    change = 1
+    while run_until(tmp_path / f"{seed}-{change}", change, seed, kept, groups):
+        change += 1
+    assert change > 60
+
+
+def run_until(path: Path, change: int, seed: int, kept: set[int], groups: list[tuple[int, int]]) -> bool:
+    """Stops at the n-th change, loses power, recovers, stops there too, and recovers. False: it ended before."""
+    rng = random.Random(f"{change} {seed}")
+    files = FaultyFiles(DiskFiles(), rng)
+    files.crash_in = change
+    run = Run()
+    finished = False
+    with suppress(Crash):
+        scenario(path, files, run)
+        finished = True
+    files.lose_power()
+    files = FaultyFiles(DiskFiles(), rng)
+    files.crash_in = rng.randint(1, 10)
+    with suppress(Crash):
+        open_directory(path, files)
+    files.lose_power()
+    directory = open_directory(path, FaultyFiles(DiskFiles(), rng))
+    assert not directory.failed
+    log = directory.logs.get(NAME)
+    if log is None:
+        assert run.flushed == 0
+        return not finished
+    check(log, run, kept, groups)
+    folder = path / "table-0"
+    assert not [f.name for suffix in ("cleaned", "swap", "deleted") for f in folder.glob(f"*.{suffix}")]
+    append(log, 10)
+    compact(directory, DiskFiles(), Run())
+    check(log, run, set(), [])
+    directory.close()
+    return not finished
+
+
+def check(log: UnifiedLog, run: Run, kept: set[int], groups: list[tuple[int, int]]) -> None:
+    assert log.log_end_offset >= run.flushed
+    found = read(log)
+    assert [record.offset for record in found] == sorted(record.offset for record in found)
+    assert all(int(record.value or b"") == record.offset for record in found)
+    last = {record.key: record.offset for record in found}
+    end = int(log.log_end_offset)
+    assert last == {key_of(offset): offset for offset in range(max(0, end - KEYS), end)}
+    if len(run.groups) > len(groups):
+        return  # the second cleaning had begun
+    for base, group_end in groups:
+        here = {record.offset for record in found if base <= record.offset < group_end}
+        assert here in ({o for o in kept if base <= o < group_end}, set(range(base, min(group_end, end))))
+
+
+def test_batches_without_records_are_passed_over_unless_nothing_follows(tmp_path: Path) -> None:
+    """An answer without any record makes librdkafka ask for more and more bytes, and give up."""
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 30, lambda offset: b"same" if offset != 59 else b"last")
+    cleaned_end = log.closed_segments()[-1][1]
+    compact(directory, DiskFiles(), Run())
+    found = log.read(Offset(0), 1, log.log_end_offset)
+    data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
+    assert next(iterate_records(data)).offset == cleaned_end - 1
+    end = log.closed_segments()[2][1]
+    found = log.read(Offset(0), 1, end)
+    data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
+    assert [header.next_offset for _, header in iterate_headers(data)] == [end]
+    directory.close()

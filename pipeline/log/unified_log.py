@@ -448,6 +448,7 @@ class UnifiedLog:
             self._fail(error)
             raise
         self.flush()
+        self.release_files()
         self.abandon("the log is closed")
 
     def abandon(self, reason: str) -> None:

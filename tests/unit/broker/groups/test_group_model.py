@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pipeline.broker.groups.events import AlarmKind
-from pipeline.broker.groups.transitions import TABLE, Event, State
+from pipeline.broker.groups.transitions import State
 from pipeline.protocol.errors import ErrorCode
 from tests.support.groups import Driver
 
@@ -143,10 +143,6 @@ class Model(Driver):
         assert self.group.state is State.EMPTY
         assert not self.waiting
         assert not self.alarms
-
-
-def test_the_table_decides_every_event_in_every_state():
-    assert set(TABLE) == {(state, event) for state in State for event in Event}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,0 +1,229 @@
+"""The group APIs on the wire, in old versions and new, asked of a broker. What a group decides is tested at `Group`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.net.transport import connect
+from pipeline.protocol.connection import ClientConnection
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.delete_groups import DeleteGroupsRequest
+from pipeline.protocol.messages.describe_groups import DescribeGroupsRequest
+from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
+from pipeline.protocol.messages.heartbeat import HeartbeatRequest
+from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from pipeline.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from pipeline.protocol.messages.list_groups import ListGroupsRequest
+from pipeline.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from pipeline.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from pipeline.protocol.schema import Message
+from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
+
+SETTINGS = {"offsets_topic_num_partitions": 3, "group_initial_rebalance_delay_ms": 0}
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+
+class Asker:
+    """A connection that asks in any version."""
+
+    def __init__(self, transport: Any, client_id: str) -> None:
+        self._machine, self._transport = ClientConnection(client_id), transport
+
+    async def ask(self, message: Message, version: int | None = None) -> Any:
+        pieces = self._machine.encode_request(message, message.VERSIONS[1] if version is None else version)[1]
+        await self._transport.send(pieces)
+        with trio.fail_after(TIMEOUT_S):
+            while (answer := self._machine.next_response()) is None:
+                received = await self._transport.receive_into(self._machine.get_buffer())
+                assert received
+                self._machine.bytes_received(received)
+        return answer[1]
+
+    async def join(self, version: int = 9, **fields: Any) -> Any:
+        """Also comes back with the id that it is given."""
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"metadata")]
+        given = {"group_id": "g", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000} | fields
+        request = JoinGroupRequest(protocol_type="consumer", protocols=protocols, **given)
+        answer = await self.ask(request, version)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            return await self.join(version, **{**fields, "member_id": answer.member_id})
+        return answer
+
+    async def sync(self, joined: Any, version: int = 5, *, group_id: str = "g") -> Any:
+        assignments = [SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")]
+        generation, member_id = joined.generation_id, joined.member_id
+        return await self.ask(
+            SyncGroupRequest(group_id=group_id, generation_id=generation, member_id=member_id, assignments=assignments),
+            version,
+        )
+
+
+@asynccontextmanager
+async def asking(broker: Broker, client_id: str = "client") -> AsyncIterator[Asker]:
+    transport = await connect(broker.address)
+    asker = Asker(transport, client_id)
+    await asker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+    try:
+        yield asker
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["oldest", "newest"])
+async def test_the_life_of_a_group(start: Start, is_new: bool) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        join, sync, beat, leave, describe = (9, 5, 4, 5, 6) if is_new else (0, 0, 0, 0, 0)
+        joined = await asker.join(join)
+        assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, "range")
+        assert joined.leader == joined.member_id
+        assert joined.member_id.startswith("client-")
+        assert [member.metadata for member in joined.members] == [b"metadata"]
+        synced = await asker.sync(joined, sync)
+        assert (synced.error_code, synced.assignment) == (0, b"all")
+        heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=joined.member_id)
+        assert (await asker.ask(heartbeat, beat)).error_code == 0
+
+        (group,) = (await asker.ask(DescribeGroupsRequest(groups=["g"]), describe)).groups
+        (member,) = group.members
+        assert (group.group_state, group.protocol_type, group.protocol_data) == ("Stable", "consumer", "range")
+        assert (member.client_id, member.client_host) == ("client", "/127.0.0.1")
+        assert (member.member_metadata, member.member_assignment) == (b"metadata", b"all")
+
+        assert (await asker.ask(DeleteGroupsRequest(groups_names=["g"]))).results[0].error_code == (
+            ErrorCode.NON_EMPTY_GROUP
+        )
+        who = {"members": [MemberIdentity(member_id=joined.member_id)]} if is_new else {"member_id": joined.member_id}
+        left = await asker.ask(LeaveGroupRequest(group_id="g", **who), leave)
+        assert left.error_code == 0
+        assert [member.error_code for member in left.members] == ([0] if is_new else [])
+        again = await asker.ask(LeaveGroupRequest(group_id="g", **who), leave)
+        codes = [member.error_code for member in again.members] if is_new else [again.error_code]
+        assert codes == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+async def test_errors_of_old_joins_can_be_written(start: Start) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        for version in range(10):
+            answer = await asker.join(version, member_id="nobody")
+            assert (answer.error_code, answer.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "nobody")
+            assert not answer.protocol_name
+
+
+async def test_what_is_wrong_with_a_request_alone(start: Start) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        for session_ms in (5_999, 1_800_001):
+            answer = await asker.join(session_timeout_ms=session_ms)
+            assert answer.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+        empty: list[Message] = [HeartbeatRequest(), SyncGroupRequest(), LeaveGroupRequest()]
+        codes = [(await asker.ask(request)).error_code for request in empty]
+        codes.append((await asker.join(group_id="")).error_code)
+        assert codes == [ErrorCode.INVALID_GROUP_ID] * 4
+
+
+async def test_who_is_not_the_coordinator_says_so(start: Start) -> None:
+    async with start(**SETTINGS) as broker:
+        asker = Asker(await connect(broker.address), "client")
+        assert (await asker.join()).error_code == ErrorCode.NOT_COORDINATOR
+        requests: list[Message] = [
+            HeartbeatRequest(group_id="g"),
+            SyncGroupRequest(group_id="g"),
+            LeaveGroupRequest(group_id="g"),
+        ]
+        assert [(await asker.ask(request)).error_code for request in requests] == [ErrorCode.NOT_COORDINATOR] * 3
+        described = await asker.ask(DescribeGroupsRequest(groups=["g"]))
+        deleted = await asker.ask(DeleteGroupsRequest(groups_names=["g"]))
+        assert described.groups[0].error_code == deleted.results[0].error_code == ErrorCode.NOT_COORDINATOR
+        asker._transport.close()
+
+
+async def test_a_group_that_does_not_exist(start: Start) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        (old,) = (await asker.ask(DescribeGroupsRequest(groups=["none"]), 5)).groups
+        (new,) = (await asker.ask(DescribeGroupsRequest(groups=["none"], include_authorized_operations=True))).groups
+        assert (old.error_code, old.group_state, old.authorized_operations) == (0, "Dead", -(2**31))
+        assert (new.error_code, new.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+        assert (new.error_message, new.authorized_operations) == ("Group none not found.", ALL_OPERATIONS)
+        deleted = await asker.ask(DeleteGroupsRequest(groups_names=["none", "none"]))
+        assert [(one.group_id, one.error_code) for one in deleted.results] == [("none", ErrorCode.GROUP_ID_NOT_FOUND)]
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, ["full", "simple"]),
+        ({"states_filter": ["STABLE"]}, ["full"]),
+        ({"states_filter": ["Empty", "stable"]}, ["full", "simple"]),
+        ({"states_filter": ["no such state"]}, []),
+        ({"types_filter": ["Classic"]}, ["full", "simple"]),
+        ({"types_filter": ["consumer"]}, []),
+        ({"types_filter": ["consumer", "classic"], "states_filter": ["Empty"]}, ["simple"]),
+    ],
+)
+async def test_groups_are_listed(start: Start, filters: dict[str, list[str]], found: list[str]) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        await broker.create("clicks")
+        await asker.sync(await asker.join(group_id="full"), group_id="full")
+        await commit(asker, "simple")
+        listed = (await asker.ask(ListGroupsRequest(**filters))).groups
+        assert sorted(group.group_id for group in listed) == found
+        said = {
+            "full": ("consumer", "Stable", "classic"),
+            "simple": ("", "Empty", "classic"),
+        }
+        assert all((one.protocol_type, one.group_state, one.group_type) == said[one.group_id] for one in listed)
+
+
+async def commit(asker: Asker, group_id: str) -> None:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=7)]
+    topics = [OffsetCommitRequestTopic(name="clicks", partitions=partitions)]
+    answer = await asker.ask(OffsetCommitRequest(group_id=group_id, topics=topics), 8)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+async def committed(asker: Asker, group_id: str) -> int:
+    answer = await asker.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)]), 9)
+    return sum(part.committed_offset for topic in answer.groups[0].topics for part in topic.partitions)
+
+
+async def test_a_deleted_group_is_gone_with_its_offsets_and_stays_so(start: Start) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        await broker.create("clicks")
+        for group_id in ("gone", "kept"):
+            await commit(asker, group_id)
+        deleted = await asker.ask(DeleteGroupsRequest(groups_names=["gone"]))
+        assert deleted.results[0].error_code == 0
+        assert [await committed(asker, name) for name in ("gone", "kept")] == [0, 7]
+        (group,) = (await asker.ask(DescribeGroupsRequest(groups=["gone"]))).groups
+        assert group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        assert [group.group_id for group in (await asker.ask(ListGroupsRequest())).groups] == ["kept"]
+
+
+async def test_a_group_outlives_its_broker(start: Start) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        joined = await asker.join(group_instance_id="a")
+        await asker.sync(joined)
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        (group,) = (await asker.ask(DescribeGroupsRequest(groups=["g"]))).groups
+        (member,) = group.members
+        assert (group.group_state, member.member_id, member.group_instance_id) == ("Stable", joined.member_id, "a")
+        assert (await asker.sync(joined)).assignment == b"all"
+        old = HeartbeatRequest(group_id="g", generation_id=0, member_id=joined.member_id)
+        assert (await asker.ask(old)).error_code == ErrorCode.ILLEGAL_GENERATION
+
+
+async def test_groups_are_counted(start: Start) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        await asker.sync(await asker.join())
+        prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+        value = broker.metrics.get_sample_value
+        assert [value(prefix), value(f"{prefix}stable"), value(f"{prefix}empty")] == [1, 1, 0]
+        assert value("kafka_server_group_coordinator_metrics_group_completed_rebalance_total") == 1

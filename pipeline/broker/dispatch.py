@@ -87,8 +87,10 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
 SERVED: Mapping[int, ApiKey] = MappingProxyType({key.value: key for key in HANDLERS})
 """The api keys that have a handler."""
 
-LONG_POLLS = frozenset({ApiKey.FETCH})
-"""Requests that wait for something to read: the wait ends when the client leaves. Others run to their end."""
+LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""Requests that wait for records or for other members, with nothing half done meanwhile: the wait ends when the client
+leaves. Others run to their end.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import random
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.config import BrokerConfig
@@ -26,8 +27,7 @@ ANONYMOUS = "ANONYMOUS"
 """The principal of whoever has not been authenticated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(NamedTuple):
     """Who sent a request. `host` is the address it came from."""
 
     client_id: str | None

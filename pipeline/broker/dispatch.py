@@ -101,7 +101,7 @@ class Dispatcher:
 
     def handle(self, request: Request[Message], peer: Peer) -> Outcome | Awaitable[Outcome]:
         """Answer, at once or later."""
-        caller = Caller(client_id=request.client_id, host=peer.address.host)
+        caller = Caller(request.client_id, peer.address.host)
         handler, quotas = HANDLERS[request.api_key], self.broker.quotas
         quota = find_quota(quotas, request.api_key, caller.principal, caller.client_id)
         if quota is None:

@@ -20,7 +20,6 @@ from pipeline.broker.observer import LogObserver
 from pipeline.broker.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import OffsetOutOfRangeError, StorageError
 from pipeline.log.leader_epochs import EpochStart
-from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
@@ -98,7 +97,6 @@ class Partition:
 
     def __post_init__(self) -> None:
         self.log.begin_epoch(self.leader_epoch)
-        self.log.begin_epoch(self.leader_epoch)
         self.high_watermark = self.log.log_start_offset
         self.show()
 
@@ -120,10 +118,6 @@ class Partition:
     def is_hiding(self) -> bool:
         """Are there records that consumers do not see yet?"""
         return self.high_watermark < self.log.log_end_offset
-
-    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
-        """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
-        return self.log.end_offset_for(epoch)
 
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
         """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
@@ -172,8 +166,8 @@ class Partition:
         self.bytes_in += size_bytes
         self._unflushed_messages += messages
         self._hidden_bytes += size_bytes
-        self.observer.appended(self.topic_partition, info.headers)
-        if not self._is_flush_due:
+        self.observer.appended(self.log.topic_partition, info.headers)
+        if self._unflushed_messages < self.settings.flush_messages:
             self.show()
 
     def show(self) -> None:
@@ -224,7 +218,7 @@ class Partition:
             waiter.arrived(0)
 
     def _show_up_to(self, offset: Offset) -> None:
-        self.high_watermark = max(offset, self.high_watermark)
+        self.high_watermark = max(self.high_watermark, offset)
         size_bytes, self._hidden_bytes = self._hidden_bytes, 0
         for waiter in self.waiters:
             waiter.arrived(size_bytes)

@@ -51,6 +51,11 @@ class ApiKey(IntEnum):
 
     request: type[Message]
     response: type[Message]
+    min_version: int
+    max_version: int
+    """The first and the last version served."""
+    flexible_since: int
+    """The first flexible version (KIP-482)."""
 
     if not TYPE_CHECKING:
 
@@ -59,6 +64,8 @@ class ApiKey(IntEnum):
             member._value_ = request.API_KEY
             member.request = request
             member.response = response
+            member.min_version, member.max_version = request.VERSIONS
+            member.flexible_since = request.FLEXIBLE_SINCE
             return member
 
     PRODUCE = ProduceRequest, ProduceResponse
@@ -98,21 +105,6 @@ class ApiKey(IntEnum):
     def key(self) -> int:
         """The number on the wire."""
         return int(self)
-
-    @property
-    def min_version(self) -> int:
-        """The first version served."""
-        return self.request.VERSIONS[0]
-
-    @property
-    def max_version(self) -> int:
-        """The last version served."""
-        return self.request.VERSIONS[1]
-
-    @property
-    def flexible_since(self) -> int:
-        """The first flexible version (KIP-482)."""
-        return self.request.FLEXIBLE_SINCE
 
     def serves(self, version: int) -> bool:
         """Whether our broker serves this version."""

@@ -18,8 +18,7 @@ Invariants
 import struct
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pipeline.errors import ProtocolError
 from pipeline.protocol.api import API, ApiKey
@@ -42,8 +41,7 @@ _FRAME_AND_CORRELATION = struct.Struct(">ii")
 _MAX_CLIENT_ID_BYTES = 32767
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Generic[M_co]):
+class Request(NamedTuple, Generic[M_co]):
     """A request as it arrived. `size_bytes` counts header and body."""
 
     api_key: ApiKey
@@ -104,7 +102,7 @@ class ServerConnection:
         if not served and api_key is not ApiKey.API_VERSIONS:
             raise ProtocolError(f"{api_key.name} version {version} is not served")
         client_id, position = _client_id(frame, client_id_size)
-        if is_flexible(api_key.request, version):
+        if version >= api_key.flexible_since:
             position = _skip_tagged_fields(frame, position)
         body: Message
         if served:
@@ -114,14 +112,7 @@ class ServerConnection:
             body, _ = decode_from(api_key.request, version, body_view, 0, MAX_REQUEST_ELEMENTS)
         else:
             body = ApiVersionsRequest()
-        return Request(
-            api_key=api_key,
-            api_version=version,
-            correlation_id=correlation_id,
-            client_id=client_id,
-            body=body,
-            size_bytes=len(frame),
-        )
+        return Request(api_key, version, correlation_id, client_id, body, len(frame))
 
     def encode_response(self, request: Request[Message], response: Message) -> list[Piece]:
         """The response as it goes out, frame and header included. Large records stay references."""
@@ -129,8 +120,8 @@ class ServerConnection:
         if not api_key.serves(version):
             response, version = _unsupported_version(api_key), 0
         pieces = encode(response, version)
-        tagged_fields = b"\0" if is_flexible(type(response), version) and api_key is not ApiKey.API_VERSIONS else b""
-        size = 4 + len(tagged_fields) + size_of(pieces)
+        tagged_fields = b"\0" if version >= api_key.flexible_since and api_key is not ApiKey.API_VERSIONS else b""
+        size = 4 + len(tagged_fields) + (len(pieces[0]) if len(pieces) == 1 else size_of(pieces))
         head = _FRAME_AND_CORRELATION.pack(size, request.correlation_id) + tagged_fields
         return _with_head(head, pieces)
 
@@ -217,6 +208,8 @@ def _client_id(frame: memoryview, size: int) -> tuple[str | None, int]:
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:
     """No tagged field of a header is known to us."""
     try:
+        if not frame[position]:
+            return position + 1
         count, position = read_uvarint(frame, position)
         if count > MAX_HEADER_TAGS:
             raise ProtocolError(f"a header with {count} tagged fields")
@@ -239,5 +232,6 @@ def _unsupported_version(api_key: ApiKey) -> ApiVersionsResponse:
 def _with_head(head: bytes, pieces: list[Piece]) -> list[Piece]:
     """Joins the head with the first piece if that is small anyway."""
     if pieces and isinstance(pieces[0], bytes):
-        return [head + pieces[0], *pieces[1:]]
+        pieces[0] = head + pieces[0]
+        return pieces
     return [head, *pieces]

@@ -278,5 +278,4 @@ def _validate_of_producer(header: BatchHeader) -> None:
 
 
 def _compute_crc(buffer: ReadableBuffer, position: int, size_bytes: int) -> int:
-    with memoryview(buffer)[position + _ATTRIBUTES_POSITION : position + size_bytes] as covered:
-        return crc32c(covered)
+    return crc32c(memoryview(buffer)[position + _ATTRIBUTES_POSITION : position + size_bytes])

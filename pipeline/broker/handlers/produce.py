@@ -12,7 +12,6 @@ settings say so. acks=0 gets no answer; a refusal then closes the connection, wh
 """
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
@@ -44,16 +43,6 @@ OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """What became of one partition's batches, or what they still wait for: to be opened, or for the disk."""
-
-    response: PartitionProduceResponse
-    closed: "_Closed | None" = None
-    unflushed: Partition | None = None
-    end_offset: Offset | None = None
-
-
 class _Closed(NamedTuple):
     """Batches that must be opened before they are appended."""
 
@@ -62,7 +51,15 @@ class _Closed(NamedTuple):
     headers: Sequence[BatchHeader]
 
 
-_Outcomes = Sequence[tuple[TopicProduceData, Sequence[_Outcome]]]
+class _Unflushed(NamedTuple):
+    """Batches that were appended, whose disk is to be waited for."""
+
+    partition: Partition
+    end_offset: Offset
+    response: PartitionProduceResponse
+
+
+_Outcomes = list[PartitionProduceResponse | _Closed | _Unflushed]
 
 
 def handle(
@@ -71,18 +68,22 @@ def handle(
     """Answers at once, unless batches must be opened or the disk is to be waited for."""
     refusal = _refuse_request(request, version)
     now_ms = broker.clock()
-    waits = False
-    outcomes = []
+    is_done = True
+    done: list[TopicProduceResponse] = []
+    outcomes: list[_Outcomes] = []
     for topic in request.topic_data:
-        of_topic = []
-        for data in topic.partition_data:
-            outcome = _append(broker, topic, data, version, refusal, now_ms)
-            waits = waits or outcome.closed is not None or outcome.unflushed is not None
-            of_topic.append(outcome)
-        outcomes.append((topic, of_topic))
-    if waits:
+        of_topic = [_append(broker, topic, data, version, refusal, now_ms) for data in topic.partition_data]
+        outcomes.append(of_topic)
+        responses = [outcome for outcome in of_topic if outcome.__class__ is PartitionProduceResponse]
+        is_done = is_done and len(responses) == len(of_topic)
+        done.append(_of_topic(topic, responses))
+    if not is_done:
         return _answer_later(broker, request, outcomes)
-    return _answer(request, outcomes)
+    return _answer(request, done)
+
+
+def _of_topic(topic: TopicProduceData, responses: Sequence[PartitionProduceResponse]) -> TopicProduceResponse:
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
 
 
 def _refuse_request(request: ProduceRequest, version: int) -> KafkaError | None:
@@ -102,7 +103,7 @@ def _append(
     version: int,
     refusal: KafkaError | None,
     now_ms: int,
-) -> _Outcome:
+) -> PartitionProduceResponse | _Closed | _Unflushed:
     broker.counts.produce_partitions += 1
     try:
         if refusal is not None:
@@ -124,10 +125,10 @@ def _append(
         if not keep_offsets:
             _check_headers(headers, version)
             if not partition.settings.admission.admits(headers, now_ms):
-                return _Outcome(PartitionProduceResponse(index=data.index), _Closed(partition, records, headers))
+                return _Closed(partition, records, headers)
         info = partition.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
     except PipelineError as error:
-        return _Outcome(_refused(broker, data.index, error))
+        return _refused(broker, data.index, error)
     return _appended(partition, info, data)
 
 
@@ -139,7 +140,9 @@ def _check_headers(headers: Sequence[BatchHeader], version: int) -> None:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce takes zstd from version 7 on.")
 
 
-def _appended(partition: Partition, info: AppendInfo, data: PartitionProduceData) -> _Outcome:
+def _appended(
+    partition: Partition, info: AppendInfo, data: PartitionProduceData
+) -> PartitionProduceResponse | _Unflushed:
     response = PartitionProduceResponse(
         index=data.index,
         base_offset=info.base_offset,
@@ -148,8 +151,8 @@ def _appended(partition: Partition, info: AppendInfo, data: PartitionProduceData
         log_end_offset=partition.log.log_end_offset if data.keep_offsets else -1,
     )
     if partition.awaits_flush(info):
-        return _Outcome(response, None, partition, Offset(info.last_offset + 1))
-    return _Outcome(response)
+        return _Unflushed(partition, Offset(info.last_offset + 1), response)
+    return response
 
 
 def _check_mirror(partition: Partition, data: PartitionProduceData) -> None:
@@ -186,25 +189,25 @@ def _record_errors(error: PipelineError) -> Sequence[BatchIndexAndErrorMessage]:
     ]
 
 
-async def _answer_later(broker: BrokerContext, request: ProduceRequest, outcomes: _Outcomes) -> ProduceResponse | None:
-    opened: list[tuple[TopicProduceData, list[_Outcome]]] = []
-    for topic, of_topic in outcomes:
-        opened.append((topic, []))
-        for outcome, data in zip(of_topic, topic.partition_data, strict=True):
-            if outcome.closed is not None:
-                outcome = await _open_and_append(broker, data, outcome.closed)
-            opened[-1][1].append(outcome)
-    for _, of_topic in opened:
-        for outcome in of_topic:
-            if outcome.unflushed is not None and outcome.end_offset is not None:
-                try:
-                    await outcome.unflushed.flush_up_to(outcome.end_offset)
-                except PipelineError as error:
-                    outcome.response = _refused(broker, outcome.response.index, error)
-    return _answer(request, opened)
+async def _answer_later(
+    broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]
+) -> ProduceResponse | None:
+    """All that is closed is opened and appended before any disk is waited for: one flush then serves it all."""
+    for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
+        for number, data in enumerate(topic.partition_data):
+            outcome = of_topic[number]
+            if isinstance(outcome, _Closed):
+                of_topic[number] = await _open_and_append(broker, data, outcome)
+    done = []
+    for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
+        responses = [await _flushed(broker, outcome) for outcome in of_topic]
+        done.append(_of_topic(topic, responses))
+    return _answer(request, done)
 
 
-async def _open_and_append(broker: BrokerContext, data: PartitionProduceData, closed: _Closed) -> _Outcome:
+async def _open_and_append(
+    broker: BrokerContext, data: PartitionProduceData, closed: _Closed
+) -> PartitionProduceResponse | _Unflushed:
     partition, now_ms = closed.partition, broker.clock()
     try:
         records = await trio.to_thread.run_sync(
@@ -212,25 +215,29 @@ async def _open_and_append(broker: BrokerContext, data: PartitionProduceData, cl
         )
         return _appended(partition, partition.append(records, keep_offsets=False, now_ms=now_ms), data)
     except PipelineError as error:
-        return _Outcome(_refused(broker, data.index, error))
+        return _refused(broker, data.index, error)
 
 
-def _answer(request: ProduceRequest, outcomes: _Outcomes) -> ProduceResponse | None:
-    if request.acks == 0:
-        for _, of_topic in outcomes:
-            for outcome in of_topic:
-                _require_success(outcome.response)
-        return None
-    return ProduceResponse(
-        responses=tuple(
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=tuple(outcome.response for outcome in of_topic),
-            )
-            for topic, of_topic in outcomes
-        )
-    )
+async def _flushed(
+    broker: BrokerContext, outcome: PartitionProduceResponse | _Closed | _Unflushed
+) -> PartitionProduceResponse:
+    if isinstance(outcome, PartitionProduceResponse):
+        return outcome
+    assert isinstance(outcome, _Unflushed)
+    try:
+        await outcome.partition.flush_up_to(outcome.end_offset)
+    except PipelineError as error:
+        return _refused(broker, outcome.response.index, error)
+    return outcome.response
+
+
+def _answer(request: ProduceRequest, done: Sequence[TopicProduceResponse]) -> ProduceResponse | None:
+    if request.acks != 0:
+        return ProduceResponse(responses=done)
+    for topic in done:
+        for response in topic.partition_responses:
+            _require_success(response)
+    return None
 
 
 def _require_success(response: PartitionProduceResponse) -> None:

@@ -1,21 +1,18 @@
 """Compaction: the kernels beside their twin in plain Python and beside a plain copy of the same bytes.
 
-    python -m bench.cleaner [--json]
-
 A log of 100-byte records with keys, all of it head: each key comes ten times. The copy reads and writes the same files
 in the same portions through the same door, checksums verified. CPU seconds of one process, best of several rounds in
 which all take their turn. Target: 1.5 million uncompressed records each second.
 """
 
-import json
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.report import Options, Row, Show, Target
 from pipeline.log.cleaner import READ_BYTES, clean
 from pipeline.log.cleaner_jobs import CleaningJob
 from pipeline.log.compaction_plan import SegmentRange
@@ -26,10 +23,11 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.testing.plain_cleaner import map_plainly, select_plainly
 
-TARGET_PER_S = 1_500_000
+TARGET = Target(bound=1_500_000, at_least=True, absolute=True)
 ROUNDS = 5
 RECORDS = 600_000
-PLAIN_RECORDS = 30_000
+PLAIN_PART = 20
+"""The twin gets so much less."""
 RECORD_BYTES = 100
 TIMES_A_KEY = 10
 BATCH_BYTES = 16 * 1024
@@ -111,35 +109,38 @@ def cpu_seconds(way: Callable[[CleaningJob], None], job: CleaningJob) -> float:
     return time.process_time() - started
 
 
-def measure(codec: Codec) -> dict[str, float]:
+def measure_codec(codec: Codec, records: int, rounds: int) -> dict[str, float]:
+    """Records a second of each way, in the best of several rounds in which all take their turn."""
     directory = Path(tempfile.mkdtemp(prefix="bench-cleaner-"))
     small = directory / "small"
     small.mkdir()
+    small_records = max(1, records // PLAIN_PART)
     try:
-        job = make_job(directory, make_log(directory, codec, RECORDS))
-        small_job = make_job(small, make_log(small, codec, PLAIN_RECORDS))
+        job = make_job(directory, make_log(directory, codec, records))
+        small_job = make_job(small, make_log(small, codec, small_records))
         clean_with_kernels(small_job)
-        best = {"cleaner": float("inf"), "twin": float("inf"), "copy": float("inf")}
-        for _ in range(ROUNDS):
-            best["cleaner"] = min(best["cleaner"], cpu_seconds(clean_with_kernels, job))
+        best = {"kernels": float("inf"), "twin": float("inf"), "copy": float("inf")}
+        for _ in range(rounds):
+            best["kernels"] = min(best["kernels"], cpu_seconds(clean_with_kernels, job))
             best["copy"] = min(best["copy"], cpu_seconds(copy, job))
-            best["twin"] = min(best["twin"], cpu_seconds(clean_plainly, small_job) * RECORDS / PLAIN_RECORDS)
-        return {name: RECORDS / seconds for name, seconds in best.items()}
+            best["twin"] = min(best["twin"], cpu_seconds(clean_plainly, small_job) * records / small_records)
+        return {name: records / seconds for name, seconds in best.items()}
     finally:
         shutil.rmtree(directory)
 
 
-def main() -> int:
-    results = {codec.name.lower(): measure(codec) for codec in CODECS}
-    if "--json" in sys.argv:
-        print(json.dumps(results))
-    else:
-        print(f"{'codec':8} {'records/s':>12} {'of the twin':>12} {'of a copy':>10}")
-        for codec, rates in results.items():
-            of_twin, of_copy = rates["cleaner"] / rates["twin"], rates["cleaner"] / rates["copy"]
-            print(f"{codec:8} {rates['cleaner']:12,.0f} {of_twin:11.1f}x {of_copy:9.2f}x")
-    return 0 if results["none"]["cleaner"] >= TARGET_PER_S else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def measure(options: Options, show: Show) -> list[Row]:
+    rows = []
+    for codec in CODECS:
+        names = {f"{codec.name.lower()}, against the {peer}": peer for peer in ("twin", "copy")}
+        if not any(map(options.selects, names)):
+            continue
+        show(f"cleaner: {codec.name.lower()}")
+        records = options.scaled(RECORDS, least=PLAIN_PART)
+        rates = measure_codec(codec, records, options.rounds_or(ROUNDS))
+        for name, peer in names.items():
+            target = TARGET if codec is Codec.NONE and peer == "twin" else None
+            if options.selects(name):
+                ours = rates["kernels"]
+                rows.append(Row(name=name, unit="records/s", ours=ours, peer=peer, theirs=rates[peer], target=target))
+    return rows

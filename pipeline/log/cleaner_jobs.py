@@ -92,8 +92,8 @@ def encode_report(report: Report) -> bytes:
 
 def decode_report(line: bytes) -> Report:
     """What `encode_report` made. Raises ValueError."""
-    fields = json.loads(line)
     try:
+        fields = json.loads(line)
         return _KINDS[fields.pop("kind")](**fields)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no report of a cleaner: {line[:200]!r}") from error

@@ -4,6 +4,7 @@ Plain functions over a cluster, each with a deadline. A coordinator that moves o
 Needs brokers that find several coordinators at once (KIP-699, Apache Kafka 3.0 on).
 """
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,10 +139,10 @@ async def fetch_offsets(
     _, response = await _ask_coordinator(cluster, group, request, _errors_of_offsets, timeout_s)
     fetched: OffsetFetchResponse = response
     (told,) = fetched.groups
-    if any(not topic.name for topic in told.topics):
-        await cluster.fetch_all_topics(timeout_s=timeout_s)
+    view = await cluster.fetch_all_topics(timeout_s=timeout_s)
+    names = {topic.id: topic.name for topic in view.topics.values()}
     return {
-        TopicPartition(_name_of(cluster, topic), partition.partition_index): CommittedOffset(
+        TopicPartition(_name_of(topic, names), partition.partition_index): CommittedOffset(
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.metadata,
@@ -160,7 +161,8 @@ async def commit_offsets(
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Set offsets of a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID if it has some)."""
-    ids = cluster.view.topic_ids({topic_partition.topic for topic_partition in offsets})
+    view = await cluster.fetch_all_topics(timeout_s=timeout_s)
+    ids = view.topic_ids({topic_partition.topic for topic_partition in offsets})
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
     for topic_partition, committed in sorted(offsets.items()):
         partition = OffsetCommitRequestPartition(
@@ -194,11 +196,9 @@ async def find_coordinator(cluster: Cluster, group: str, *, timeout_s: float = D
     return BrokerId(found.node_id)
 
 
-def _name_of(cluster: Cluster, topic: OffsetFetchResponseTopics) -> str:
+def _name_of(topic: OffsetFetchResponseTopics, names: Mapping[uuid.UUID, str]) -> str:
     """By name or, since version 10, by id; a topic that is gone goes by its id."""
-    if topic.name:
-        return topic.name
-    return next((view.name for view in cluster.view.topics.values() if view.id == topic.topic_id), str(topic.topic_id))
+    return topic.name or names.get(topic.topic_id, str(topic.topic_id))
 
 
 _ErrorsOf = Callable[[Any], Iterable[tuple[int, str]]]

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from pipeline.cli import audit, broker, consume, demo, group, load, local, mirror, output, produce, registry, topic
+from pipeline.cli import audit, broker, consume, demo, group, load, local, log, mirror, output, produce, registry, topic
 from pipeline.errors import ConfigurationError, PipelineError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.add_typer(local.app, name="local")
 app.add_typer(broker.app, name="broker")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(log.app, name="log")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(mirror.app, name="mirror")

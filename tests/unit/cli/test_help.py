@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 
 NOUNS = {
-    "local", "broker", "topic", "produce", "consume", "mirror", "registry", "schema", "audit", "load", "demo",
+    "local", "broker", "topic", "log", "produce", "consume", "mirror", "registry", "schema", "audit", "load", "demo",
 }  # fmt: skip
 
 

@@ -1,0 +1,223 @@
+"""Whole partitions and log directories looked at from outside: says what is wrong where. Writes nothing.
+
+Checked are: the checksum and the order of every batch; that each segment begins where the one before ends, unless a
+`.gap` says otherwise; both indexes against their segment; producer snapshots; leader epochs against the batches; and
+the checkpoints of a log directory against its logs. Files that their broker deletes meanwhile are passed over.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pipeline.errors import StorageError
+from pipeline.log.checkpoint import CLEAN_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, decode_offsets
+from pipeline.log.directory import parse_directory_name
+from pipeline.log.files import storage_error
+from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
+from pipeline.log.inspection import IndexCheck, Problem, read_batches
+from pipeline.log.leader_epochs import LEADER_EPOCHS
+from pipeline.log.producer_state import ProducerStates
+from pipeline.log.segment import (
+    GAP_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_path,
+)
+from pipeline.model import Offset, TopicPartition
+
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS)
+
+_FOR_EVER = 2**63 - 1
+
+Advance = Callable[[int], None]
+"""So many bytes more have been looked at."""
+
+
+class Verifier:
+    """One look at files. `advance` is told the progress, `settle` waits a moment for a file that may be growing."""
+
+    def __init__(self, advance: Advance, settle: Callable[[], None]) -> None:
+        self.segments = 0
+        self.batches = 0
+        self._advance = advance
+        self._settle = settle
+
+    def verify(self, directory: Path) -> Iterator[Problem]:
+        """A partition's directory, or a log directory with all that are in it. Raises StorageError."""
+        partitions = partition_directories(directory)
+        if not partitions:
+            yield from self._partition(directory)
+            return
+        checkpoints, problems = _read_checkpoints(directory)
+        yield from problems
+        for path, topic_partition in partitions.items():
+            ends: list[int] = []
+            yield from self._partition(path, ends)
+            for name, offsets in checkpoints.items():
+                offset = offsets.get(topic_partition)
+                if ends and offset is not None and offset > ends[0]:
+                    yield Problem(directory / name, None, f"{topic_partition} at {offset}, its log ends at {ends[0]}")
+
+    def _partition(self, directory: Path, ends: list[int] | None = None) -> Iterator[Problem]:
+        """Tells the end of the log in `ends`."""
+        epochs, problems = read_leader_epochs(directory / LEADER_EPOCHS)
+        yield from problems
+        bases = segment_offsets(directory)
+        end: int | None = None
+        for number, base_offset in enumerate(bases):
+            path = segment_path(directory, base_offset, LOG_SUFFIX)
+            try:
+                if end is not None:
+                    yield from _check_start(path, base_offset, end)
+                end = yield from self._segment(path, base_offset, epochs, is_last=number == len(bases) - 1)
+            except StorageError as error:
+                if not path.exists():
+                    end = None
+                    continue
+                yield Problem(Path(error.path), None, error.reason)
+                end = None
+        for path in sorted(directory.glob(f"*{SNAPSHOT_SUFFIX}")):
+            yield from check_snapshot(path)
+        if ends is not None and end is not None:
+            ends.append(end)
+
+    def _segment(
+        self, path: Path, base_offset: int, epochs: Sequence[tuple[int, int]], *, is_last: bool
+    ) -> Generator[Problem, None, int | None]:
+        """Returns the offset after its last batch, None if that is not known."""
+        self.segments += 1
+        checks: dict[str, IndexCheck] = {}
+        for suffix, entry in ((INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
+            index = path.with_suffix(suffix)
+            if index.exists():
+                checks[suffix] = IndexCheck(index, base_offset, entry)
+            elif not is_last:
+                yield Problem(index, None, "is missing")
+        offset_index, time_index = checks.get(INDEX_SUFFIX), checks.get(TIME_INDEX_SUFFIX)
+        next_offset = base_offset
+        for batch in read_batches(path, self._settle):
+            if isinstance(batch, Problem):
+                yield batch
+                return None
+            header = batch.header
+            self.batches += 1
+            self._advance(header.size_bytes)
+            if batch.problem is not None:
+                yield Problem(path, batch.position, f"batch at offset {header.base_offset}: {batch.problem}")
+            if header.base_offset < next_offset:
+                reason = f"offset {header.base_offset} where {next_offset} or a later one is due"
+                yield Problem(path, batch.position, reason)
+            if not _is_epoch_at(epochs, header.base_offset, header.partition_leader_epoch):
+                reason = f"batch at offset {header.base_offset} of leader epoch {header.partition_leader_epoch}"
+                yield Problem(path, batch.position, f"{reason} contradicts {LEADER_EPOCHS}")
+            next_offset = max(next_offset, header.next_offset)
+            if offset_index is not None:
+                offset_index.see_position(batch)
+            if time_index is not None:
+                time_index.see_time(batch)
+        for check in checks.values():
+            check.end()
+            yield from check.problems
+        return next_offset
+
+
+def partition_directories(directory: Path) -> Mapping[Path, TopicPartition]:
+    """Those in a log directory, in the order of their names. Raises StorageError."""
+    try:
+        names = sorted(path for path in directory.iterdir() if path.is_dir())
+    except OSError as error:
+        raise storage_error(directory, error) from error
+    found = {path: parse_directory_name(path.name) for path in names}
+    return {path: name for path, name in found.items() if name is not None}
+
+
+def segment_offsets(directory: Path) -> list[int]:
+    """The base offsets of the segments in a partition's directory, rising."""
+    names = (path.name.removesuffix(LOG_SUFFIX) for path in directory.glob(f"*{LOG_SUFFIX}"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def log_bytes(directory: Path) -> int:
+    """How much `Verifier.verify` has before it, about."""
+    return sum(path.stat().st_size for path in directory.glob(f"**/*{LOG_SUFFIX}") if path.is_file())
+
+
+def read_leader_epochs(path: Path) -> tuple[list[tuple[int, int]], list[Problem]]:
+    """Pairs of epoch and first offset, none if there is no file. Raises StorageError."""
+    content = _read_text(path)
+    if content is None:
+        return [], []
+    try:
+        version, count, *lines = content.splitlines()
+        epochs = [(int(epoch), int(offset)) for epoch, offset in (line.split(" ") for line in lines)]
+        if int(version) != 0 or int(count) != len(epochs):
+            raise ValueError("its number of lines")
+    except ValueError:
+        return [], [Problem(path, None, "is not a checkpoint of leader epochs, or cut off")]
+    problems = [
+        Problem(path, None, f"epoch {after} does not come after {before}")
+        for before, after in pairwise(epochs)
+        if after[0] <= before[0] or after[1] < before[1]
+    ]
+    return epochs, problems
+
+
+def _is_epoch_at(epochs: Sequence[tuple[int, int]], offset: int, epoch: int) -> bool:
+    """Whether a batch may have this epoch; behind the last one that the checkpoint knows it may be a newer one."""
+    found = [known for known, start in epochs if start <= offset]
+    if not found:
+        return True
+    return epoch >= found[-1] if len(found) == len(epochs) else epoch == found[-1]
+
+
+def _check_start(path: Path, base_offset: int, end: int) -> Iterator[Problem]:
+    """A segment begins where the one before ends."""
+    if base_offset < end:
+        yield Problem(path, None, f"begins at {base_offset}, but the segment before ends at {end}")
+    elif base_offset > end:
+        gap = _read_text(path.with_suffix(GAP_SUFFIX))
+        if gap is None or gap.strip() != str(end):
+            yield Problem(path, None, f"begins at {base_offset}, but the one before ends at {end}: records are lost")
+
+
+def check_snapshot(path: Path) -> Iterator[Problem]:
+    """What is wrong with a snapshot of producers by itself."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    producers = ProducerStates(expiration_ms=_FOR_EVER, max_producers=_FOR_EVER)
+    try:
+        offset = int(path.name.removesuffix(SNAPSHOT_SUFFIX))
+        producers.restore(content)
+    except ValueError as error:
+        yield Problem(path, None, str(error))
+        return
+    newest = max(producers.last_offsets(), default=-1)
+    if newest >= offset:
+        yield Problem(path, None, f"tells of offset {newest}, but is of what was before {offset}")
+
+
+def _read_checkpoints(
+    directory: Path,
+) -> tuple[dict[str, dict[TopicPartition, Offset]], list[Problem]]:
+    found, problems = {}, []
+    for name in CHECKPOINTS:
+        content = _read_text(directory / name)
+        if content is not None:
+            try:
+                found[name] = decode_offsets(content.encode())
+            except ValueError as error:
+                problems.append(Problem(directory / name, None, str(error)))
+    return found, problems
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error(path, error) from error

@@ -1,0 +1,99 @@
+"""`pipeline log`: what it shows of files, and its exit codes."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli.main import app
+from pipeline.log.config import LogConfig
+from pipeline.log.directory import LogDirectory
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, TopicPartition
+from tests.unit.log.conftest import EPOCH, NOW_MS, Batches
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    config = LogConfig(segment_bytes=2000, index_interval_bytes=200)
+    directory = LogDirectory.open(
+        tmp_path, DiskFiles(), config, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=NOW_MS
+    )
+    log, batches = directory.create(TopicPartition("t", 0), now_ms=NOW_MS), Batches()
+    for number in range(20):
+        batch = batches.make(2, timestamp=NOW_MS + number, producer_id=5, epoch=0, sequence=2 * number)
+        batches.append(log, batch)
+    directory.close()
+    return tmp_path
+
+
+def dump(file: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
+    shown = CliRunner().invoke(app, ["log", "dump", str(file), "--json", *options])
+    assert shown.exit_code == code, shown.output
+    return [json.loads(line) for line in shown.output.splitlines()]
+
+
+def test_a_segment_is_dumped(logs: Path) -> None:
+    file = logs / "t-0" / "00000000000000000000.log"
+    first, *others = dump(file)
+    assert (first["base_offset"], first["last_offset"], first["records"], first["codec"]) == (0, 1, 2, "none")
+    assert (first["leader_epoch"], first["producer_id"], first["crc_ok"]) == (EPOCH, 5, True)
+    assert [batch["base_offset"] for batch in others] == list(range(2, 2 * len(others) + 1, 2))
+    records = [row for row in dump(file, "--records") if "offset" in row]
+    assert len(records) == 2 * (1 + len(others))
+    assert (records[1]["offset"], records[1]["timestamp"], records[1]["key"]) == (1, NOW_MS + 1, None)
+    plain = CliRunner().invoke(app, ["log", "dump", str(file)]).output
+    assert plain.startswith("base_offset 0  last_offset 1  position 0")
+
+
+def test_a_damaged_segment_is_dumped_with_what_is_wrong(logs: Path) -> None:
+    file = logs / "t-0" / "00000000000000000000.log"
+    content = bytearray(file.read_bytes())
+    content[70] ^= 1
+    file.write_bytes(content[:-1])
+    rows = dump(file, "--records", code=1)
+    assert not rows[0]["crc_ok"]
+    assert next(row["position"] for row in rows if "problem" in row) == 0
+    assert "bytes into a batch" in rows[-1]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("*.index", {"offset", "position"}),
+        ("*.timeindex", {"timestamp", "offset"}),
+        ("*.snapshot", {"producer_id", "producer_epoch", "last_sequence", "last_timestamp"}),
+        ("leader-epoch-checkpoint", {"epoch", "first_offset"}),
+        ("../recovery-point-offset-checkpoint", {"topic", "partition", "offset"}),
+    ],
+)
+def test_other_files_are_dumped(logs: Path, name: str, expected: set[str]) -> None:
+    rows = dump(sorted((logs / "t-0").glob(name))[0])
+    assert rows
+    assert all(row.keys() == expected for row in rows)
+
+
+def test_an_index_is_held_against_its_segment(logs: Path) -> None:
+    file = sorted((logs / "t-0").glob("*.index"))[0]
+    content = bytearray(file.read_bytes())
+    content[7] ^= 1
+    file.write_bytes(content)
+    assert "no batch begins at" in dump(file, code=1)[-1]["problem"]
+
+
+def test_what_is_no_file_of_a_log_is_refused(logs: Path) -> None:
+    for file in (logs / "meta.properties", logs / "none"):
+        assert CliRunner().invoke(app, ["log", "dump", str(file)]).exit_code != 0
+
+
+def test_verify_says_how_much_it_saw_or_what_is_wrong(logs: Path) -> None:
+    shown = CliRunner().invoke(app, ["log", "verify", str(logs)])
+    assert (shown.exit_code, shown.output) == (0, "20 batches in 2 segments: all is well.\n")
+    (logs / "t-0" / "00000000000000000000.index").unlink()
+    shown = CliRunner().invoke(app, ["log", "verify", str(logs)])
+    assert (shown.exit_code, shown.output) == (1, f"{logs}/t-0/00000000000000000000.index: is missing\n")
+    told = json.loads(CliRunner().invoke(app, ["log", "verify", "--json", str(logs / "t-0")]).output)
+    assert [problem["problem"] for problem in told["problems"]] == ["is missing"]

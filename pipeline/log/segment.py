@@ -25,12 +25,13 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 GAP_SUFFIX = ".gap"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
 MAX_RELATIVE_OFFSET = 2**31 - 1
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX)
+BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 NO_TIMESTAMP = -1
 
 _READ_BYTES = 4096
@@ -63,6 +64,7 @@ class Segment:
         "_first_timestamp",
         "_index_interval_bytes",
         "_max_timestamp_offset",
+        "_newest",
         "_suffix",
         "base_offset",
         "created_ms",
@@ -96,6 +98,8 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
+        self._newest: BatchPlace | None = None
+        """The batch that was appended last: most readers want just that one."""
         self.reset_indexes()
 
     @classmethod
@@ -181,6 +185,18 @@ class Segment:
             self._first_timestamp = next(self.places()).max_timestamp
         return self._first_timestamp
 
+    def would_span_more(self, time_ms: int, headers: Sequence[BatchHeader], now_ms: int) -> bool:
+        """Would it span more time with these batches? By the records' time; by the clock if they have none.
+
+        As in Kafka the first batch is compared with the one to be appended: a log of old events does not roll at
+        every append, and two copies of a log roll alike.
+        """
+        first = self.first_timestamp
+        if first < 0:
+            return now_ms - self.created_ms > time_ms
+        newest = headers[0].max_timestamp if len(headers) == 1 else max(header.max_timestamp for header in headers)
+        return newest - first > time_ms
+
     # Writing
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
@@ -194,10 +210,12 @@ class Segment:
         position = self.size_bytes
         self.file.write_at(data, position)
         for header in headers:
-            size_bytes = header.batch_length + LOG_OVERHEAD
-            self.note(position, header.base_offset + header.last_offset_delta, header.max_timestamp, size_bytes)
+            start, size_bytes = position, header.batch_length + LOG_OVERHEAD
+            last_offset = header.base_offset + header.last_offset_delta
+            self.note(start, last_offset, header.max_timestamp, size_bytes)
             position += size_bytes
         self.size_bytes = position
+        self._newest = BatchPlace(start, header.base_offset, last_offset, header.max_timestamp, size_bytes)
 
     def note(self, position: int, last_offset: int, max_timestamp: int, size_bytes: int) -> None:
         """Take a batch that lies at `position` into the indexes."""
@@ -212,6 +230,7 @@ class Segment:
 
     def truncate(self, size_bytes: int) -> None:
         """Cut off what lies behind `size_bytes`; the indexes are the caller's matter. Raises StorageError."""
+        self._newest = None
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
 
@@ -363,6 +382,9 @@ class Segment:
 
     def locate(self, offset: int) -> BatchPlace | None:
         """The first batch that ends at `offset` or later; None if there is none. Raises StorageError."""
+        newest = self._newest
+        if newest is not None and newest.base_offset <= offset <= newest.last_offset:
+            return newest
         entry = self.offset_index.floor(offset - self.base_offset)
         if entry is not None and not self._agrees(*entry):
             self._repair_indexes()

@@ -32,9 +32,10 @@ from pipeline.log.placing import AppendInfo, place_as_they_are, place_next
 from pipeline.log.producer_state import ActiveProducer, ProducerStates
 from pipeline.log.reading import LogSlice
 from pipeline.log.replacement import load_cleaned, swap_files
-from pipeline.log.retention import SegmentFacts, count_expired
+from pipeline.log.retention import count_expired, facts_of
 from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import write_snapshot
+from pipeline.log.transactions import AbortedTransaction, AbortedTransactions, take_marker
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 
@@ -53,6 +54,7 @@ class UnifiedLog:
         segments: tuple[Segment, ...],
         producers: ProducerStates,
         epochs: LeaderEpochs,
+        aborted: AbortedTransactions,
         is_clean: bool,
         log_start_offset: Offset,
         log_end_offset: Offset,
@@ -72,6 +74,7 @@ class UnifiedLog:
         self._files_lock = threading.Lock()
         self._producers = producers
         self._epochs = epochs
+        self._aborted = aborted
         self._is_changed = not is_clean
         self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
@@ -111,6 +114,16 @@ class UnifiedLog:
     def max_timestamp(self) -> int:
         """The newest timestamp of all records, in ms; -1 if there is none."""
         return max(segment.max_timestamp for segment in self._segments)
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Every transaction before it has ended, and nothing behind it is stable (KIP-98)."""
+        unstable = self._producers.first_unstable_offset
+        return self._log_end_offset if unstable is None else unstable
+
+    def aborted_transactions(self, from_offset: Offset, up_to_offset: Offset) -> Sequence[AbortedTransaction]:
+        """Those aborted that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
+        return self._aborted.between(from_offset, up_to_offset)
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """Whatever is appended from now on is written in this epoch or a later one."""
@@ -183,13 +196,14 @@ class UnifiedLog:
         except StorageError as error:
             self._take_back(segment, error)
             raise
-        if headers[-1].partition_leader_epoch != self._epoch_written:
+        last = headers[-1]
+        if last.partition_leader_epoch != self._epoch_written:
             self._note_epochs(headers)
-        self._log_end_offset = Offset(headers[-1].next_offset)
+        self._log_end_offset = Offset(last.base_offset + last.last_offset_delta + 1)
         messages = 0
         for header in headers:
             if header.producer_id >= 0:
-                self._producers.update(header, now_ms)
+                self.take_producer(header, now_ms)
             messages += header.record_count
         self._unflushed_messages += messages
         if self._unflushed_since_ms is None:
@@ -199,16 +213,25 @@ class UnifiedLog:
             self.flush()
         return self._append_info(headers)
 
+    def take_producer(self, header: BatchHeader, now_ms: int) -> None:
+        """Remember what a batch in the log tells of its producer. Raises StorageError; the log is offline then."""
+        self._producers.update(header, now_ms)
+        if header.is_control and header.producer_id >= 0:
+            try:
+                take_marker(header, self._producers, self._aborted, self._segments)
+            except StorageError as error:
+                self._fail(error)
+                raise
+
     def _note_epochs(self, headers: Sequence[BatchHeader]) -> None:
         self._epochs.note(headers)
         self._epochs.is_changed = True
         self._epoch_written = headers[-1].partition_leader_epoch
 
     def _append_info(self, headers: Sequence[BatchHeader]) -> AppendInfo:
-        last_offset = Offset(headers[-1].next_offset - 1)
-        return AppendInfo(
-            Offset(headers[0].base_offset), last_offset, NO_TIMESTAMP, self.log_start_offset, headers, duplicate=False
-        )
+        first, last = headers[0], headers[-1]
+        last_offset = Offset(last.base_offset + last.last_offset_delta)
+        return AppendInfo(Offset(first.base_offset), last_offset, NO_TIMESTAMP, self._log_start_offset, headers)
 
     def _take_back(self, segment: Segment, error: StorageError) -> None:
         """Remove what a failed append may have left behind the end."""
@@ -226,12 +249,13 @@ class UnifiedLog:
     def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
         """The segment to append to, a new one when it is time for that."""
         segment = self._segments[-1]
-        end_offset, first_offset, last_offset = self._log_end_offset, headers[0].base_offset, headers[-1].last_offset
+        end_offset, first_offset, last = self._log_end_offset, headers[0].base_offset, headers[-1]
+        last_offset = last.base_offset + last.last_offset_delta
         if last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET and (
             segment.size_bytes == 0
             or (
                 segment.size_bytes + size_bytes <= self.config.segment_bytes
-                and not self._is_old(segment, headers, now_ms)
+                and not segment.would_span_more(self.config.segment_ms, headers, now_ms)
             )
         ):
             return segment
@@ -246,23 +270,12 @@ class UnifiedLog:
             raise
         return self._roll(Offset(first_offset), now_ms)
 
-    def _is_old(self, segment: Segment, headers: Sequence[BatchHeader], now_ms: int) -> bool:
-        """Would the segment span more than `segment_ms`? By the records' time; by the clock if they have none.
-
-        As in Kafka the first batch is compared with the one to be appended: a log of old events does not roll at
-        every append, and two copies of a log roll alike.
-        """
-        first = segment.first_timestamp
-        if first < 0:
-            return now_ms - segment.created_ms > self.config.segment_ms
-        newest = headers[0].max_timestamp if len(headers) == 1 else max(header.max_timestamp for header in headers)
-        return newest - first > self.config.segment_ms
-
     def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
         """Close the last segment and open a new one."""
         self._is_changed = True
         try:
             self._segments[-1].seal()
+            self._aborted.sync()
             write_snapshot(self._files, self.directory, base_offset, self._producers)
             segment = Segment.create(
                 self._files,
@@ -288,15 +301,8 @@ class UnifiedLog:
         """
         self._check_online()
         segments = self._segments
-        ends = [*(segment.base_offset for segment in segments[1:]), self._log_end_offset]
-        facts = [
-            SegmentFacts(
-                end, segment.size_bytes, segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-            )
-            for segment, end in zip(segments, ends, strict=True)
-        ]
         count = count_expired(
-            facts,
+            facts_of(segments, self._log_end_offset),
             self.config,
             log_start_offset=self._log_start_offset,
             high_watermark=high_watermark,
@@ -442,6 +448,7 @@ class UnifiedLog:
         try:
             self._segments[-1].seal()
             self._segments[-1].sync(with_indexes=True)
+            self._aborted.sync()
             write_snapshot(self._files, self.directory, self._log_end_offset, self._producers, durable=True)
             self._has_new_names = True
         except StorageError as error:

@@ -56,7 +56,15 @@ from pipeline.log.cleaner_kernels import (
 )
 from pipeline.log.compaction_plan import SegmentRange, group_segments
 from pipeline.log.files import Files
-from pipeline.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, Segment, segment_path
+from pipeline.log.segment import (
+    BESIDE_LOG,
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    segment_path,
+)
 from pipeline.records.batch import (
     DELETE_HORIZON,
     HEADER_SIZE,
@@ -76,6 +84,7 @@ MAX_BATCH_PLAIN_BYTES = 256 << 20
 """A batch that holds more than this, uncompressed, is refused."""
 
 _CODEC_MASK = 0x07
+_FURTHER_SUFFIXES = frozenset(BESIDE_LOG) - {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
 _NO_TIMESTAMP = -1
 
 
@@ -142,7 +151,12 @@ def clean(job: CleaningJob, files: Files, moved: Callable[[int], None]) -> Itera
     """
     cleaner = _Cleaner(job, files, moved)
     offset_map = cleaner.build_map()
-    groups = group_segments(job.segments, end_offset=offset_map.end_offset, segment_bytes=job.segment_bytes)
+    groups = group_segments(
+        job.segments,
+        end_offset=offset_map.end_offset,
+        segment_bytes=job.segment_bytes,
+        heads=_with_further_files(files.names(Path(job.directory))),
+    )
     for group in groups:
         cleaner.clean_group(group, offset_map)
         yield GroupCleaned(base_offset=group[0].base_offset, end_offset=group[-1].end_offset)
@@ -319,6 +333,12 @@ class _Cleaner:
         )
         write_header(made, changed)
         return made
+
+
+def _with_further_files(names: Sequence[str]) -> frozenset[int]:
+    """Base offsets of segments beside which lies more than their indexes, which no cleaned segment takes over."""
+    paths = [Path(name) for name in names]
+    return frozenset(int(path.stem) for path in paths if path.suffix in _FURTHER_SUFFIXES and path.stem.isdecimal())
 
 
 def _without_records(header: BatchHeader) -> bytearray:

@@ -10,7 +10,7 @@ Invariants (Kafka's design chapter, *Log compaction*; KIP-58 for the least lag, 
   its offsets are within reach of its index.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,7 +47,10 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanable:
-    """What of a log can be cleaned: `segments`, of which those from `first_dirty_offset` on never were."""
+    """What of a log can be cleaned: `segments`, whose records from `first_dirty_offset` on never were.
+
+    A segment with that offset in the middle counts on both sides, as in Kafka: so it does not stay as it is for ever.
+    """
 
     first_dirty_offset: int
     segments: tuple[SegmentRange, ...]
@@ -84,7 +87,7 @@ def find_cleanable(
         ranges.append(segment.range)
         if segment.range.base_offset < first_dirty:
             clean_bytes += segment.range.size_bytes
-        else:
+        if is_dirty:
             dirty_bytes += segment.range.size_bytes
         if is_dirty and 0 < segment.first_ms < now_ms - settings.max_lag_ms:
             is_overdue = True
@@ -111,9 +114,12 @@ def choose(logs: Mapping[TopicPartition, tuple[Cleanable, CompactionSettings]]) 
 
 
 def group_segments(
-    segments: Sequence[SegmentRange], *, end_offset: int, segment_bytes: int
+    segments: Sequence[SegmentRange], *, end_offset: int, segment_bytes: int, heads: Set[int] = frozenset()
 ) -> list[tuple[SegmentRange, ...]]:
-    """The segments that begin before `end_offset`, in groups of which each becomes one segment."""
+    """The segments that begin before `end_offset`, in groups of which each becomes one segment.
+
+    `heads`: base offsets that must stay those of segments, since further files bear them.
+    """
     groups: list[tuple[SegmentRange, ...]] = []
     group: tuple[SegmentRange, ...] = ()
     for segment in segments:
@@ -121,7 +127,9 @@ def group_segments(
             break
         size_bytes = sum(member.size_bytes for member in group) + segment.size_bytes
         if group and (
-            size_bytes > segment_bytes or segment.end_offset - 1 - group[0].base_offset > MAX_RELATIVE_OFFSET
+            segment.base_offset in heads
+            or size_bytes > segment_bytes
+            or segment.end_offset - 1 - group[0].base_offset > MAX_RELATIVE_OFFSET
         ):
             groups.append(group)
             group = ()

@@ -17,7 +17,7 @@ from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, GroupCleaned
 from pipeline.log.cleaner_kernels import ENTRY_BYTES, hash_key, scan_headers
 from pipeline.log.compaction_plan import SegmentRange
 from pipeline.log.files import DiskFiles
-from pipeline.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
+from pipeline.log.segment import CLEANED_SUFFIX, GAP_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.records.batch import (
     DELETE_HORIZON,
     BatchHeader,
@@ -168,6 +168,14 @@ def test_segments_become_one_that_fits_segment_bytes_and_ends_where_its_last_sou
         [(3, 4, 0)],
         [(5, 6, 1)],
     ]
+
+
+def test_a_segment_with_further_files_beside_it_keeps_its_name(log: Directory) -> None:
+    for number in range(6):
+        log.add_pairs((b"k", b"%d" % number))
+    segment_path(log.path, 2, GAP_SUFFIX).write_bytes(b"2")
+    log.clean()
+    assert [(r.base_offset, r.end_offset) for r in log.reports[:-1]] == [(0, 2), (2, 6)]  # type: ignore[union-attr]
 
 
 def test_an_empty_batch_goes_when_it_no_longer_ends_a_segment(log: Directory) -> None:

@@ -83,6 +83,12 @@ def test_a_log_is_due_when_max_compaction_lag_is_over_however_little_is_dirty() 
         assert is_due(find(segments, settings, dirty=40), settings) is expected
 
 
+def test_a_segment_that_is_clean_in_part_is_cleaned_again() -> None:
+    found = find(closed(1, 1), dirty=15)
+    assert (found.clean_bytes, found.dirty_bytes) == (200, 100)
+    assert is_due(found, rules(0.3))
+
+
 def test_max_compaction_lag_cannot_clean_what_is_not_to_be_seen() -> None:
     settings = rules(ratio=1.0, max_lag_ms=1)
     assert not is_due(find(closed(1, 5), settings, dirty=10, end=15), settings)

@@ -36,6 +36,7 @@ from pipeline.broker.handlers import (
     offset_commit,
     offset_delete,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
     sync_group,
 )
@@ -70,6 +71,7 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
         ApiKey.DELETE_TOPICS: delete_topics.handle,
         ApiKey.DELETE_RECORDS: delete_records.handle,
         ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
         ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
         ApiKey.ALTER_CONFIGS: alter_configs.handle,
         ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,

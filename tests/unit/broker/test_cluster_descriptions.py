@@ -22,6 +22,11 @@ from pipeline.protocol.messages.describe_producers import TopicRequest as Produc
 from pipeline.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from pipeline.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pipeline.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 
@@ -115,6 +120,24 @@ async def test_producers_of_a_partition(start: Start) -> None:
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 1, 1)
         assert (producer.last_timestamp, producer.current_txn_start_offset) == (NOW_MS, -1)
         assert (second.error_code, second.active_producers) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
+
+
+async def test_leader_epochs_end_where_the_next_begins(start: Start) -> None:
+    ends = []
+    for count in (2, 3):
+        async with start() as broker:
+            if count == 2:
+                await broker.create("t")
+            await broker.produce("t", batch(*[b"value"] * count))
+            asked = [
+                OffsetForLeaderPartition(partition=0, leader_epoch=epoch, current_leader_epoch=current)
+                for epoch, current in ((0, -1), (1, -1), (9, -1), (0, 7))
+            ]
+            request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=asked)])
+            (topic,) = (await broker.ask(request)).topics
+            ends.append([(found.error_code, found.leader_epoch, found.end_offset) for found in topic.partitions])
+    unknown, ahead = (0, -1, -1), (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert ends == [[(0, 0, 2), unknown, unknown, ahead], [(0, 0, 2), (0, 1, 5), unknown, ahead]]
 
 
 async def pages(broker: Broker, limit: int, *names: str) -> list[list[tuple[str, int, list[int]]]]:

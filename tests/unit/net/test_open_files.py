@@ -1,0 +1,33 @@
+import resource
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from pipeline.net.open_files import RESERVED_FILES, raise_open_files_limit
+
+
+@pytest.fixture
+def hard_limit() -> Iterator[int]:
+    """With the soft limit below it; both are restored."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        pytest.skip("open files are not limited here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_soft_limit_becomes_the_hard_one(hard_limit: int) -> None:
+    with capture_logs() as logs:
+        raise_open_files_limit(hard_limit - RESERVED_FILES)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard_limit, hard_limit)
+    assert logs == []
+
+
+def test_connections_that_do_not_fit_are_told(hard_limit: int) -> None:
+    with capture_logs() as logs:
+        raise_open_files_limit(hard_limit)
+    assert [(entry["event"], entry["limit"], entry["needed"]) for entry in logs] == [
+        ("open_files_limited", hard_limit, hard_limit + RESERVED_FILES)
+    ]

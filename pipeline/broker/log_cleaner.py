@@ -276,6 +276,5 @@ def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: 
                 newest_ms=segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms,
             )
         )
-    return find_cleanable(
-        closed, settings, first_dirty=first_dirty, visible_end=partition.high_watermark, now_ms=now_ms
-    )
+    visible_end = min(partition.high_watermark, log.last_stable_offset)
+    return find_cleanable(closed, settings, first_dirty=first_dirty, visible_end=visible_end, now_ms=now_ms)

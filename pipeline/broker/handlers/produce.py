@@ -18,6 +18,7 @@ import trio
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.partition import Partition
 from pipeline.errors import InvalidRecordError, LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
 from pipeline.log.placing import AppendInfo
@@ -112,6 +113,8 @@ def _append(
             partition = broker.find_partition(topic.name, data.index)
         else:
             partition = broker.find_partition_by_id(topic.topic_id, data.index)
+        if partition.topic_partition.topic == GROUP_METADATA_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "Only group coordinators write here.")
         if not isinstance(data.records, memoryview):
             raise KafkaError(ErrorCode.INVALID_RECORD, "No records.")
         records, keep_offsets = data.records, data.keep_offsets

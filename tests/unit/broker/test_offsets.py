@@ -31,7 +31,7 @@ from pipeline.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from pipeline.records.batch import iterate_headers
-from tests.unit.broker.conftest import Broker, Start
+from tests.unit.broker.conftest import Broker, Start, batch
 
 SMALL = {"offsets_topic_num_partitions": 3}
 NONE, UNKNOWN, TOO_LARGE = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -184,6 +184,13 @@ async def test_a_generation_of_a_group_that_is_not_there_is_refused(start: Start
         await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
         refused = await commit(broker, "g", "clicks", (0, 7, ""), generation=5, member_id="m")
         assert refused == [ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+async def test_nobody_else_writes_to_the_journal(start: Start) -> None:
+    async with start(**SMALL) as broker:
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        refused = await broker.produce(GROUP_METADATA_TOPIC, batch(b"value"))
+        assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 async def test_a_broker_without_the_journal_coordinates_nothing(start: Start) -> None:

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from bench.broker.servers import Server
@@ -16,6 +18,7 @@ from tests.support.jars import java
 from tests.support.kafka import kafka_jars
 
 CLIENT_DEADLINE_S = 180
+TOPIC_DEADLINE_S = 90
 PRODUCED = re.compile(r"records sent, ([\d.]+) records/sec")
 FETCHED_PER_S_COLUMN = -1
 
@@ -25,23 +28,29 @@ class ClientError(Exception):
 
 
 def create_topic(server: Server, partitions: int) -> str:
-    """A new topic; its name."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    """A new topic; its name. Raises RuntimeError with the end of the server's log if it is gone."""
+    from confluent_kafka.admin import NewTopic
 
-    server.process.check()
     topic = f"bench-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=60).values():
-        future.result(90)
+    _change_topics(server, lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=60))
     return topic
 
 
 def delete_topic(server: Server, topic: str) -> None:
+    """As create_topic."""
+    _change_topics(server, lambda admin: admin.delete_topics([topic], operation_timeout=60))
+
+
+def _change_topics(server: Server, change: Callable[[Any], dict[str, Future[None]]]) -> None:
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    for future in admin.delete_topics([topic]).values():
-        future.result(60)
+    try:
+        for future in change(admin).values():
+            future.result(TOPIC_DEADLINE_S)
+    except Exception as error:
+        server.process.check()
+        raise RuntimeError(f"{server.name} did not change a topic: {error!r}") from error
 
 
 def records_per_s(server: Server, topic: str, work: Workload) -> float:

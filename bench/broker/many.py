@@ -25,7 +25,7 @@ LINGER_MS = 100
 
 
 def measure(options: Options, rounds: int, directory: Path, show: Show) -> list[Row]:
-    if not any(options.selects(name) for name in TARGETS):
+    if not any(options.selects(name) for name in TARGETS) or (options.quick and not options.rows):
         return []
     with our_broker(directory) as broker:
         broker.start()

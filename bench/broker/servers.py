@@ -20,7 +20,7 @@ from tests.support.kafka import prepare_kafka
 OURS = "ours"
 KAFKA = "Apache Kafka"
 READY_DEADLINE_S = 300.0
-KAFKA_SETTINGS = {"group.initial.rebalance.delay.ms": 0, "log.segment.delete.delay.ms": 0}
+BENCH_SETTINGS = {"group.initial.rebalance.delay.ms": 0, "log.segment.delete.delay.ms": 0}
 
 
 @dataclass(slots=True)
@@ -49,40 +49,40 @@ class Server:
         self.process.launch()
         self.process.wait_for_port()
         if topic:
-            _wait_for_partitions(self, topic, partitions)
+            self.wait_for_partitions(topic, partitions)
         return time.monotonic() - started
 
+    def wait_for_partitions(self, topic: str, partitions: int) -> None:
+        """Wait until every partition of a topic answers where its log ends."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-def _wait_for_partitions(server: Server, topic: str, partitions: int) -> None:
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
-
-    settings = {"bootstrap.servers": server.bootstrap, "group.id": "ready", "log_level": 0}
-    quickly = {
-        "reconnect.backoff.ms": 10,
-        "reconnect.backoff.max.ms": 20,
-        "topic.metadata.refresh.fast.interval.ms": 10,
-    }
-    consumer = Consumer({**settings, **quickly})
-    deadline = time.monotonic() + READY_DEADLINE_S
-    try:
-        for partition in range(partitions):
-            while True:
-                server.process.check()
-                with suppress(KafkaException):
-                    consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=1)
-                    break
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{server.name}: {topic} {partition} not ready in {READY_DEADLINE_S:.0f} s")
-                time.sleep(0.01)
-    finally:
-        consumer.close()
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "ready", "log_level": 0}
+        quickly = {
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 20,
+            "topic.metadata.refresh.fast.interval.ms": 10,
+        }
+        consumer = Consumer({**settings, **quickly})
+        deadline = time.monotonic() + READY_DEADLINE_S
+        try:
+            for partition in range(partitions):
+                while True:
+                    self.process.check()
+                    with suppress(KafkaException):
+                        consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=1)
+                        break
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"{self.name}: {topic} {partition} not ready in {READY_DEADLINE_S:.0f} s")
+                    time.sleep(0.01)
+        finally:
+            consumer.close()
 
 
 @contextmanager
 def apache_kafka(directory: Path) -> Iterator[Server]:
     """An Apache Kafka that is formatted and not running yet."""
     port = free_port()
-    command = prepare_kafka(directory, port, **KAFKA_SETTINGS)
+    command = prepare_kafka(directory, port, **BENCH_SETTINGS)
     with ended(ServerProcess(command, port, directory / "kafka.log")) as process:
         yield Server(KAFKA, process, directory / "logs")
 
@@ -98,6 +98,7 @@ def our_broker(directory: Path) -> Iterator[Server]:
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": str(directory / "logs"),
             "zookeeper.connect": zookeeper.connect,
+            **BENCH_SETTINGS,
         }
         config = directory / "broker.toml"
         config.write_text("".join(f"{key} = {value!r}\n" for key, value in given.items()), encoding="utf-8")

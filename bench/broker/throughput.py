@@ -115,6 +115,7 @@ def _fill(server: Server, group: list[Workload], show: Show) -> str:
 
 def _measure_once(server: Server, filled: str, work: Workload, figures: Figures) -> None:
     topic = filled if work.action == "consume" else create_topic(server, work.data.partitions)
+    server.wait_for_partitions(topic, work.data.partitions)
     before_s = server.cpu_s
     try:
         figures.values[work.name, server.name].append(records_per_s(server, topic, work))

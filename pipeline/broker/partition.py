@@ -119,6 +119,11 @@ class Partition:
         """Are there records that consumers do not see yet?"""
         return self.high_watermark < self.log.log_end_offset
 
+    @property
+    def last_stable_offset(self) -> Offset:
+        """The end of what readers of committed records see."""
+        return min(self.high_watermark, self.log.last_stable_offset)
+
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
         """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
         return self.log.end_offset_for(epoch)
@@ -251,15 +256,19 @@ class Partition:
                     raise
                 self._show_up_to(self.log.recovery_point)
 
-    def read(self, offset: Offset, max_bytes: int, *, must_progress: bool) -> FileRegion | None:
-        """Bytes from the batch that holds `offset` on; None at the end. They may end within a batch.
+    def read(
+        self, offset: Offset, max_bytes: int, *, must_progress: bool, up_to: Offset | None = None
+    ) -> FileRegion | None:
+        """Bytes from the batch that holds `offset` on, before `up_to` (else the high watermark); None at the end. They
+        may end within a batch.
 
         With `must_progress` the first batch is whole even if it exceeds `max_bytes`; without, there may be nothing.
         Raises OffsetOutOfRangeError, StorageError.
         """
-        if offset == self.high_watermark and self.log.failure is None:
+        end_offset = self.high_watermark if up_to is None else up_to
+        if offset == end_offset and self.log.failure is None:
             return None
-        found = self.log.read(offset, max_bytes, self.high_watermark)
+        found = self.log.read(offset, max_bytes, end_offset)
         if found.region.size == 0 or (found.region.size > max_bytes and not must_progress):
             return None
         return found.region

@@ -7,7 +7,7 @@ Invariants:
 - The checkpoint tells of all epochs of the records before the recovery point; those behind are found in the batches.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset
@@ -25,13 +25,16 @@ class EpochStart(NamedTuple):
 
 
 class LeaderEpochs:
-    """The epochs of one log. `is_changed`: the checkpoint does not tell of the records' last epoch yet."""
+    """The epochs of one log. `is_changed`: the checkpoint does not tell of the records' last epoch yet; `written`: that
+    of the last append.
+    """
 
-    __slots__ = ("_entries", "is_changed")
+    __slots__ = ("_entries", "is_changed", "written")
 
     def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
         self._entries = tuple(entries)
         self.is_changed = False
+        self.written: int | None = None
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
@@ -53,6 +56,12 @@ class LeaderEpochs:
         """Take batches that lie in the log."""
         for header in headers:
             self.begin(LeaderEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+
+    def note_appended(self, headers: Sequence[BatchHeader]) -> None:
+        """Take batches that were appended just now."""
+        self.note(headers)
+        self.is_changed = True
+        self.written = headers[-1].partition_leader_epoch
 
     def truncate_from_end(self, end_offset: Offset) -> None:
         """The log ends here now."""

@@ -11,6 +11,7 @@ Invariants:
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -31,6 +32,7 @@ from pipeline.log.segment import (
     segment_path,
 )
 from pipeline.log.snapshots import restore_producers
+from pipeline.log.transactions import AbortedTransactions
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset, TopicPartition
 
@@ -59,6 +61,7 @@ def load_log(
     is_trusted = clean and loader.is_trusted
     known = _read_epochs(files, directory)
     epochs = known or LeaderEpochs()
+    aborted = AbortedTransactions(files, directory)
     log = UnifiedLog(
         files,
         directory,
@@ -68,6 +71,7 @@ def load_log(
         segments=segments,
         producers=producers,
         epochs=epochs,
+        aborted=aborted,
         is_clean=is_trusted,
         log_start_offset=Offset(max(log_start_offset, segments[0].base_offset)),
         log_end_offset=log_end_offset,
@@ -80,7 +84,8 @@ def load_log(
         log_start_offset=log.log_start_offset,
         log_end_offset=log_end_offset,
         headers_from=log.headers,
-        now_ms=now_ms,
+        take=partial(log.take_producer, now_ms=now_ms),
+        aborted=aborted,
     )
     if known is None or not is_trusted:
         epochs.truncate_from_end(log_end_offset)

@@ -5,6 +5,8 @@ Invariants:
 
 - A batch is new only if it continues the sequence numbers of its producer's epoch, or starts a newer epoch at 0. Of a
   producer that is not known (it was forgotten) any sequence number is taken, as in Kafka.
+- An open transaction is known by its first offset, until a marker of its producer ends it; a producer with one is not
+  forgotten. Nothing at or behind the first of them is stable.
 - The state is a function of the batches of the log and the times of their append. It is bounded: by number, and by
   silence, which is measured against the time passed in. Producers are kept in the order of their last append.
 
@@ -16,6 +18,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -32,6 +35,7 @@ _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _NO_COORDINATOR_EPOCH = -1
 _NO_TRANSACTION = -1
+_NO_SEQUENCE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,9 @@ class ProducedBatch:
         return Offset(self.last_offset - self.offset_delta)
 
 
+_NO_BATCH = ProducedBatch(_NO_SEQUENCE, Offset(-1), 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
     """A producer as its partition knows it, for those who ask."""
@@ -56,17 +63,28 @@ class ActiveProducer:
     epoch: int
     last_sequence: int
     last_append_ms: int
+    transaction_start: int
+    """First offset of its open transaction, -1 if there is none."""
+
+
+class EndedTransaction(NamedTuple):
+    """From its first record to its marker."""
+
+    producer_id: int
+    first_offset: Offset
+    last_offset: Offset
 
 
 @dataclass(slots=True)
 class _Producer:
     epoch: int
     last_append_ms: int
+    transaction_start: int = _NO_TRANSACTION
     batches: deque[ProducedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
 
     @property
     def next_sequence(self) -> int:
-        return (self.batches[-1].last_sequence + 1) & MAX_SEQUENCE
+        return (self.batches[-1].last_sequence + 1) & MAX_SEQUENCE if self.batches else 0
 
 
 class ProducerStates:
@@ -76,13 +94,19 @@ class ProducerStates:
         self._expiration_ms = expiration_ms
         self._max_producers = max_producers
         self._producers: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def last_offsets(self) -> list[int]:
         """The last offset of each producer."""
-        return [producer.batches[-1].last_offset for producer in self._producers.values()]
+        return [producer.batches[-1].last_offset for producer in self._producers.values() if producer.batches]
+
+    @property
+    def first_unstable_offset(self) -> Offset | None:
+        """Where the oldest open transaction began; None if there is none."""
+        return Offset(min(self._open.values())) if self._open else None
 
     def active(self) -> list[ActiveProducer]:
         """All that are known, in the order of their last append."""
@@ -90,8 +114,9 @@ class ProducerStates:
             ActiveProducer(
                 producer_id=producer_id,
                 epoch=producer.epoch,
-                last_sequence=producer.batches[-1].last_sequence,
+                last_sequence=producer.batches[-1].last_sequence if producer.batches else _NO_SEQUENCE,
                 last_append_ms=producer.last_append_ms,
+                transaction_start=producer.transaction_start,
             )
             for producer_id, producer in self._producers.items()
         ]
@@ -148,20 +173,33 @@ class ProducerStates:
             return
         producer = self._producers.pop(producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = _Producer(header.producer_epoch, now_ms)
+            start = _NO_TRANSACTION if producer is None else producer.transaction_start
+            producer = _Producer(header.producer_epoch, now_ms, start)
         producer.last_append_ms = now_ms
         if header.base_sequence >= 0:
             producer.batches.append(
                 ProducedBatch(header.last_sequence, Offset(header.last_offset), header.last_offset_delta)
             )
-        if producer.batches:
-            self._producers[producer_id] = producer
+        if header.is_transactional and not header.is_control and producer.transaction_start == _NO_TRANSACTION:
+            producer.transaction_start = self._open[producer_id] = header.base_offset
+        self._producers[producer_id] = producer
         self._forget(now_ms)
+
+    def end_transaction(self, marker: BatchHeader) -> EndedTransaction | None:
+        """A marker was appended: its producer's transaction is over. None if there was none."""
+        start = self._open.pop(marker.producer_id, None)
+        if start is None:
+            return None
+        self._producers[marker.producer_id].transaction_start = _NO_TRANSACTION
+        return EndedTransaction(marker.producer_id, Offset(start), Offset(marker.last_offset))
 
     def _forget(self, now_ms: int) -> None:
         producers = self._producers
-        while producers:
+        while len(producers) > len(self._open):
             oldest = next(iter(producers))
+            if oldest in self._open:
+                producers[oldest] = producers.pop(oldest)
+                continue
             if len(producers) <= self._max_producers and (
                 now_ms - producers[oldest].last_append_ms <= self._expiration_ms
             ):
@@ -179,10 +217,10 @@ class ProducerStates:
                 batch.offset_delta,
                 producer.last_append_ms,
                 _NO_COORDINATOR_EPOCH,
-                _NO_TRANSACTION,
+                producer.transaction_start,
             )
             for producer_id, producer in self._producers.items()
-            for batch in producer.batches
+            for batch in producer.batches or (_NO_BATCH,)
         ]
         body = _COUNT.pack(len(entries)) + b"".join(entries)
         return _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
@@ -190,15 +228,19 @@ class ProducerStates:
     def restore(self, content: bytes) -> None:
         """Take the state of a snapshot in place of the own. Raises ValueError for bytes that are no whole snapshot."""
         producers: dict[int, _Producer] = {}
-        for producer_id, epoch, last_sequence, last_offset, offset_delta, last_append_ms in _entries(content):
+        for producer_id, epoch, last_sequence, last_offset, offset_delta, last_append_ms, _, start in _entries(content):
             producer = producers.get(producer_id)
             if producer is None or producer.epoch != epoch:
-                producer = producers[producer_id] = _Producer(epoch, last_append_ms)
-            producer.batches.append(ProducedBatch(last_sequence, Offset(last_offset), offset_delta))
+                producer = producers[producer_id] = _Producer(epoch, last_append_ms, start)
+            if last_offset >= 0:
+                producer.batches.append(ProducedBatch(last_sequence, Offset(last_offset), offset_delta))
         self._producers = dict(sorted(producers.items(), key=lambda item: item[1].last_append_ms))
+        self._open = {
+            name: found.transaction_start for name, found in producers.items() if found.transaction_start >= 0
+        }
 
 
-def _entries(content: bytes) -> Iterable[tuple[int, int, int, int, int, int]]:
+def _entries(content: bytes) -> Iterable[tuple[int, int, int, int, int, int, int, int]]:
     start = _SNAPSHOT_HEADER.size
     if len(content) < start + _COUNT.size:
         raise ValueError("a producer snapshot that is cut off")
@@ -210,4 +252,4 @@ def _entries(content: bytes) -> Iterable[tuple[int, int, int, int, int, int]]:
     (count,) = _COUNT.unpack_from(content, start)
     if len(content) != start + _COUNT.size + count * _ENTRY.size:
         raise ValueError("a producer snapshot of a wrong length")
-    return [entry[:6] for entry in _ENTRY.iter_unpack(content[start + _COUNT.size :])]
+    return _ENTRY.iter_unpack(content[start + _COUNT.size :])

@@ -72,6 +72,13 @@ def segment_number(segments: Sequence[Segment], offset: int) -> int:
     return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
 
 
+def read_batch(segments: Sequence[Segment], header: BatchHeader) -> bytes:
+    """All of the batch with this header. Raises StorageError."""
+    segment = segments[segment_number(segments, header.base_offset)]
+    place = segment.locate(header.base_offset)
+    return b"" if place is None else segment.file.read_at(place.size_bytes, place.position)
+
+
 def headers(segments: Sequence[Segment], from_offset: Offset, end_offset: Offset) -> Iterator[BatchHeader]:
     """The header of each batch from the one that holds `from_offset` up to `end_offset`. Raises StorageError."""
     for segment in segments[segment_number(segments, from_offset) :]:

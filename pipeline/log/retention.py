@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipeline.log.config import LogConfig
+from pipeline.log.segment import Segment
 from pipeline.model import Offset
 
 
@@ -21,6 +22,17 @@ class SegmentFacts(NamedTuple):
     end_offset: int
     size_bytes: int
     newest_ms: int
+
+
+def facts_of(segments: Sequence[Segment], log_end_offset: Offset) -> list[SegmentFacts]:
+    """Of a row of segments. One whose records have no time is as old as our knowledge of it."""
+    ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
+    return [
+        SegmentFacts(
+            end, segment.size_bytes, segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+        )
+        for segment, end in zip(segments, ends, strict=True)
+    ]
 
 
 def count_expired(

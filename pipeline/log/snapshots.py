@@ -14,6 +14,7 @@ from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_path
+from pipeline.log.transactions import AbortedTransactions
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 
@@ -41,9 +42,10 @@ def restore_producers(
     log_start_offset: Offset,
     log_end_offset: Offset,
     headers_from: Callable[[Offset], Iterator[BatchHeader]],
-    now_ms: int,
+    take: Callable[[BatchHeader], None],
+    aborted: AbortedTransactions,
 ) -> None:
-    """Fill `producers` from the newest good snapshot and the headers behind it. Raises StorageError.
+    """Fill `producers` from the newest good snapshot; `take` is called for each header behind it. Raises StorageError.
 
     Snapshots of what is no longer in the log, and damaged ones, are removed. When a batch was appended is not known
     from its header: producers found there count as heard of now.
@@ -65,8 +67,9 @@ def restore_producers(
     if has_removed:
         files.sync_directory(directory)
     if start < log_end_offset:
+        aborted.forget_from(start)
         for header in headers_from(start):
-            producers.update(header, now_ms)
+            take(header)
 
 
 def _snapshot_offsets(names: list[str]) -> list[int]:

@@ -81,7 +81,6 @@ class UnifiedLog:
         self._recovery_point = recovery_point
         self._flush_lock = threading.Lock()
         self._has_new_names = True
-        self._epoch_written: int | None = None
         self._unflushed_messages = 0
         self._unflushed_since_ms: int | None = None
 
@@ -197,8 +196,8 @@ class UnifiedLog:
             self._take_back(segment, error)
             raise
         last = headers[-1]
-        if last.partition_leader_epoch != self._epoch_written:
-            self._note_epochs(headers)
+        if last.partition_leader_epoch != self._epochs.written:
+            self._epochs.note_appended(headers)
         self._log_end_offset = Offset(last.base_offset + last.last_offset_delta + 1)
         messages = 0
         for header in headers:
@@ -222,11 +221,6 @@ class UnifiedLog:
             except StorageError as error:
                 self._fail(error)
                 raise
-
-    def _note_epochs(self, headers: Sequence[BatchHeader]) -> None:
-        self._epochs.note(headers)
-        self._epochs.is_changed = True
-        self._epoch_written = headers[-1].partition_leader_epoch
 
     def _append_info(self, headers: Sequence[BatchHeader]) -> AppendInfo:
         first, last = headers[0], headers[-1]
@@ -427,8 +421,7 @@ class UnifiedLog:
 
     def release_files(self) -> None:
         """Hold no files open but those with data that was not synced, until they are needed again."""
-        segments = self._segments
-        if not any(segment.is_open for segment in segments):
+        if not any(segment.is_open for segment in self._segments):
             return
         with self._files_lock:
             is_synced = self._recovery_point == self._log_end_offset

@@ -44,6 +44,7 @@ def _describe(broker: BrokerContext, topic: str, index: int) -> PartitionRespons
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_append_ms,
                 coordinator_epoch=NO_COORDINATOR_EPOCH,
+                current_txn_start_offset=producer.transaction_start,
             )
             for producer in partition.log.active_producers
         ],

@@ -1,8 +1,9 @@
 """Fetch (1): read batches, as they lie in the log. v4 (KIP-98) on; v7 brings sessions (KIP-227), v9 fences by epoch
 (KIP-320), v13 names topics by id (KIP-516).
 
-The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). In a session only what
-may have news is looked at, and only what has is told (`broker/fetch_sessions.py`).
+The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). Readers of committed
+records see none at or behind the last stable offset, and are told which transactions were aborted. In a session only
+what may have news is looked at, and only what has is told (`broker/fetch_sessions.py`).
 
 Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
 It is woken by the append itself.
@@ -38,12 +39,12 @@ READ_COMMITTED = 1
 class _Reading:
     """An answer in the making: how much it may still hold, and what it holds of which partition."""
 
-    __slots__ = ("_broker", "_is_committed", "_remaining_bytes", "_version", "has_failure", "read_bytes", "served")
+    __slots__ = ("_broker", "_remaining_bytes", "_version", "has_failure", "is_committed", "read_bytes", "served")
 
     def __init__(self, broker: BrokerContext, request: FetchRequest, version: int) -> None:
         self._broker = broker
         self._version = version
-        self._is_committed = request.isolation_level == READ_COMMITTED
+        self.is_committed = request.isolation_level == READ_COMMITTED
         self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
         self.read_bytes = 0
         self.has_failure = False
@@ -52,14 +53,17 @@ class _Reading:
 
     def read(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> PartitionData:
         """What there is for one partition."""
-        aborted: Sequence[AbortedTransaction] | None = () if self._is_committed else None
+        aborted: Sequence[AbortedTransaction] | None = () if self.is_committed else None
         try:
             partition = self._find(topic, topic_id, asked)
             region = partition.read(
                 Offset(asked.fetch_offset),
                 min(asked.partition_max_bytes, self._remaining_bytes),
                 must_progress=self.read_bytes == 0,
+                up_to=partition.last_stable_offset if self.is_committed else None,
             )
+            if self.is_committed:
+                aborted = _aborted(partition, Offset(asked.fetch_offset), partition.last_stable_offset)
         except PipelineError as error:
             self.has_failure = True
             return PartitionData(
@@ -75,11 +79,10 @@ class _Reading:
             self.read_bytes += size
             self._remaining_bytes -= size
         self.served.append((partition, size))
-        high_watermark = partition.high_watermark
         return PartitionData(
             partition_index=asked.partition,
-            high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
             aborted_transactions=aborted,
             records=b"" if region is None else region,
@@ -101,6 +104,13 @@ class _Reading:
         counts.failed_fetch_partitions += failed
         for partition, size in self.served:
             partition.bytes_out += size
+
+
+def _aborted(partition: Partition, offset: Offset, up_to: Offset) -> Sequence[AbortedTransaction]:
+    return [
+        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+        for aborted in partition.log.aborted_transactions(offset, up_to)
+    ]
 
 
 def handle(
@@ -231,7 +241,8 @@ def _answer_in_session(reading: _Reading, session: FetchSession, request: FetchR
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
             is_failure=is_failure,
-            has_more=due.asked.fetch_offset < data.high_watermark,
+            has_more=due.asked.fetch_offset
+            < (data.last_stable_offset if reading.is_committed else data.high_watermark),
             size=0 if data.records is None else len(data.records),
         )
         if is_news or request.session_epoch == INITIAL_EPOCH:

@@ -51,7 +51,7 @@ def test_the_file_is_kafkas():
         (-1, -1),
     ]
     for damaged in (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\nx y\n", b"\xff"):
-        with pytest.raises(ValueError, match="x|not|decode|unpack"):
+        with pytest.raises(ValueError, match=r"x|not|decode|unpack"):
             LeaderEpochs.decode(damaged)
 
 

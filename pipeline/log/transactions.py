@@ -1,0 +1,146 @@
+"""Which transactions of a log were aborted, so that a reader of committed records can pass them over (KIP-98).
+
+`<base offset>.txnindex` has Kafka's format: an entry for each abort marker in the segment of that base offset. There is
+no file where there was no abort.
+
+Invariants:
+
+- An entry is written after its marker was appended. Before a producer snapshot is written `sync` brings all to the
+  disk: what a snapshot tells of as ended is in the files, and what came later is found again by reading the log.
+- Entries rise by the offset of their marker; the last stable offset of an entry is that after the transaction ended.
+"""
+
+import struct
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.errors import CorruptBatchError
+from pipeline.log.checkpoint import read_file
+from pipeline.log.files import Files
+from pipeline.log.producer_state import ProducerStates
+from pipeline.log.reading import read_batch, segment_number
+from pipeline.log.segment import TRANSACTION_INDEX_SUFFIX, Segment, segment_path
+from pipeline.model import Offset
+from pipeline.records.batch import BatchHeader
+from pipeline.records.record import records_of_batch
+
+_ENTRY = struct.Struct(">hqqqq")
+_VERSION = 0
+_MARKER_KEY = struct.Struct(">hh")
+_ABORT = 0
+_COMMIT = 1
+
+
+class AbortedTransaction(NamedTuple):
+    """From its first record to its marker. `last_stable_offset`: of the log, right after it ended."""
+
+    producer_id: int
+    first_offset: Offset
+    last_offset: Offset
+    last_stable_offset: Offset
+
+
+def is_abort(batch: bytes, header: BatchHeader) -> bool | None:
+    """Does this control batch abort its producer's transaction (or commit it)? None: it is of another kind."""
+    try:
+        keys = [record.key for record in records_of_batch(batch, 0, header)]
+    except CorruptBatchError:
+        return None
+    if not keys or keys[0] is None or len(keys[0]) < _MARKER_KEY.size:
+        return None
+    _, kind = _MARKER_KEY.unpack_from(keys[0])
+    return bool(kind == _ABORT) if kind in {_ABORT, _COMMIT} else None
+
+
+class AbortedTransactions:
+    """The index files of one log."""
+
+    __slots__ = ("_bases", "_directory", "_files", "_unsynced")
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._bases = sorted(
+            int(stem)
+            for name in files.names(directory)
+            if (stem := name.removesuffix(TRANSACTION_INDEX_SUFFIX)) != name and stem.isdecimal()
+        )
+        self._unsynced: set[int] = set()
+
+    def append(self, segment_base_offset: int, aborted: AbortedTransaction) -> None:
+        """Remember a transaction whose abort marker is in this segment. Raises StorageError."""
+        if segment_base_offset not in self._bases:
+            insort(self._bases, segment_base_offset)
+        self._unsynced.add(segment_base_offset)
+        file = self._files.open(self._path(segment_base_offset), create=True)
+        file.write_at(_ENTRY.pack(_VERSION, *aborted), file.size() // _ENTRY.size * _ENTRY.size)
+
+    def between(self, from_offset: Offset, up_to_offset: Offset) -> list[AbortedTransaction]:
+        """Those that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
+        found = []
+        for base_offset in self._bases[max(0, bisect_right(self._bases, from_offset) - 1) :]:
+            for aborted in self._read(base_offset):
+                if aborted.last_offset >= from_offset and aborted.first_offset < up_to_offset:
+                    found.append(aborted)
+                if aborted.last_stable_offset >= up_to_offset:
+                    return found
+        return found
+
+    def forget_from(self, offset: Offset) -> None:
+        """Drop the transactions that ended at this offset or later. Raises StorageError."""
+        while self._bases:
+            base_offset = self._bases[-1]
+            kept = self._count_before(base_offset, offset)
+            if kept:
+                self._unsynced.add(base_offset)
+                self._files.open(self._path(base_offset)).truncate(kept * _ENTRY.size)
+                return
+            self._files.unlink(self._path(base_offset))
+            self._unsynced.discard(base_offset)
+            self._bases.pop()
+
+    def _count_before(self, base_offset: int, offset: Offset) -> int:
+        """Entries that ended before `offset`: those were synced; behind them a crash may have left anything."""
+        count, last_offset = 0, base_offset - 1
+        for aborted in self._read(base_offset):
+            if not last_offset < aborted.last_offset < offset:
+                break
+            count, last_offset = count + 1, aborted.last_offset
+        return count
+
+    def sync(self) -> None:
+        """Return once all entries would survive a crash. Raises StorageError."""
+        if self._unsynced:
+            for base_offset in self._unsynced:
+                if self._files.exists(self._path(base_offset)):
+                    self._files.open(self._path(base_offset)).sync()
+            self._files.sync_directory(self._directory)
+            self._unsynced = set()
+
+    def _read(self, base_offset: int) -> list[AbortedTransaction]:
+        """Whole entries; none of a segment that is no longer there."""
+        content = read_file(self._files, self._path(base_offset)) or b""
+        whole = content[: len(content) // _ENTRY.size * _ENTRY.size]
+        return [
+            AbortedTransaction(producer_id, Offset(first), Offset(last), Offset(stable))
+            for version, producer_id, first, last, stable in _ENTRY.iter_unpack(whole)
+            if version == _VERSION
+        ]
+
+    def _path(self, base_offset: int) -> Path:
+        return segment_path(self._directory, base_offset, TRANSACTION_INDEX_SUFFIX)
+
+
+def take_marker(
+    header: BatchHeader, producers: ProducerStates, aborted: AbortedTransactions, segments: Sequence[Segment]
+) -> None:
+    """A control batch was appended: end its producer's transaction, if it is a marker. Raises StorageError."""
+    aborts = is_abort(read_batch(segments, header), header)
+    ended = None if aborts is None else producers.end_transaction(header)
+    if ended is not None and aborts:
+        unstable = producers.first_unstable_offset
+        stable = Offset(header.next_offset) if unstable is None else unstable
+        segment = segments[segment_number(segments, header.base_offset)]
+        aborted.append(segment.base_offset, AbortedTransaction(*ended, stable))

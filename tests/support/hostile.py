@@ -19,6 +19,8 @@ NUMBERS = (-(2**31), -2, -1, 0, 1, 2, 3, 100, 70_000, 2**31 - 1)
 LENGTHS = (b"\xff\xff", b"\x80\x00", b"\x7f\xff", b"\xff\xff\xff\xff", b"\x80\x00\x00\x00", b"\x7f\xff\xff\xff")
 VARINT_LENGTHS = (b"\x00", b"\xff\xff\xff\xff\x0f", b"\xff\xff\x7f", b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80")
 BODIES_OF_EACH_VERSION = 4
+WRONG_SIZES = 0.03
+"""Share of frames that announce a negative or a much larger size."""
 
 
 class HostileRequests:
@@ -42,7 +44,10 @@ class HostileRequests:
             tags = b"\0" if is_flexible(api_key.request, version) else b""
             head = struct.pack(">hhih", api_key, version, number, 3) + b"bad" + tags
             spoilt = head + self._random.choice(spoilers)(body)
-            yield struct.pack(">i", len(spoilt)) + spoilt
+            size = len(spoilt)
+            if self._random.random() < WRONG_SIZES:
+                size = self._random.choice((-(2**31), -1, size + 1000, 100_000_000, 2**31 - 1))
+            yield struct.pack(">i", size) + spoilt
 
     def _cut(self, body: bytes) -> bytes:
         return body[: self._random.randrange(len(body) + 1)]

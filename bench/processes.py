@@ -1,16 +1,19 @@
 """What a server and its children use, read from /proc: CPU seconds and resident memory; and how one is run.
 
-Invariant: a server that was started is dead when its block ends.
+Invariant: a server that was started is dead when its block ends, and when this process dies, even of `kill -9`.
 """
 
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from pipeline.processes import DIE_WITH_PARENT
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_DEADLINE_S = 120.0
@@ -37,7 +40,11 @@ class ServerProcess:
         """Start it without waiting."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+                [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
             )
 
     def check(self) -> None:

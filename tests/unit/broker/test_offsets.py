@@ -1,7 +1,8 @@
 """FindCoordinator, OffsetCommit, OffsetFetch and OffsetDelete, asked of a broker."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC, partition_of_gr
 from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.replay import Replay
 from pipeline.model import TopicPartition
+from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -28,10 +30,12 @@ from pipeline.protocol.messages.offset_delete import (
 from pipeline.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from pipeline.protocol.schema import Message
 from pipeline.records.batch import iterate_headers
-from tests.unit.broker.conftest import Broker, Start, batch
+from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 SMALL = {"offsets_topic_num_partitions": 3}
 NONE, UNKNOWN, TOO_LARGE = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -282,3 +286,85 @@ async def test_each_of_several_brokers_names_the_leader_of_the_group(start: Star
             assert await commit(there, found.key, "clicks", (0, 1, "")) == [NO_COORDINATOR]
             assert await commit(here, found.key, "clicks", (0, 1, "")) == [NONE]
             assert (await fetch(here, found.key))[0] == NONE
+
+
+class OldClient:
+    """Asks in the version that it is told to."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.machine = ClientConnection("old")
+
+    async def ask(self, message: Message, version: int) -> Any:
+        _, pieces = self.machine.encode_request(message, version)
+        await self.stream.send_all(b"".join(map(bytes, pieces)))  # type: ignore[arg-type]
+        while (answer := self.machine.next_response()) is None:
+            received = await self.stream.receive_some()
+            buffer = self.machine.get_buffer()
+            buffer[: len(received)] = received
+            self.machine.bytes_received(len(received))
+        return answer[1]
+
+
+@asynccontextmanager
+async def old_client(broker: Broker) -> AsyncIterator[OldClient]:
+    async with await trio.open_tcp_stream(broker.address.host, broker.address.port) as stream:
+        yield OldClient(stream)
+
+
+def old_commit(offset: int, *, topic: str = "clicks", retention_time_ms: int = -1) -> OffsetCommitRequest:
+    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=[part])]
+    return OffsetCommitRequest(group_id="g", retention_time_ms=retention_time_ms, topics=topics)
+
+
+def old_fetch(*topics: str, everything: bool = False) -> OffsetFetchRequest:
+    asked = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0, 1]) for topic in topics]
+    return OffsetFetchRequest(group_id="g", topics=None if everything else asked)
+
+
+async def test_old_versions_are_answered_in_their_own_way(start: Start) -> None:
+    async with start(**SMALL) as broker, old_client(broker) as client:
+        await broker.create("clicks", 2)
+        refused = await client.ask(old_fetch("clicks"), 1)
+        assert [part.error_code for part in refused.topics[0].partitions] == [NO_COORDINATOR] * 2
+        refused = await client.ask(old_fetch("clicks"), 2)
+        assert (refused.error_code, refused.topics) == (NO_COORDINATOR, ())
+        for version in (0, 3):
+            found = await client.ask(FindCoordinatorRequest(key="g"), version)
+            assert (found.error_code, found.node_id, found.port) == (NONE, 1, broker.address.port)
+        for version in range(2, 10):
+            done = await client.ask(old_commit(version), version)
+            assert [part.error_code for part in done.topics[0].partitions] == [NONE]
+            asked = min(version, 7)
+            found = await client.ask(old_fetch("clicks", "nowhere"), asked)
+            assert [
+                (part.committed_offset, part.error_code) for topic in found.topics for part in topic.partitions
+            ] == [
+                (version, NONE),
+                *[(-1, NONE)] * 3,
+            ]
+            everything = await client.ask(old_fetch(everything=True), asked)
+            assert [(topic.name, len(topic.partitions)) for topic in everything.topics] == [("clicks", 1)]
+        unknown = await client.ask(old_commit(1, topic="nowhere"), 9)
+        assert [part.error_code for part in unknown.topics[0].partitions] == [UNKNOWN]
+
+
+async def test_a_retention_time_of_the_client_is_kept(start: Start) -> None:
+    async with start(**SMALL) as broker, old_client(broker) as client:
+        await broker.create("clicks")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        await client.ask(old_commit(5, retention_time_ms=60_000), 4)
+        (committed,) = (await written(broker, "g")).offsets.values()
+        assert committed.expire_timestamp_ms == NOW_MS + 60_000
+
+
+async def test_what_has_expired_is_gone_at_the_next_look(start: Start) -> None:
+    async with start(**SMALL, offsets_retention_check_interval_ms=1) as broker, old_client(broker) as client:
+        await broker.create("clicks")
+        await broker.create("views")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+        await client.ask(old_commit(5, retention_time_ms=0), 4)
+        with trio.fail_after(5):
+            while (await fetch(broker, "g"))[1]:
+                await trio.lowlevel.checkpoint()

@@ -1,4 +1,8 @@
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.broker.groups.model import OffsetAndMetadata
 from pipeline.broker.groups.offsets import (
@@ -112,3 +116,52 @@ def test_what_is_being_committed_does_not_expire() -> None:
     assert not offsets.is_empty("g")
     offsets.end("g", {A: committed(9)})
     assert offsets.is_empty("g")
+
+
+names = st.sampled_from([A, B, C])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.sets(names, min_size=1), st.none() | st.integers(0, 300)),
+        st.tuples(st.just("delete"), st.sets(names), st.none()),
+        st.tuples(st.just("pass time"), st.integers(0, 150), st.none()),
+        st.tuples(st.just("topic goes"), names, st.none()),
+        st.tuples(st.just("members read"), st.none() | st.sets(names), st.none()),
+        st.tuples(st.just("members leave"), st.none(), st.none()),
+    ),
+    max_size=25,
+)
+
+
+@given(steps)
+@settings(max_examples=150)
+def test_whatever_happens_the_offsets_are_those_of_the_rules(taken: list[tuple[str, Any, Any]]) -> None:
+    """A model keeps for each offset the moment at which it was committed and the one that its client named."""
+    offsets, model = Offsets(), dict[TopicPartition, tuple[int, int | None]]()
+    standing, now_ms, retention_ms = Standing(), 1000, 100
+    for step, what, retention in taken:
+        if step == "commit":
+            expires_ms = None if retention is None else now_ms + retention
+            offsets.apply("g", {name: committed(1, now_ms, expires_ms) for name in what})
+            model.update(dict.fromkeys(what, (now_ms, expires_ms)))
+        elif step == "delete":
+            offsets.apply("g", offsets.deletion("g", what))
+            model = {name: kept for name, kept in model.items() if name not in what}
+        elif step == "pass time":
+            now_ms += what
+        elif step == "topic goes":
+            for group_id, change in offsets.of_topic(what.topic).items():
+                offsets.apply(group_id, change)
+            model.pop(what, None)
+        elif step == "members read":
+            topics = None if what is None else frozenset(name.topic for name in what)
+            standing = Standing(has_members=True, read_topics=topics)
+        else:
+            standing = Standing(empty_since_ms=now_ms)
+        offsets.apply("g", offsets.expired("g", standing, now_ms=now_ms, retention_ms=retention_ms))
+        for name, (since_ms, expires_ms) in list(model.items()):
+            if standing.has_members and (standing.read_topics is None or name.topic in standing.read_topics):
+                continue
+            counted_from = since_ms if standing.empty_since_ms is None else standing.empty_since_ms
+            if now_ms >= (counted_from + retention_ms if expires_ms is None else expires_ms):
+                del model[name]
+        assert set(offsets.of_group("g")) == set(model)

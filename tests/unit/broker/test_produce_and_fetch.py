@@ -226,8 +226,10 @@ async def test_idempotence(start: Start) -> None:
         assert (await broker.fetch("t", 0)).high_watermark == 2
         other = await broker.ask(InitProducerIdRequest(transactional_id=None))
         assert other.producer_id != given.producer_id
-        refused = await broker.ask(InitProducerIdRequest(transactional_id="x"))
-        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        bumped = await broker.ask(InitProducerIdRequest(producer_id=given.producer_id, producer_epoch=0))
+        assert (bumped.producer_id != given.producer_id, bumped.producer_epoch) == (True, 0)
+        for refused in (InitProducerIdRequest(transactional_id="x"), InitProducerIdRequest(producer_id=5)):
+            assert (await broker.ask(refused)).error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_log_append_time(start: Start) -> None:

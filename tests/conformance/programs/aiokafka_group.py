@@ -1,0 +1,55 @@
+"""A member of a consumer group with aiokafka: reads and commits until it is told to stop, then leaves."""
+
+import asyncio
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from exchange import main, was_told_to_stop
+
+
+class Listener(ConsumerRebalanceListener):
+    """Notes how many partitions were given at each assignment."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def on_partitions_revoked(self, revoked):
+        """Nothing to note."""
+
+    def on_partitions_assigned(self, assigned):
+        self.given.append(len(assigned))
+
+
+async def join(bootstrap, asked):
+    """What it read, how many partitions it was given at each assignment, and the error that ended it."""
+    given, values, error = [], [], None
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=asked["group"],
+        group_instance_id=asked["instance"],
+        partition_assignment_strategy=[RangePartitionAssignor],
+        session_timeout_ms=asked["session_ms"],
+        heartbeat_interval_ms=500,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    consumer.subscribe([asked["topic"]], listener=Listener(given))
+    await consumer.start()
+    while not was_told_to_stop():
+        try:
+            records = [record for found in (await consumer.getmany(timeout_ms=100)).values() for record in found]
+            if records:
+                await consumer.commit()
+                values += [record.value.decode() for record in records]
+        except (CommitFailedError, IllegalStateError):
+            continue
+        except KafkaError as failure:
+            error = type(failure).__name__
+            break
+    await consumer.stop()
+    return {"values": values, "given": given, "error": error}
+
+
+if __name__ == "__main__":
+    main({"member": lambda bootstrap, asked: asyncio.run(join(bootstrap, asked))})

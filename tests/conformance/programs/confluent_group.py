@@ -1,0 +1,44 @@
+"""A member of a consumer group with confluent-kafka: reads and commits until it is told to stop, then leaves."""
+
+from confluent_kafka import Consumer, KafkaException
+from exchange import main, was_told_to_stop
+
+
+def member(bootstrap, asked):
+    """What it read, how many partitions it was given at each assignment, and the error that ended it."""
+    given, values, error = [], [], None
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": asked["group"],
+            "group.instance.id": asked["instance"],
+            "partition.assignment.strategy": asked["strategy"],
+            "session.timeout.ms": asked["session_ms"],
+            "heartbeat.interval.ms": 500,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([asked["topic"]], on_assign=lambda _, partitions: given.append(len(partitions)))
+    while not was_told_to_stop():
+        try:
+            messages = consumer.consume(100, timeout=0.1)
+            read = [message.value().decode() for message in messages if not message.error()]
+            failed = [message.error() for message in messages if message.error()]
+            if failed and failed[0].fatal():
+                error = failed[0].name()
+                break
+            if read:
+                consumer.commit(asynchronous=False)
+                values += read
+        except KafkaException as failure:
+            if failure.args[0].fatal():
+                error = failure.args[0].name()
+                break
+    consumer.close()
+    return {"values": values, "given": given, "error": error}
+
+
+if __name__ == "__main__":
+    main({"member": member})

@@ -83,22 +83,11 @@ class BrokerConfig(SettingsModel):
 
     num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
     auto_create_topics: bool = Field(default=False, alias="auto.create.topics.enable")
+    producer_id_expiration_ms: int = Field(default=86_400_000, alias="producer.id.expiration.ms", ge=1, le=MAX_INT64)
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
         default="CreateTime", alias="log.message.timestamp.type"
     )
-    message_timestamp_before_max_ms: int = Field(
-        default=MAX_INT64, alias="log.message.timestamp.before.max.ms", ge=0, le=MAX_INT64
-    )
-    message_timestamp_after_max_ms: int = Field(
-        default=3_600_000, alias="log.message.timestamp.after.max.ms", ge=0, le=MAX_INT64
-    )
-    compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
-        default="producer", alias="compression.type"
-    )
-    compression_gzip_level: int = Field(default=-1, alias="compression.gzip.level", ge=-1, le=9)
-    compression_lz4_level: int = Field(default=9, alias="compression.lz4.level", ge=1, le=17)
-    compression_zstd_level: int = Field(default=3, alias="compression.zstd.level", ge=-131_072, le=22)
     message_timestamp_before_max_ms: int = Field(
         default=MAX_INT64, alias="log.message.timestamp.before.max.ms", ge=0, le=MAX_INT64
     )

@@ -45,7 +45,7 @@ class PartitionFollower(Protocol):
         ...
 
 
-def log_config(settings: TopicSettings) -> LogConfig:
+def log_config(settings: TopicSettings, producer_expiration_ms: int) -> LogConfig:
     """What a topic's settings mean for its logs. `flush.messages` is kept by the partition, which does not block."""
     return LogConfig(
         segment_bytes=settings.segment_bytes,
@@ -60,16 +60,20 @@ def log_config(settings: TopicSettings) -> LogConfig:
         retention_bytes=None if settings.retention_bytes < 0 else settings.retention_bytes,
         delete_delay_ms=settings.file_delete_delay_ms,
         max_message_bytes=settings.max_message_bytes,
+        producer_expiration_ms=producer_expiration_ms,
     )
 
 
 class Replicas:
     """The broker's share of the cluster's partitions."""
 
-    def __init__(self, directories: LogDirectories, observer: LogObserver, clock: Clock) -> None:
+    def __init__(
+        self, directories: LogDirectories, observer: LogObserver, clock: Clock, *, producer_expiration_ms: int
+    ) -> None:
         self._directories = directories
         self._observer = observer
         self._clock = clock
+        self._producer_expiration_ms = producer_expiration_ms
         self._partitions: dict[TopicPartition, Partition] = {}
         self._failed: dict[TopicPartition, PipelineError] = {}
         self._followers: dict[str, PartitionFollower] = {}
@@ -111,7 +115,7 @@ class Replicas:
                 self._failed[topic_partition] = error
                 return
         self._failed.pop(topic_partition, None)
-        opened.config = log_config(settings)
+        opened.config = log_config(settings, self._producer_expiration_ms)
         partition = Partition(opened, leader_epoch, settings, self._observer, self)
         self._partitions[topic_partition] = partition
         self._observer.loaded(topic_partition, opened.log_start_offset, opened.log_end_offset, opened.headers)
@@ -138,7 +142,7 @@ class Replicas:
             is_new=is_new,
             now_ms=self._clock(),
             topic_id=topic_id,
-            config=log_config(settings),
+            config=log_config(settings, self._producer_expiration_ms),
         )
         return await trio.to_thread.run_sync(create)
 
@@ -146,7 +150,7 @@ class Replicas:
         """The topic's settings have changed."""
         for topic_partition, partition in self._partitions.items():
             if topic_partition.topic == topic:
-                partition.log.config = log_config(settings)
+                partition.log.config = log_config(settings, self._producer_expiration_ms)
                 partition.reconfigure(settings)
 
     def close(self, topic_partition: TopicPartition) -> None:

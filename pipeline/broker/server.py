@@ -83,10 +83,69 @@ async def run_broker(
     """
     files = files or DiskFiles()
     async with _listening(config) as listeners:
-        address = config.advertised_address(bound_port(listeners))
-        own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
-        registration = BrokerRegistration(
-            id=own.id, listeners=(Listener(address=address),), rack=own.rack, timestamp_ms=clock()
+        with unwrapped_errors():
+            async with trio.open_nursery() as nursery:
+                http_address = await _serve_http(nursery, config, metrics, status)
+                await _run(
+                    config,
+                    zookeeper,
+                    listeners,
+                    http_address,
+                    status,
+                    clock=clock,
+                    random=random,
+                    observer=observer,
+                    metrics=metrics,
+                    files=files or DiskFiles(),
+                    task_status=task_status,
+                )
+
+
+async def _run(
+    config: BrokerConfig,
+    zookeeper: CoordinationClient,
+    listeners: Sequence[trio.SocketListener],
+    http_address: HostPort,
+    status: "_Status",
+    *,
+    clock: Clock,
+    random: random.Random,
+    observer: LogObserver,
+    metrics: CollectorRegistry,
+    files: Files,
+    task_status: trio.TaskStatus[BrokerHandle],
+) -> None:
+    """All of the broker but what it says of itself."""
+    address = config.advertised_address(bound_port(listeners))
+    own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
+    registration = BrokerRegistration(
+        id=own.id, listeners=(Listener(address=address),), rack=own.rack, timestamp_ms=clock()
+    )
+    await _refuse_other_owner(zookeeper, registration)
+    cluster_id = await _find_cluster_id(zookeeper, random)
+    async with _open_directories(config, files, cluster_id, random, clock) as directories:
+        replicas = status.replicas = Replicas(
+            directories, observer, clock, producer_expiration_ms=config.producer_id_expiration_ms
+        )
+        view = ClusterView(cluster_id)
+        groups = GroupService(config, view, clock, random)
+        broker = BrokerContext(
+            apis=SERVED,
+            config=config,
+            settings=DynamicSettings(config),
+            view=view,
+            partitions=replicas.partitions,
+            failed=replicas.failed,
+            log_dirs=directories,
+            zookeeper=zookeeper,
+            producer_ids=ProducerIds(zookeeper, config.broker_id),
+            fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
+            quotas=_quota_keeper(config),
+            journal=groups.journal,
+            coordinator=groups.coordinator,
+            offsets=groups.offsets,
+            clock=clock,
+            random=random,
         )
         await _refuse_other_owner(zookeeper, registration)
         cluster_id = await _find_cluster_id(zookeeper, random)
@@ -206,7 +265,7 @@ async def _open_directories(
         lambda: LogDirectories.open(
             config.log_dirs,
             files,
-            log_config(topic_settings({}, config)),
+            log_config(topic_settings({}, config), config.producer_id_expiration_ms),
             broker_id=config.broker_id,
             cluster_id=cluster_id,
             rng=random,

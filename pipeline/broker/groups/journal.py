@@ -148,6 +148,11 @@ class Journal:
         """
         self._find(group_id)
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether a partition that is led here is still being read."""
+        return any(not led.is_loaded and not led.is_unreadable for led in self._led.values())
+
     def _find(self, group_id: str) -> _Led:
         led = self._led.get(self.partition_for(group_id))
         if led is None:

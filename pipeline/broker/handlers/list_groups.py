@@ -4,13 +4,16 @@ Case does not matter in filters; a state or type that nobody knows matches nothi
 """
 
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"
 
 
 def handle(broker: BrokerContext, request: ListGroupsRequest, _version: int, _caller: Caller) -> ListGroupsResponse:
-    """Answers at once."""
+    """Answers at once. While some groups are still being loaded nobody is told that there are only the others."""
+    if broker.journal.is_loading:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     if types and CLASSIC not in types:

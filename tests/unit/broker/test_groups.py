@@ -188,6 +188,15 @@ async def commit(asker: Asker, group_id: str) -> None:
     assert answer.topics[0].partitions[0].error_code == 0
 
 
+async def when_loaded(asker: Asker) -> Any:
+    """The groups, as soon as the broker has loaded them all; until then it says that it has not."""
+    with trio.fail_after(TIMEOUT_S):
+        while (listed := await asker.ask(ListGroupsRequest())).error_code != 0:
+            assert listed.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert not listed.groups
+    return listed
+
+
 async def committed(asker: Asker, group_id: str) -> int:
     answer = await asker.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)]), 9)
     return sum(part.committed_offset for topic in answer.groups[0].topics for part in topic.partitions)
@@ -204,7 +213,8 @@ async def test_a_deleted_group_is_gone_with_its_offsets_and_stays_so(start: Star
         (group,) = (await asker.ask(DescribeGroupsRequest(groups=["gone"]))).groups
         assert group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     async with start(**SETTINGS) as broker, asking(broker) as asker:
-        assert [group.group_id for group in (await asker.ask(ListGroupsRequest())).groups] == ["kept"]
+        listed = await when_loaded(asker)
+        assert [group.group_id for group in listed.groups] == ["kept"]
 
 
 async def test_a_group_outlives_its_broker(start: Start) -> None:
@@ -212,6 +222,7 @@ async def test_a_group_outlives_its_broker(start: Start) -> None:
         joined = await asker.join(group_instance_id="a")
         await asker.sync(joined)
     async with start(**SETTINGS) as broker, asking(broker) as asker:
+        await when_loaded(asker)
         (group,) = (await asker.ask(DescribeGroupsRequest(groups=["g"]))).groups
         (member,) = group.members
         assert (group.group_state, member.member_id, member.group_instance_id) == ("Stable", joined.member_id, "a")

@@ -2,8 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from pipeline.log.segment import BatchPlace, Segment
 from pipeline.model import FileRegion, Offset
@@ -13,8 +13,7 @@ from pipeline.records.record import records_of_batch
 _base_offset = attrgetter("base_offset")
 
 
-@dataclass(frozen=True, slots=True)
-class LogSlice:
+class LogSlice(NamedTuple):
     """Bytes of one segment. They start with a whole batch, at `base_offset`, and may end within one."""
 
     region: FileRegion

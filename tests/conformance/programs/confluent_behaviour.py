@@ -4,13 +4,24 @@ import uuid
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_END,
     Consumer,
+    ElectionType,
     KafkaException,
     Producer,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 from exchange import Deadline, main
 
 FIRST_MS = 1_431_849_903_000
@@ -266,6 +277,107 @@ def time_of_append(server):
     return {"kind": kind, "now": timestamp_ms > FIRST_MS + 10**10}
 
 
+def configuring(server):
+    name = server.topic(flush_ms="9")
+
+    def entry(key, kind=ConfigResource.Type.TOPIC, target=name):
+        (future,) = server.admin.describe_configs([ConfigResource(kind, target)]).values()
+        return future.result(30)[key]
+
+    def told(key):
+        found = entry(key)
+        return [found.value, ConfigSource(found.source).name, found.is_default, found.is_read_only, found.is_sensitive]
+
+    def change(*entries, kind=ConfigResource.Type.TOPIC, target=name, validate_only=False):
+        configs = [ConfigEntry(key, value, incremental_operation=operation) for key, operation, value in entries]
+        resource = ConfigResource(kind, target, incremental_configs=configs)
+        return answer(server.admin.incremental_alter_configs([resource], validate_only=validate_only))
+
+    def changed(key, *entries):
+        """Once it counts: a server may answer before."""
+        before, outcome, deadline = entry(key).value, change(*entries), Deadline(f"change of {key}")
+        while entry(key).value == before:
+            deadline.check()
+        return [outcome, *told(key)]
+
+    set_, delete, append, subtract = (
+        AlterConfigOpType.SET, AlterConfigOpType.DELETE, AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT,
+    )  # fmt: skip
+    broker = {"kind": ConfigResource.Type.BROKER, "target": "1"}
+    return {
+        "given": told("flush.ms"),
+        "default": told("max.message.bytes"),
+        "synonyms": sorted(entry("segment.bytes").synonyms),
+        "set": changed("segment.bytes", ("segment.bytes", set_, "2097152")),
+        "appended": changed("cleanup.policy", ("cleanup.policy", append, "compact")),
+        "subtracted": changed("cleanup.policy", ("cleanup.policy", subtract, "delete")),
+        "deleted": changed("flush.ms", ("flush.ms", delete, None)),
+        "two, one wrong": change(("retention.ms", set_, "77"), ("flush.ms", set_, "many")),
+        "not a list": change(("segment.bytes", append, "1")),
+        "unknown setting": change(("no.such.setting", set_, "1")),
+        "only validated": change(("retention.ms", set_, "78"), validate_only=True),
+        "nothing of these": told("retention.ms"),
+        "unknown topic": change(("retention.ms", set_, "77"), target="never-made"),
+        "unknown topic described": answer(
+            server.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "never-made")])
+        ),
+        "broker": change(("message.max.bytes", set_, "1048588"), **broker),
+        "broker again": change(("message.max.bytes", delete, None), **broker),
+        "broker, wrong value": change(("message.max.bytes", set_, "many"), **broker),
+        "broker, read-only": change(("num.partitions", set_, "2"), **broker),
+        "replaced": answer(
+            server.admin.alter_configs([ConfigResource(ConfigResource.Type.TOPIC, name, {"retention.ms": "79"})])
+        ),
+    }
+
+
+def deleting_records(server):
+    name, compacted = server.topic(), server.topic(cleanup_policy="compact")
+    server.produce(name, [b"value"] * 10)
+
+    def delete(topic, offset, partition=0):
+        (future,) = server.admin.delete_records([TopicPartition(topic, partition, offset)]).values()
+        try:
+            return future.result(30).low_watermark
+        except KafkaException as error:
+            return error.args[0].name()
+
+    return {
+        "some": delete(name, 4),
+        "fewer": delete(name, 2),
+        "read": server.consume(name, 4, 1)[0].offset(),
+        "before the start": server.consume(name, 3, 1, auto_offset_reset="error"),
+        "beyond the end": delete(name, 11),
+        "all": delete(name, OFFSET_END),
+        "compacted": delete(compacted, 0),
+        "unknown": delete("never-made", 0),
+    }
+
+
+def authorized_operations(server):
+    name = server.topic()
+    described = server.admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
+    cluster = server.admin.describe_cluster(include_authorized_operations=True).result(30)
+    return {
+        "topic": sorted(item.name for item in described[name].result(30).authorized_operations),
+        "cluster": sorted(item.name for item in cluster.authorized_operations),
+    }
+
+
+def electing(server):
+    name = server.topic()
+
+    def elect(kind, *partitions):
+        found = server.admin.elect_leaders(kind, [TopicPartition(*partition) for partition in partitions]).result(30)
+        return [error and error.name() for error in found.values()]
+
+    return {
+        "preferred": elect(ElectionType.PREFERRED, (name, 0)),
+        "unclean": elect(ElectionType.UNCLEAN, (name, 0)),
+        "unknown": elect(ElectionType.PREFERRED, (name, 7)),
+    }
+
+
 QUESTIONS = [
     unknown_topic,
     invalid_topic_name,
@@ -281,6 +393,10 @@ QUESTIONS = [
     acknowledging,
     idempotence,
     time_of_append,
+    configuring,
+    deleting_records,
+    authorized_operations,
+    electing,
 ]
 
 

@@ -6,8 +6,9 @@ import warnings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetSpec, TopicPartition
-    from kafka.admin import NewPartitions, NewTopic
+    from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
     from kafka.errors import KafkaError
+    from kafka.protocol.admin.topics import ElectionType
 
 from exchange import Deadline, main
 
@@ -194,6 +195,78 @@ def cluster(server):
     return {"brokers": len(found["brokers"]), "has id": bool(found["cluster_id"])}
 
 
+def configuring(server):
+    name = server.topic(flush_ms="9")
+
+    def told(*keys):
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
+        (entries,) = server.admin.describe_configs([resource], config_filter="all")["topic"].values()
+        return [[entries[key]["value"], entries[key]["config_source"], entries[key]["read_only"]] for key in keys]
+
+    def change(settings, kind=ConfigResourceType.TOPIC, target=name, **options):
+        found = attempt(lambda: server.admin.alter_configs([ConfigResource(kind, target, settings)], **options))
+        return found if isinstance(found, str) else "done"
+
+    def changed(key, settings, **options):
+        """Once it counts: a server may answer before."""
+        before, outcome, deadline = told(key), change(settings, **options), Deadline(f"change of {key}")
+        while told(key) == before:
+            deadline.check()
+        return [outcome, *told(key)]
+
+    broker = {"kind": ConfigResourceType.BROKER, "target": "1"}
+    return {
+        "given": told("flush.ms", "flush.messages", "cleanup.policy"),
+        "set": changed("segment.bytes", {"segment.bytes": "2097152"}),
+        "by AlterConfigs": changed("retention.ms", {"retention.ms": "79"}, incremental=False),
+        "kept": told("segment.bytes"),
+        "broker": change({"log.index.interval.bytes": "4096"}, **broker),
+    }
+
+
+def deleting_records(server):
+    name, compacted = server.topic(), server.topic(cleanup_policy="compact")
+    server.produce(name, [b"value"] * 10)
+
+    def delete(topic, offset):
+        partition = TopicPartition(topic, 0)
+        found = attempt(lambda: server.admin.delete_records({partition: offset}))
+        return found if isinstance(found, str) else found[partition]["low_watermark"]
+
+    return {
+        "some": delete(name, 4),
+        "fewer": delete(name, 2),
+        "beyond the end": delete(name, 11),
+        "all": delete(name, -1),
+        "compacted": delete(compacted, 0),
+    }
+
+
+def describing(server):
+    name = server.topic(3)
+    server.produce(name, [b"value"] * 10)
+    partition = TopicPartition(name, 0)
+    (broker,) = server.admin.describe_log_dirs()
+    sizes = [
+        {found["partition_index"]: found["partition_size"] > 0 for found in topic["partitions"]}
+        for log_dir in broker["log_dirs"]
+        for topic in log_dir["topics"]
+        if topic["name"] == name
+    ]
+    (producer,) = server.admin.describe_producers([partition])[partition].active_producers
+    page = server.admin.describe_topic_partitions([name], response_partition_limit=2)
+    (topic,) = page["topics"]
+    elected = server.admin.elect_leaders(ElectionType.PREFERRED, {name: [0]}, raise_errors=False)
+    return {
+        "log dirs": [broker["broker"], [sorted(found.items()) for found in sizes]],
+        "producer": [producer.producer_epoch, producer.last_sequence, producer.current_transaction_start_offset],
+        "partitions": [[found["partition_index"], found["leader_id"]] for found in topic["partitions"]],
+        "operations": topic["topic_authorized_operations"],
+        "next": page["next_cursor"]["partition_index"],
+        "election": elected.replica_election_results[0].partition_result[0].error_code,
+    }
+
+
 QUESTIONS = [
     unknown_topic,
     produce_to_unknown_topic,
@@ -206,6 +279,9 @@ QUESTIONS = [
     acknowledging,
     idempotence,
     cluster,
+    configuring,
+    deleting_records,
+    describing,
 ]
 
 

@@ -10,7 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pipeline.broker.context import BrokerContext
+from pipeline.broker.group_metrics import GroupMetrics
 from pipeline.broker.partition import Partition
+from pipeline.broker.quota_metrics import collect_quotas
 from pipeline.broker.request_metrics import collect_connections, collect_requests
 from pipeline.model import TopicPartition
 from pipeline.net.server import ServerStatistics
@@ -25,6 +27,7 @@ class BrokerCollector(Collector):
     def __init__(self, broker: BrokerContext, connections: ServerStatistics) -> None:
         self._broker = broker
         self._connections = connections
+        self._groups = GroupMetrics(broker.coordinator, broker.offsets, broker.partitions, broker.clock)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing is asked of the broker to learn the names."""
@@ -34,7 +37,8 @@ class BrokerCollector(Collector):
         """All metrics, read now."""
         yield from self._collect_topics()
         yield from self._collect_logs()
-        yield from self._collect_groups()
+        yield from self._groups.collect()
+        yield from collect_quotas(self._broker.quotas)
         yield from collect_requests(self._connections)
         yield from collect_connections(self._connections)
 
@@ -77,19 +81,6 @@ class BrokerCollector(Collector):
         yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
         yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)
         yield self._per_partition("logendoffset", "Next offset.", lambda partition: partition.log.log_end_offset)
-
-    def _collect_groups(self) -> Iterator[Metric]:
-        coordinator = self._broker.coordinator
-        counts = coordinator.count_by_state()
-        prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
-        yield GaugeMetricFamily(prefix, "Groups coordinated here.", value=sum(counts.values()))
-        for state, count in counts.items():
-            yield GaugeMetricFamily(f"{prefix}{state.lower()}", f"Those that are {state}.", value=count)
-        yield CounterMetricFamily(
-            "kafka_server_group_coordinator_metrics_group_completed_rebalance",
-            "Rebalances that came to an end.",
-            value=coordinator.rebalances,
-        )
 
     def _per_partition(self, name: str, text: str, value_of: Callable[[Partition], int]) -> Metric:
         family = GaugeMetricFamily(f"kafka_log_log_{name}", text, labels=PARTITION)

@@ -81,7 +81,7 @@ async def run_broker(
     Raises ConfigurationError (an address or directory in use, a broker id registered by somebody else),
     CoordinationError, StorageError.
     """
-    files = files or DiskFiles()
+    status = _Status()
     async with _listening(config) as listeners:
         with unwrapped_errors():
             async with trio.open_nursery() as nursery:
@@ -147,46 +147,23 @@ async def _run(
             clock=clock,
             random=random,
         )
-        await _refuse_other_owner(zookeeper, registration)
-        cluster_id = await _find_cluster_id(zookeeper, random)
-        async with _open_directories(config, files, cluster_id, random, clock) as directories:
-            replicas = Replicas(directories, observer, clock)
-            view = ClusterView(cluster_id)
-            groups = GroupService(config, view, clock, random)
-            broker = BrokerContext(
-                apis=SERVED,
-                config=config,
-                settings=DynamicSettings(config),
-                view=view,
-                partitions=replicas.partitions,
-                failed=replicas.failed,
-                log_dirs=directories,
-                zookeeper=zookeeper,
-                producer_ids=ProducerIds(zookeeper, config.broker_id),
-                fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
-                quotas=_quota_keeper(config),
-                journal=groups.journal,
-                coordinator=groups.coordinator,
-                offsets=groups.offsets,
-                clock=clock,
-                random=random,
-            )
-            watcher = ClusterWatcher(zookeeper, broker.settings, broker.view, replicas, own)
-            with unwrapped_errors():
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(_keep_registered, zookeeper, registration)
-                    replicas.follow(GROUP_METADATA_TOPIC, groups.journal)
-                    await nursery.start(groups.run)
-                    await nursery.start(watcher.run)
-                    await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
-                    nursery.start_soon(replicas.flush_for_ever)
-                    if config.log_cleaner_enable:
-                        cleaner = LogCleaner(config, replicas.partitions, directories, files, clock, random)
-                        nursery.start_soon(run_with_metrics, cleaner, metrics)
-                    nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
-                    http_address = await nursery.start(_serve, broker, replicas, listeners, metrics)
-                    log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
-                    task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
+        watcher = ClusterWatcher(zookeeper, broker.settings, broker.view, replicas, own)
+        with unwrapped_errors():
+            async with trio.open_nursery() as nursery:
+                await nursery.start(_keep_registered, zookeeper, registration)
+                replicas.follow(GROUP_METADATA_TOPIC, groups.journal)
+                await nursery.start(groups.run)
+                await nursery.start(watcher.run)
+                await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
+                nursery.start_soon(replicas.flush_for_ever)
+                if config.log_cleaner_enable:
+                    cleaner = LogCleaner(config, replicas.partitions, directories, files, clock, random)
+                    nursery.start_soon(run_with_metrics, cleaner, metrics)
+                nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
+                await nursery.start(_serve, broker, listeners, metrics)
+                status.is_serving = True
+                log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
+                task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
 
 
 def _quota_keeper(config: BrokerConfig) -> QuotaKeeper:
@@ -197,30 +174,48 @@ def _quota_keeper(config: BrokerConfig) -> QuotaKeeper:
 
 async def _serve(
     broker: BrokerContext,
-    replicas: Replicas,
     listeners: Sequence[trio.SocketListener],
     metrics: CollectorRegistry,
     *,
-    task_status: trio.TaskStatus[HostPort],
+    task_status: trio.TaskStatus[None],
 ) -> None:
-    """Answer clients, and those who ask how the broker is. Reports started with the address of the latter."""
+    """Answer clients, and count it."""
     server = Server(Dispatcher(broker).handle, broker.apis, _limits(broker.settings.current), LONG_POLLS)
     broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
-    http_listen = broker.config.http_listen
-    application = http_application(operations_routes(metrics, lambda: _health(replicas)))
     collector = BrokerCollector(broker, server.statistics)
     metrics.register(collector)
     try:
-        async with trio.open_nursery() as nursery:
-            try:
-                with unwrapped_errors():
-                    http_address = await nursery.start(serve_http, application, http_listen)
-            except OSError as error:
-                raise ConfigurationError("http.listen", f"cannot listen on {http_listen}: {error}") from error
-            await nursery.start(server.serve, listeners)
-            task_status.started(http_address)
+        await server.serve(listeners, task_status=task_status)
     finally:
         metrics.unregister(collector)
+
+
+@dataclass(slots=True)
+class _Status:
+    """How far a broker is, for those who ask over HTTP."""
+
+    replicas: Replicas | None = None
+    is_serving: bool = False
+
+    def health(self) -> str | None:
+        """None when all is well, else a sentence saying what is not."""
+        return None if self.replicas is None else _health(self.replicas)
+
+    def readiness(self) -> str | None:
+        """None when clients are served."""
+        return self.health() if self.is_serving else "starting: the logs are being opened, or recovered"
+
+
+async def _serve_http(
+    nursery: trio.Nursery, config: BrokerConfig, metrics: CollectorRegistry, status: _Status
+) -> HostPort:
+    application = http_application(operations_routes(metrics, status.health, status.readiness))
+    try:
+        with unwrapped_errors():
+            address: HostPort = await nursery.start(serve_http, application, config.http_listen)
+    except OSError as error:
+        raise ConfigurationError("http.listen", f"cannot listen on {config.http_listen}: {error}") from error
+    return address
 
 
 def _limits(config: BrokerConfig) -> ServerConfig:

@@ -1,4 +1,4 @@
-"""Services as child processes of a command: each with a settings file of its own, ready when `/healthz` says so."""
+"""Services as child processes of a command: each with a settings file of its own, ready when `/readyz` says so."""
 
 import sys
 from collections.abc import Mapping
@@ -111,6 +111,6 @@ class ServiceUnit:
     async def _is_healthy(self) -> bool:
         try:
             async with httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as client:
-                return (await client.get(f"{self.url}/healthz")).status_code == 200
+                return (await client.get(f"{self.url}/readyz")).status_code == 200
         except httpx.TransportError:
             return False

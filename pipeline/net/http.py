@@ -1,10 +1,10 @@
-"""The HTTP side of every service: one ASGI server on trio, with `/metrics` and `/healthz`.
+"""The HTTP side of every service: one ASGI server on trio, with `/metrics`, `/healthz` and `/readyz`.
 
 Owns the listening socket for as long as `serve_http` runs; cancelling it closes the socket and the open requests.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import hypercorn
@@ -21,22 +21,34 @@ from pipeline.model import HostPort
 SHUTDOWN_TIMEOUT_S = 3.0
 
 HealthCheck = Callable[[], str | None]
-"""Returns None when alive, or a sentence saying what is wrong."""
+"""Returns None when all is well, or a sentence saying what is wrong."""
 
 
-def operations_routes(metrics: CollectorRegistry, health: HealthCheck) -> list[BaseRoute]:
-    """`/metrics` (Prometheus text) and `/healthz` (200 `{"status": "ok"}`, or 503 with the reason)."""
+def operations_routes(
+    metrics: CollectorRegistry, health: HealthCheck, readiness: HealthCheck | None = None
+) -> list[BaseRoute]:
+    """`/metrics` (Prometheus text), `/healthz` (200 `{"status": "ok"}`, or 503 with the reason) and `/readyz`.
+
+    `readiness` says whether requests should be sent here; without it, whoever is well is ready.
+    """
 
     async def serve_metrics(_request: Request) -> Response:
         return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
 
-    async def serve_health(_request: Request) -> Response:
-        reason = health()
-        if reason is None:
-            return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": "failing", "reason": reason}, status_code=503)
+    def serve(check: HealthCheck) -> Callable[[Request], Awaitable[Response]]:
+        async def serve_check(_request: Request) -> Response:
+            reason = check()
+            if reason is None:
+                return JSONResponse({"status": "ok"})
+            return JSONResponse({"status": "failing", "reason": reason}, status_code=503)
 
-    return [Route("/metrics", serve_metrics), Route("/healthz", serve_health)]
+        return serve_check
+
+    return [
+        Route("/metrics", serve_metrics),
+        Route("/healthz", serve(health)),
+        Route("/readyz", serve(readiness or health)),
+    ]
 
 
 def http_application(

@@ -104,7 +104,7 @@ def started_broker(directory: Path, zookeeper: str) -> Iterator[float]:
         began = time.monotonic()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        while not is_healthy(f"http://127.0.0.1:{http_port}/healthz"):
+        while not is_healthy(f"http://127.0.0.1:{http_port}/readyz"):
             assert process.poll() is None, (directory / "broker.log").read_text()
             assert time.monotonic() < began + DEADLINE_S
             time.sleep(0.01)

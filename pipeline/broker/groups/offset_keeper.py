@@ -5,7 +5,7 @@ in its order, so memory never differs from what a restart would load. An expired
 group of which nothing is left each get a tombstone.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -14,7 +14,7 @@ import trio
 
 from pipeline.broker.groups.model import Journal, LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Change, Membership, Offsets, Standing, journal_records
-from pipeline.model import Clock, TopicPartition
+from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 GROUPS_AT_ONCE = 100
@@ -63,6 +63,13 @@ class OffsetKeeper:
     def of_group(self, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """A group's offsets; none where there is no such group. Raises KafkaError if it is not coordinated here."""
         return self._offsets(group_id).of_group(group_id)
+
+    def committed(self) -> Iterator[tuple[str, TopicPartition, Offset]]:
+        """Every offset kept here: group, partition, next offset to read."""
+        for offsets in self._loaded.values():
+            for group_id in offsets.group_ids:
+                for topic_partition, kept in offsets.of_group(group_id).items():
+                    yield group_id, topic_partition, kept.offset
 
     async def commit(self, group_id: str, change: Change) -> None:
         """Write a change. Raises KafkaError; nothing was changed then."""

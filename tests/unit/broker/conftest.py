@@ -127,7 +127,7 @@ class Broker:
         from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
         response = await self.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
-        name_field = "name" if kind is TopicProduceData else "topic"
+        name_field = "topic" if kind is FetchTopic else "name"
         return kind(**{name_field: topic}, topic_id=response.topics[0].topic_id, **fields)
 
 

@@ -71,6 +71,9 @@ async def asking(broker: Broker, client_id: str = "client") -> AsyncIterator[Ask
     transport = await connect(broker.address)
     asker = Asker(transport, client_id)
     await asker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))
+    with trio.fail_after(TIMEOUT_S):
+        while (await asker.ask(ListGroupsRequest())).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            await trio.sleep(0.01)
     try:
         yield asker
     finally:

@@ -1,0 +1,82 @@
+"""Groups as metrics: their states under the names that Kafka's JMX exporter gives to them, their lag under those that
+Kafka exporters use.
+
+The lag of a partition is told where the group is coordinated, if the partition is led there too; its committed offset
+always. In seconds it is the age of the first batch that the group has not read to its end.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.offset_keeper import OffsetKeeper
+from pipeline.broker.partition import Partition
+from pipeline.errors import PipelineError
+from pipeline.model import Clock, Offset, TopicPartition
+
+_STATES = "kafka_coordinator_group_groupmetadatamanager_numgroups"
+_GROUPS = "kafka_consumergroup"
+_LABELS = ("consumergroup", "topic", "partition")
+
+
+class GroupMetrics:
+    """Reads the groups coordinated here."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        offsets: OffsetKeeper,
+        partitions: Mapping[TopicPartition, Partition],
+        clock: Clock,
+    ) -> None:
+        self._coordinator = coordinator
+        self._offsets = offsets
+        self._partitions = partitions
+        self._clock = clock
+        self._times: dict[tuple[TopicPartition, Offset], int] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, read now."""
+        counts = self._coordinator.count_by_state()
+        yield GaugeMetricFamily(_STATES, "Groups coordinated here.", value=sum(counts.values()))
+        for state, count in counts.items():
+            yield GaugeMetricFamily(f"{_STATES}{state.lower()}", f"Those that are {state}.", value=count)
+        yield CounterMetricFamily(
+            "kafka_server_group_coordinator_metrics_group_completed_rebalance",
+            "Rebalances that came to an end.",
+            value=self._coordinator.rebalances,
+        )
+        yield from self._collect_lags()
+
+    def _collect_lags(self) -> Iterator[Metric]:
+        committed = GaugeMetricFamily(f"{_GROUPS}_current_offset", "Next offset to read.", labels=_LABELS)
+        records = GaugeMetricFamily(f"{_GROUPS}_lag", "Records not read yet.", labels=_LABELS)
+        seconds = GaugeMetricFamily(f"{_GROUPS}_lag_seconds", "Age of the oldest of them.", labels=_LABELS)
+        now_ms, times = self._clock(), self._times
+        self._times = {}
+        for group_id, topic_partition, offset in self._offsets.committed():
+            labels = (group_id, topic_partition.topic, str(topic_partition.partition))
+            committed.add_metric(labels, offset)
+            partition = self._partitions.get(topic_partition)
+            if partition is None:
+                continue
+            lag = max(0, partition.high_watermark - max(offset, partition.log.log_start_offset))
+            records.add_metric(labels, lag)
+            if lag == 0:
+                seconds.add_metric(labels, 0)
+                continue
+            key = topic_partition, offset
+            time_ms = self._times[key] = times[key] if key in times else _time_of(partition, offset)
+            if time_ms >= 0:
+                seconds.add_metric(labels, max(0, now_ms - time_ms) / 1000)
+        yield from (committed, records, seconds)
+
+
+def _time_of(partition: Partition, offset: Offset) -> int:
+    """The time of the first record of the batch that is read from this offset on; -1 if it has none."""
+    try:
+        header = next(partition.log.headers(max(offset, partition.log.log_start_offset)), None)
+    except PipelineError:
+        return -1
+    return -1 if header is None else header.base_timestamp

@@ -13,10 +13,17 @@ from pipeline.cli.connect import Json
 from pipeline.errors import ConfigurationError, CorruptBatchError
 from pipeline.log.checkpoint import decode_offsets
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
-from pipeline.log.inspection import TRANSACTION_ENTRY, Batch, IndexCheck, Problem, read_batches, read_entries
+from pipeline.log.inspection import Batch, IndexCheck, Problem, read_batches, read_entries
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from pipeline.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+)
+from pipeline.log.transactions import TRANSACTION_ENTRY
 from pipeline.log.verification import (
     CHECKPOINTS,
     Verifier,
@@ -28,7 +35,6 @@ from pipeline.records.record import Record, records_of_batch
 
 app = typer.Typer(no_args_is_help=True, help="Files of a log: what is in them, and whether it is right.")
 
-TRANSACTION_SUFFIX = ".txnindex"
 SETTLE_S = 0.2
 _FOR_EVER = 2**63 - 1
 
@@ -97,7 +103,7 @@ def _rows(file: Path, *, with_records: bool) -> Iterator[Row | Problem]:
         yield from _index_rows(file, ("offset", "position"))
     elif file.suffix == TIME_INDEX_SUFFIX:
         yield from _index_rows(file, ("timestamp", "offset"))
-    elif file.suffix == TRANSACTION_SUFFIX:
+    elif file.suffix == TRANSACTION_INDEX_SUFFIX:
         names = ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset")
         for found in read_entries(file, TRANSACTION_ENTRY, is_sorted=False):
             yield found if isinstance(found, Problem) else dict(zip(names, found[1], strict=True))

@@ -16,9 +16,6 @@ from pipeline.errors import CorruptBatchError
 from pipeline.log.files import storage_error
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, verify_crc
 
-TRANSACTION_ENTRY = struct.Struct(">hqqqq")
-"""Of a `.txnindex`: version, producer id, first offset, last offset, last stable offset."""
-
 _READ_ENTRIES = 1 << 16
 _LENGTH = struct.Struct(">i")
 

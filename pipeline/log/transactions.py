@@ -26,7 +26,8 @@ from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 from pipeline.records.record import records_of_batch
 
-_ENTRY = struct.Struct(">hqqqq")
+TRANSACTION_ENTRY = struct.Struct(">hqqqq")
+"""Version, producer id, first offset, last offset, last stable offset."""
 _VERSION = 0
 _MARKER_KEY = struct.Struct(">hh")
 _ABORT = 0
@@ -75,7 +76,9 @@ class AbortedTransactions:
             insort(self._bases, segment_base_offset)
         self._unsynced.add(segment_base_offset)
         file = self._files.open(self._path(segment_base_offset), create=True)
-        file.write_at(_ENTRY.pack(_VERSION, *aborted), file.size() // _ENTRY.size * _ENTRY.size)
+        file.write_at(
+            TRANSACTION_ENTRY.pack(_VERSION, *aborted), file.size() // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size
+        )
 
     def between(self, from_offset: Offset, up_to_offset: Offset) -> list[AbortedTransaction]:
         """Those that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
@@ -95,7 +98,7 @@ class AbortedTransactions:
             kept = self._count_before(base_offset, offset)
             if kept:
                 self._unsynced.add(base_offset)
-                self._files.open(self._path(base_offset)).truncate(kept * _ENTRY.size)
+                self._files.open(self._path(base_offset)).truncate(kept * TRANSACTION_ENTRY.size)
                 return
             self._files.unlink(self._path(base_offset))
             self._unsynced.discard(base_offset)
@@ -122,10 +125,10 @@ class AbortedTransactions:
     def _read(self, base_offset: int) -> list[AbortedTransaction]:
         """Whole entries; none of a segment that is no longer there."""
         content = read_file(self._files, self._path(base_offset)) or b""
-        whole = content[: len(content) // _ENTRY.size * _ENTRY.size]
+        whole = content[: len(content) // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size]
         return [
             AbortedTransaction(producer_id, Offset(first), Offset(last), Offset(stable))
-            for version, producer_id, first, last, stable in _ENTRY.iter_unpack(whole)
+            for version, producer_id, first, last, stable in TRANSACTION_ENTRY.iter_unpack(whole)
             if version == _VERSION
         ]
 

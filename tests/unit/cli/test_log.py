@@ -12,6 +12,7 @@ from pipeline.cli.main import app
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
+from pipeline.log.transactions import TRANSACTION_ENTRY
 from pipeline.model import BrokerId, TopicPartition
 from tests.unit.log.conftest import EPOCH, NOW_MS, Batches
 
@@ -74,6 +75,12 @@ def test_other_files_are_dumped(logs: Path, name: str, expected: set[str]) -> No
     rows = dump(sorted((logs / "t-0").glob(name))[0])
     assert rows
     assert all(row.keys() == expected for row in rows)
+
+
+def test_aborted_transactions_are_dumped(logs: Path) -> None:
+    file = logs / "t-0" / "00000000000000000000.txnindex"
+    file.write_bytes(TRANSACTION_ENTRY.pack(0, 7, 3, 9, 2) + TRANSACTION_ENTRY.pack(0, 6, 1, 10, 10))
+    assert [list(row.values()) for row in dump(file)] == [[0, 7, 3, 9, 2], [0, 6, 1, 10, 10]]
 
 
 def test_an_index_is_held_against_its_segment(logs: Path) -> None:

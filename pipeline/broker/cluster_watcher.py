@@ -201,7 +201,7 @@ class ClusterWatcher:
     def _reconfigure(self, topic: _Topic, overrides: Overrides) -> None:
         topic.overrides = overrides
         topic.settings, _ = readable_settings(overrides.settings, self._broker_settings.current)
-        self._replicas.reconfigure(topic.assignment.topic, topic.settings)
+        self._replicas.reconfigure(topic.assignment.topic, topic.assignment.partitions, topic.settings)
         self._publish(topic.assignment.topic)
 
     def _read_overrides(self, name: str, value: NodeValue | None) -> Overrides:

@@ -10,7 +10,7 @@ Invariants:
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -146,10 +146,11 @@ class Replicas:
         )
         return await trio.to_thread.run_sync(create)
 
-    def reconfigure(self, topic: str, settings: TopicSettings) -> None:
-        """The topic's settings have changed."""
-        for topic_partition, partition in self._partitions.items():
-            if topic_partition.topic == topic:
+    def reconfigure(self, topic: str, indexes: Iterable[int], settings: TopicSettings) -> None:
+        """The settings of the topic with these partitions have changed."""
+        for index in indexes:
+            partition = self._partitions.get(TopicPartition(topic, index))
+            if partition is not None:
                 partition.log.config = log_config(settings, self._producer_expiration_ms)
                 partition.reconfigure(settings)
 

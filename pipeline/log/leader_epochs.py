@@ -7,7 +7,9 @@ Invariants:
 - The checkpoint tells of all epochs of the records before the recovery point; those behind are found in the batches.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset
@@ -86,6 +88,11 @@ class LeaderEpochs:
                 return EpochStart(found, entry.start_offset)
             found = entry.epoch
         return EpochStart(found, log_end_offset)
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """The epoch in which the record at this offset was written, -1 if it is not known."""
+        number = bisect_right(self._entries, offset, key=attrgetter("start_offset"))
+        return self._entries[number - 1].epoch if number else NO_LEADER_EPOCH
 
     def encode(self) -> bytes:
         """As Kafka's `leader-epoch-checkpoint`, version 0: a line with epoch and start offset each."""

@@ -132,6 +132,10 @@ class UnifiedLog:
         """The newest epoch of the log that is not above this one, and where it ends; (-1, -1) if it is not known."""
         return self._epochs.end_offset_for(epoch, self._log_end_offset)
 
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """The epoch in which the record at this offset was written, -1 if it is not known."""
+        return self._epochs.epoch_at(offset)
+
     @property
     def active_producers(self) -> Sequence[ActiveProducer]:
         """The idempotent producers that the log remembers."""
@@ -156,7 +160,7 @@ class UnifiedLog:
         if duplicate is not None:
             last_offset = duplicate.first_offset + sum(header.last_offset_delta + 1 for header in headers) - 1
             return AppendInfo(
-                duplicate.first_offset, Offset(last_offset), NO_TIMESTAMP, self.log_start_offset, (), duplicate=True
+                duplicate.first_offset, Offset(last_offset), NO_TIMESTAMP, self._log_start_offset, (), True
             )
         placed = place_next(batches, headers, self._log_end_offset, leader_epoch)
         return self._append(batches, placed, now_ms)
@@ -223,9 +227,8 @@ class UnifiedLog:
                 raise
 
     def _append_info(self, headers: Sequence[BatchHeader]) -> AppendInfo:
-        first, last = headers[0], headers[-1]
-        last_offset = Offset(last.base_offset + last.last_offset_delta)
-        return AppendInfo(Offset(first.base_offset), last_offset, NO_TIMESTAMP, self._log_start_offset, headers)
+        last_offset = Offset(headers[-1].last_offset)
+        return AppendInfo(Offset(headers[0].base_offset), last_offset, NO_TIMESTAMP, self._log_start_offset, headers)
 
     def _take_back(self, segment: Segment, error: StorageError) -> None:
         """Remove what a failed append may have left behind the end."""
@@ -243,8 +246,7 @@ class UnifiedLog:
     def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
         """The segment to append to, a new one when it is time for that."""
         segment = self._segments[-1]
-        end_offset, first_offset, last = self._log_end_offset, headers[0].base_offset, headers[-1]
-        last_offset = last.base_offset + last.last_offset_delta
+        end_offset, first_offset, last_offset = self._log_end_offset, headers[0].base_offset, headers[-1].last_offset
         if last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET and (
             segment.size_bytes == 0
             or (

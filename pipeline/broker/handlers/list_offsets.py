@@ -2,8 +2,8 @@
 
 Special times: -1 end, -2 start, -3 the record with the newest time (KIP-734, v7), -4 start of what is on local disk
 (KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), of which there is none.
-Finding a record by its time opens one batch, in a thread. For readers of committed records the log ends at its last
-stable offset.
+Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch, in a thread.
+For readers of committed records the log ends at its last stable offset.
 """
 
 from collections.abc import Awaitable
@@ -77,7 +77,7 @@ async def _search_and_answer(
             partition_index=asked.partition_index,
             timestamp=timestamp,
             offset=offset,
-            leader_epoch=partition.leader_epoch if found is not None else UNKNOWN,
+            leader_epoch=partition.log.epoch_at(found[1]) if found is not None else UNKNOWN,
         )
     return _answer(request, answers)
 
@@ -90,17 +90,17 @@ def _find_end(
     partition: Partition, asked: ListOffsetsPartition, *, is_committed: bool
 ) -> ListOffsetsPartitionResponse | None:
     """The answer, if no search is needed for it."""
+    epoch: int = partition.leader_epoch
     if asked.timestamp == LATEST:
         offset: int = partition.last_stable_offset if is_committed else partition.high_watermark
     elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
         offset = partition.log.log_start_offset
+        epoch = partition.log.epoch_at(partition.log.log_start_offset)
     elif asked.timestamp == LATEST_REMOTE:
-        offset = UNKNOWN
+        offset = epoch = UNKNOWN
     else:
         return None
-    return ListOffsetsPartitionResponse(
-        partition_index=asked.partition_index, offset=offset, leader_epoch=partition.leader_epoch
-    )
+    return ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset, leader_epoch=epoch)
 
 
 def _failed(asked: ListOffsetsPartition, error: PipelineError) -> ListOffsetsPartitionResponse:

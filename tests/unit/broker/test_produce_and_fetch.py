@@ -9,12 +9,13 @@ from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
+from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.records.batch import TimestampType, iterate_headers, read_header, write_crc
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
-from tests.unit.broker.conftest import NOW_MS, Start, batch
+from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 
 def headers_of(data: Any) -> list[tuple[int, int]]:
@@ -292,6 +293,24 @@ async def test_records_that_the_topic_does_not_take_are_named(start: Start) -> N
         write_crc(transactional, 0, len(transactional))
         refused = await broker.produce("t", transactional)
         assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_offsets_come_with_the_epoch_in_which_their_record_was_written(start: Start) -> None:
+    async def find(broker: Broker, timestamp: int) -> tuple[int, int]:
+        asked = [ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=timestamp)])]
+        found = (await broker.ask(ListOffsetsRequest(topics=asked))).topics[0].partitions[0]
+        return found.offset, found.leader_epoch
+
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a", b"b"))
+        first = broker.handle.replicas.partitions[TopicPartition("t", 0)].leader_epoch
+    async with start() as broker:
+        await broker.produce("t", batch(b"c", timestamp_ms=NOW_MS + 50))
+        second = broker.handle.replicas.partitions[TopicPartition("t", 0)].leader_epoch
+        assert second > first
+        found = [await find(broker, timestamp) for timestamp in (-1, -2, -3, -4, -5, NOW_MS + 1, NOW_MS + 2, 2**50)]
+        assert found == [(3, second), (0, first), (2, second), (0, first), (-1, -1), (1, first), (2, second), (-1, -1)]
 
 
 async def test_without_partitions_nothing_is_waited_for(start: Start) -> None:

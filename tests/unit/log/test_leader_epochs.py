@@ -61,6 +61,7 @@ def test_epochs_of_a_log_are_kept_and_found_again(open_log, batches, tmp_path):
     log.begin_epoch(LeaderEpoch(7))
     assert log.end_offset_for(LeaderEpoch(7)) == (7, 3)
     assert log.end_offset_for(LeaderEpoch(5)) == (3, 3)
+    assert [log.epoch_at(Offset(offset)) for offset in (0, 2, 3)] == [3, 3, 7]
     path = tmp_path / "events-0" / LEADER_EPOCHS
     assert not path.exists()
     log.flush()

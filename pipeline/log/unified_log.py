@@ -158,10 +158,8 @@ class UnifiedLog:
         self._check_online()
         duplicate = self._producers.check(headers)
         if duplicate is not None:
-            last_offset = duplicate.first_offset + sum(header.last_offset_delta + 1 for header in headers) - 1
-            return AppendInfo(
-                duplicate.first_offset, Offset(last_offset), NO_TIMESTAMP, self._log_start_offset, (), True
-            )
+            last_offset = Offset(duplicate.first_offset + sum(header.last_offset_delta + 1 for header in headers) - 1)
+            return AppendInfo(duplicate.first_offset, last_offset, NO_TIMESTAMP, self._log_start_offset, (), True)
         placed = place_next(batches, headers, self._log_end_offset, leader_epoch)
         return self._append(batches, placed, now_ms)
 

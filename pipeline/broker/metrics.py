@@ -47,6 +47,9 @@ class BrokerCollector(Collector):
         yield self._per_topic(f"{prefix}_bytesin", "Bytes appended.", lambda partition: partition.bytes_in)
         yield self._per_topic(f"{prefix}_bytesout", "Bytes fetched.", lambda partition: partition.bytes_out)
         yield self._per_topic(f"{prefix}_messagesin", "Records appended.", lambda partition: partition.messages_in)
+        yield self._per_topic(
+            f"{prefix}_messagesout", "Records fetched.", lambda partition: round(partition.messages_out)
+        )
         counts = self._broker.counts
         for name, value, text in (
             ("totalproducerequests", counts.produce_partitions, "Partitions in Produce requests."),

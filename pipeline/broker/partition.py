@@ -21,9 +21,10 @@ from pipeline.broker.topic_settings import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import OffsetOutOfRangeError, StorageError
 from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
+from pipeline.log.reading import LogSlice
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
 from pipeline.settings import MAX_INT64
 
@@ -89,6 +90,7 @@ class Partition:
     bytes_in: int = 0
     bytes_out: int = 0
     messages_in: int = 0
+    messages_out: float = 0
     refusal: str | None = None
     """Why the disk took nothing of the last append; None once it takes something again."""
     _hidden_bytes: int = 0
@@ -258,7 +260,7 @@ class Partition:
 
     def read(
         self, offset: Offset, max_bytes: int, *, must_progress: bool, up_to: Offset | None = None
-    ) -> FileRegion | None:
+    ) -> LogSlice | None:
         """Bytes from the batch that holds `offset` on, before `up_to` (else the high watermark); None at the end. They
         may end within a batch.
 
@@ -271,7 +273,7 @@ class Partition:
         found = self.log.read(offset, max_bytes, end_offset)
         if found.region.size == 0 or (found.region.size > max_bytes and not must_progress):
             return None
-        return found.region
+        return found
 
     def find_timestamp(self, timestamp: int | None) -> tuple[int, Offset] | None:
         """Time and offset of the first record at or after a time, or (None) of the newest one. Raises StorageError."""

@@ -18,6 +18,10 @@ class LogSlice(NamedTuple):
 
     region: FileRegion
     base_offset: Offset
+    record_count: float = 0
+    """Offsets that the bytes span: exact if they end with the segment or what may be read of it, else in proportion to
+    the bytes, so that a reader of all of it is told the right sum.
+    """
 
 
 def read(
@@ -57,7 +61,9 @@ def read(
         limit = None if is_whole else segment.locate(end_offset)
         end = segment.size_bytes if limit is None else limit.position
         size = min(end - first.position, max(max_bytes, first.size_bytes))
-        return LogSlice(FileRegion(segment.file, first.position, size), Offset(first.base_offset))
+        following = segments[number + 1].base_offset if number + 1 < len(segments) and is_whole else end_offset
+        records = (following - first.base_offset) * size / (end - first.position)
+        return LogSlice(FileRegion(segment.file, first.position, size), Offset(first.base_offset), records)
     return without_records
 
 

@@ -19,6 +19,7 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from pipeline.broker.partition import FetchWaiter, Partition
 from pipeline.errors import PipelineError
+from pipeline.log.reading import LogSlice
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
@@ -48,15 +49,15 @@ class _Reading:
         self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
         self.read_bytes = 0
         self.has_failure = False
-        self.served: list[tuple[Partition, int]] = []
-        """Those without failure, and how many bytes of each."""
+        self.served: list[tuple[Partition, LogSlice | None]] = []
+        """Those without failure, and what was read of each."""
 
     def read(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> PartitionData:
         """What there is for one partition."""
         aborted: Sequence[AbortedTransaction] | None = () if self.is_committed else None
         try:
             partition = self._find(topic, topic_id, asked)
-            region = partition.read(
+            found = partition.read(
                 Offset(asked.fetch_offset),
                 min(asked.partition_max_bytes, self._remaining_bytes),
                 must_progress=self.read_bytes == 0,
@@ -73,19 +74,17 @@ class _Reading:
                 aborted_transactions=aborted,
                 records=b"",
             )
-        size = 0
-        if region is not None:
-            size = region.size
-            self.read_bytes += size
-            self._remaining_bytes -= size
-        self.served.append((partition, size))
+        if found is not None:
+            self.read_bytes += found.region.size
+            self._remaining_bytes -= found.region.size
+        self.served.append((partition, found))
         return PartitionData(
             partition_index=asked.partition,
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
             aborted_transactions=aborted,
-            records=b"" if region is None else region,
+            records=b"" if found is None else found.region,
         )
 
     def _find(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> Partition:
@@ -102,8 +101,10 @@ class _Reading:
         counts = self._broker.counts
         counts.fetch_partitions += told
         counts.failed_fetch_partitions += failed
-        for partition, size in self.served:
-            partition.bytes_out += size
+        for partition, found in self.served:
+            if found is not None:
+                partition.bytes_out += found.region.size
+                partition.messages_out += found.record_count
 
 
 def _aborted(partition: Partition, offset: Offset, up_to: Offset) -> Sequence[AbortedTransaction]:

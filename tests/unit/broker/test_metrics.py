@@ -37,6 +37,24 @@ async def test_lag_of_a_group_in_records_and_seconds(start: Start) -> None:
             assert (told("current_offset"), told("lag"), told("lag_seconds")) == (offset, lag, seconds)
 
 
+async def test_records_out_are_those_that_were_fetched(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("clicks")
+        for count in (3, 1, 2):
+            await broker.produce("clicks", batch(*[b"x" * 100] * count))
+
+        async def told_after(offset: int, max_bytes: int) -> float | None:
+            await broker.fetch("clicks", offset, max_bytes=max_bytes, partition_max_bytes=max_bytes)
+            return broker.metrics.get_sample_value(
+                "kafka_server_brokertopicmetrics_messagesout_total", {"topic": "clicks"}
+            )
+
+        assert await told_after(0, 1 << 20) == 6
+        assert await told_after(4, 1 << 20) == 8
+        assert await told_after(5, 1 << 20) == 10
+        assert 12 <= (await told_after(0, 400) or 0) <= 14  # three of six records, as their bytes are
+
+
 async def test_ready_once_clients_are_served(start: Start) -> None:
     async with start() as broker, httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
         assert (await http.get("/readyz")).json() == {"status": "ok"}

@@ -24,12 +24,18 @@ _CODEC_MASK = 0x07
 _MASK = 2**64 - 1
 
 
-def map_plainly(log: bytes, *, from_offset: int, max_keys: int) -> tuple[dict[bytes, int], int]:
-    """The last offset of each key from `from_offset` on, and the offset up to which `max_keys` keys are enough."""
+def map_plainly(
+    log: bytes, *, from_offset: int, max_keys: int, segment_ends: Collection[int] = ()
+) -> tuple[dict[bytes, int], int]:
+    """The last offset of each key from `from_offset` on, and the offset up to which `max_keys` keys are enough.
+
+    Behind a segment's last batch there may be a gap: then it reaches up to the segment's end.
+    """
     found: dict[bytes, int] = {}
     end_offset = from_offset
     for position, header in iterate_headers(log):
         verify_crc(log, position, header)
+        end_offset = max([end_offset, *(end for end in segment_ends if end <= header.base_offset)])
         if header.last_offset < from_offset:
             continue
         if not (header.is_control or header.is_transactional):
@@ -41,7 +47,7 @@ def map_plainly(log: bytes, *, from_offset: int, max_keys: int) -> tuple[dict[by
                 found[record.key] = record.offset
                 end_offset = record.offset + 1
         end_offset = header.next_offset
-    return found, end_offset
+    return found, max([end_offset, *segment_ends])
 
 
 def select_plainly(

@@ -146,7 +146,8 @@ class FetchSession:
         return topic.topic_id if self.uses_topic_ids else topic.topic
 
     def end(self) -> None:
-        """Watch nothing any more; a request that waits looks again."""
+        """Watch nothing any more; a request that waits is told that it is over."""
+        self.epoch = FINAL_EPOCH
         for partition in self.partitions.values():
             partition.watch(None)
         if self.waiting is not None:

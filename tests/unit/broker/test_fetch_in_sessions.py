@@ -161,3 +161,24 @@ async def test_a_second_request_of_a_session_ends_the_first(broker: Broker, cons
             while (await broker.ask(second, lane="second")).error_code:
                 await trio.lowlevel.checkpoint()
     assert codes == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+
+
+async def test_a_session_that_ends_while_its_request_waits_watches_nothing(broker: Broker, consumer: Consumer) -> None:
+    await broker.produce("t", batch(b"a"))
+    await consumer.poll([(0, 0)])
+    partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
+    (watching,) = partition.waiters
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                request = FetchRequest(
+                    session_id=consumer.session_id, session_epoch=1, min_bytes=1000, max_wait_ms=SLOW_MS
+                )
+                await broker.ask(request, lane="first")
+
+            nursery.start_soon(wait)
+            while watching.session.waiting is None:  # type: ignore[attr-defined]
+                await trio.sleep(0.001)
+            await broker.ask(FetchRequest(session_id=consumer.session_id, session_epoch=-1), lane="second")
+    assert not partition.waiters

@@ -155,6 +155,7 @@ class Partition:
         if is_stamped:
             headers = _stamp(records, headers, now_ms)
         append = log.append_keeping_offsets if keep_offsets else log.append
+        was_hiding = self.is_hiding
         try:
             info = append(records, headers, self.leader_epoch, now_ms)
         except StorageError as error:
@@ -162,10 +163,10 @@ class Partition:
             raise
         self.refusal = None
         if not info.duplicate:
-            self._appended(info, len(records))
+            self._appended(info, len(records), was_hiding=was_hiding)
         return info._replace(log_append_time_ms=now_ms) if is_stamped else info
 
-    def _appended(self, info: AppendInfo, size_bytes: int) -> None:
+    def _appended(self, info: AppendInfo, size_bytes: int, *, was_hiding: bool) -> None:
         messages = 0
         for header in info.headers:
             messages += header.record_count
@@ -174,7 +175,7 @@ class Partition:
         self._unflushed_messages += messages
         self._hidden_bytes += size_bytes
         self.observer.appended(self.log.topic_partition, info.headers)
-        if self._unflushed_messages < self.settings.flush_messages:
+        if not (was_hiding or self._is_flush_due):
             self.show()
 
     def show(self) -> None:
@@ -250,13 +251,17 @@ class Partition:
             async with self._flushing:
                 if self.log.recovery_point >= offset:
                     return
-                self._unflushed_messages = 0
+                counted, self._unflushed_messages = self._unflushed_messages, 0
                 try:
                     await trio.to_thread.run_sync(self.log.flush)
-                except StorageError as error:
-                    self._refused(error)
+                except BaseException as error:
+                    self._unflushed_messages += counted
+                    if isinstance(error, StorageError):
+                        self._refused(error)
                     raise
                 self._show_up_to(self.log.recovery_point)
+                if self.is_hiding and not self._is_flush_due:
+                    self.show()
 
     def read(
         self, offset: Offset, max_bytes: int, *, must_progress: bool, up_to: Offset | None = None

@@ -1,0 +1,88 @@
+"""When records are seen and acknowledged while the disk is slow, or has no space."""
+
+import random
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.partition import Partition
+from pipeline.broker.replicas import log_config
+from pipeline.broker.topic_settings import topic_settings
+from pipeline.errors import DiskFullError
+from pipeline.log.files import DiskFiles, Files
+from pipeline.log.loader import load_log
+from pipeline.log.placing import AppendInfo
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.testing.faulty_files import FaultyFiles
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch
+
+
+class _SlowFiles(DiskFiles):
+    """A disk whose first flush of a log waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.is_reached, self.may_go = threading.Event(), threading.Event()
+
+    def sync_directory(self, path: Path) -> None:
+        self.is_reached.set()
+        assert self.may_go.wait(TIMEOUT_S)
+        super().sync_directory(path)
+
+
+def _open(path: Path, files: Files, **overrides: str) -> Partition:
+    broker = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": str(path), "zookeeper.connect": "z:1"})
+    settings = topic_settings({name.replace("_", "."): value for name, value in overrides.items()}, broker)
+    path.mkdir()
+    log = load_log(
+        files,
+        path,
+        TopicPartition("t", 0),
+        log_config(settings, 1_000_000),
+        recovery_point=Offset(0),
+        clean=False,
+        now_ms=NOW_MS,
+    )
+    upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None)
+    return Partition(log, LeaderEpoch(0), settings, Observed(), upkeep)
+
+
+def _append(partition: Partition, **producer: int) -> AppendInfo:
+    return partition.append(memoryview(batch(b"x", **producer)), keep_offsets=False, now_ms=NOW_MS)
+
+
+async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_for(tmp_path: Path) -> None:
+    files = _SlowFiles()
+    partition = _open(tmp_path / "t-0", files, flush_messages="2")
+    for _ in range(2):
+        info = _append(partition)
+    assert partition.awaits_flush(info)
+    assert partition.high_watermark == 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partition.flush_up_to, Offset(2))
+        await trio.to_thread.run_sync(files.is_reached.wait, TIMEOUT_S)
+        assert not partition.awaits_flush(_append(partition))
+        assert partition.high_watermark == 1
+        files.may_go.set()
+    assert partition.high_watermark == 3
+
+
+async def test_a_batch_sent_again_after_a_flush_that_failed_waits_for_the_next(tmp_path: Path) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    partition = _open(tmp_path / "t-0", files, flush_messages="1")
+    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    assert partition.awaits_flush(_append(partition, **producer))
+    files.capacity_bytes = files.used_bytes
+    with pytest.raises(DiskFullError):
+        await partition.flush_up_to(Offset(1))
+    again = _append(partition, **producer)
+    assert again.duplicate
+    assert partition.awaits_flush(again)
+    files.capacity_bytes = None
+    await partition.flush_up_to(Offset(1))
+    assert partition.high_watermark == 1
+    assert not partition.awaits_flush(_append(partition, **producer))

@@ -2,9 +2,17 @@ import resource
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from pipeline.net import open_files
 from pipeline.net.open_files import RESERVED_FILES, raise_open_files_limit
+
+
+@pytest.fixture(autouse=True)
+def fresh_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger that was used before keeps the settings of that time, and cannot be captured."""
+    monkeypatch.setattr(open_files, "log", structlog.get_logger())
 
 
 @pytest.fixture

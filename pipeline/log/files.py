@@ -5,7 +5,7 @@ Invariants:
 - An open file has no `close`: its descriptor lives exactly as long as something refers to the object. A `FileRegion`
   handed to a socket therefore stays readable while its segment is deleted, and a descriptor is never used after reuse.
 - Every refusal of the disk leaves as `StorageError` (`DiskFullError` where only space, or leave to open another file,
-  is missing).
+  is missing; never of a sync: what it should have brought to disk may be lost, whatever the reason).
 - Writes carry their position. A write that failed half way is repaired by writing there again.
 - What has been written survives a crash once `sync` returned; that a *name* exists, once `sync_directory` of its
   directory returned.
@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +133,13 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     return kind(str(path), error.strerror or str(error))
 
 
+def _sync(sync: Callable[[int], None], descriptor: int, path: Path) -> None:
+    try:
+        sync(descriptor)
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+
+
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
     try:
@@ -204,8 +211,7 @@ class DiskFile:
 
     def sync(self) -> None:
         """Return once all that was written, and the length, would survive a crash."""
-        with _translated(self.path):
-            os.fdatasync(self._descriptor)
+        _sync(os.fdatasync, self._descriptor, self.path)
 
 
 class DiskLock:
@@ -274,7 +280,7 @@ class DiskFiles:
         with _translated(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                _sync(os.fsync, descriptor, path)
             finally:
                 os.close(descriptor)
 

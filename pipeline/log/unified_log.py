@@ -404,7 +404,7 @@ class UnifiedLog:
                     replace_file(self._files, self.directory / LEADER_EPOCHS, self._epochs.encode())
                     self._epochs.is_changed = False
             except StorageError as error:
-                self._unflushed_since_ms = 0
+                self._unflushed_since_ms, self._has_new_names = 0, True
                 self._fail_unless_full(error)
                 raise
             self._recovery_point = log_end_offset

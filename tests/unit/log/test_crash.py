@@ -1,5 +1,7 @@
 """The machine stops at every single change of the disk; what comes back is checked against what was appended."""
 
+import errno
+import os
 import random
 from dataclasses import dataclass, field
 
@@ -141,6 +143,41 @@ def test_a_failed_sync_takes_the_log_offline(open_log, batches):
     assert log.recovery_point == 1
     files.lose_power()
     assert open_log().log_end_offset in (1, 2)
+
+
+def test_a_sync_that_finds_no_space_is_a_failed_sync(open_log, batches, monkeypatch):
+    log = open_log(files=DiskFiles())
+    batches.append(log, batches.make(1))
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="No space"):
+        patch.setattr(os, "fdatasync", full)
+        log.flush()
+    with pytest.raises(StorageError, match="No space"):
+        log.flush()
+    assert log.recovery_point == 0
+
+
+def test_a_directory_that_could_not_be_synced_for_want_of_descriptors_is_synced_by_the_next_flush(open_log, batches):
+    class Files(DiskFiles):
+        synced = 0
+
+        def sync_directory(self, path):
+            self.synced += 1
+            if self.synced == 1:
+                raise DiskFullError(str(path), "Too many open files")
+
+    files = Files()
+    log = open_log(files=files)
+    files.synced = 0
+    batches.append(log, batches.make(1))
+    with pytest.raises(DiskFullError):
+        log.flush()
+    log.flush()
+    assert files.synced > 1
+    assert log.recovery_point == 1
 
 
 def test_a_failed_sync_leaves_no_mark_of_a_clean_shutdown(tmp_path, batches):

@@ -6,17 +6,18 @@ the watches go on by themselves, and a claim is repeated until it is answered.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 import trio
 
+from pipeline.broker.claims import claim
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.dynamic_settings import DynamicSettings, Overrides
 from pipeline.broker.replicas import Replicas
 from pipeline.broker.topic_settings import TopicSettings, readable_settings
-from pipeline.coordination.interface import CoordinationClient, NodeValue
+from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.znodes import (
     BROKER_IDS,
     TOPICS,
@@ -28,22 +29,11 @@ from pipeline.coordination.znodes import (
     broker_config_path,
     broker_path,
     partition_state_path,
-    partitions_path,
     topic_config_path,
     topic_path,
 )
-from pipeline.errors import (
-    BadVersionError,
-    CoordinationError,
-    CoordinationLostError,
-    CoordinationUnavailableError,
-    NodeExistsError,
-    NoNodeError,
-)
-from pipeline.model import BrokerEndpoint, BrokerId, LeaderEpoch, TopicPartition
-
-RETRY_S = 0.1
-NO_CONTROLLER_EPOCH = 0
+from pipeline.errors import CoordinationError
+from pipeline.model import BrokerEndpoint, BrokerId, TopicPartition
 
 log = structlog.get_logger()
 
@@ -64,6 +54,8 @@ class _Topic:
     settings: TopicSettings
     overrides: Overrides
     states: dict[int, PartitionState] = field(default_factory=dict)
+    own: set[int] = field(default_factory=set)
+    """The partitions that are led here."""
     watched: set[int] = field(default_factory=set)
 
     @property
@@ -245,64 +237,20 @@ class ClusterWatcher:
     async def _open_own(self, topic: _Topic) -> None:
         name = topic.assignment.topic
         own = {index for index, brokers in topic.assignment.partitions.items() if brokers[:1] == (self._own.id,)}
-        for topic_partition in list(self._replicas.partitions):
-            if topic_partition.topic == name and topic_partition.partition not in own:
-                log.warning("partition_assigned_elsewhere", topic_partition=str(topic_partition))
-                self._replicas.close(topic_partition)
+        for index in sorted(topic.own - own):
+            log.warning("partition_assigned_elsewhere", topic_partition=f"{name}-{index}")
+            self._replicas.close(TopicPartition(name, index))
+        topic.own = own
+        unopened = sorted(index for index in own if TopicPartition(name, index) not in self._replicas.partitions)
         async with trio.open_nursery() as nursery:
-            for index in sorted(own):
-                if TopicPartition(name, index) not in self._replicas.partitions:
-                    nursery.start_soon(self._lead, topic, index)
+            for start in range(0, len(unopened), MAX_AT_ONCE):
+                nursery.start_soon(self._lead, topic, unopened[start : start + MAX_AT_ONCE])
 
-    async def _lead(self, topic: _Topic, index: int) -> None:
-        state = await self._claim(topic.assignment.topic, index)
-        if state is not None:
+    async def _lead(self, topic: _Topic, indexes: Sequence[int]) -> None:
+        name = topic.assignment.topic
+        for index, state in (await claim(self._zookeeper, self._own.id, name, indexes)).items():
             topic.states[index] = state
-            await self._replicas.open(
-                TopicPartition(topic.assignment.topic, index), topic.topic_id, topic.settings, state.leader_epoch
-            )
-
-    async def _claim(self, name: str, index: int) -> PartitionState | None:
-        """Write this broker as leader with the next epoch; None if the topic is gone meanwhile."""
-        while True:
-            try:
-                found = await self._zookeeper.get_or_none(partition_state_path(name, index))
-                epoch = 0 if found is None else PartitionState.decode(name, index, found.data).leader_epoch + 1
-                state = PartitionState(
-                    topic=name,
-                    partition=index,
-                    leader=self._own.id,
-                    leader_epoch=LeaderEpoch(epoch),
-                    isr=(self._own.id,),
-                    controller_epoch=NO_CONTROLLER_EPOCH,
-                )
-                if found is not None:
-                    await self._zookeeper.set(state.path, state.encode(), found.version)
-                elif not await self._create_state(state):
-                    return None
-            except (BadVersionError, NoNodeError, NodeExistsError):
-                continue
-            except (CoordinationLostError, CoordinationUnavailableError) as error:
-                log.warning("claim_repeated", topic=name, partition=index, reason=error.reason)
-                await trio.sleep(RETRY_S)
-                continue
-            else:
-                return state
-
-    async def _create_state(self, state: PartitionState) -> bool:
-        """Make the state and its parents, but never the topic itself: False if that is gone."""
-        parent = partitions_path(state.topic)
-        for path, data in ((parent, b""), (f"{parent}/{state.partition}", b""), (state.path, state.encode())):
-            try:
-                await self._zookeeper.create(path, data, make_parents=False)
-            except NodeExistsError:
-                if path == state.path:
-                    raise
-            except NoNodeError:
-                if await self._zookeeper.exists(topic_path(state.topic)) is None:
-                    return False
-                raise
-        return True
+            await self._replicas.open(TopicPartition(name, index), topic.topic_id, topic.settings, state.leader_epoch)
 
     async def _watch_state(self, topic: _Topic, index: int) -> None:
         name = topic.assignment.topic
@@ -341,7 +289,7 @@ class ClusterWatcher:
         topic = self._topics.pop(name, None)
         self._view.remove_topic(name)
         if topic is not None:
-            for topic_partition in sorted({*self._replicas.partitions, *self._replicas.failed}):
-                if topic_partition.topic == name:
+            for topic_partition in (TopicPartition(name, index) for index in sorted(topic.own)):
+                if topic_partition in self._replicas.partitions or topic_partition in self._replicas.failed:
                     await self._replicas.delete(topic_partition)
             log.info("topic_deleted", topic=name)

@@ -21,6 +21,8 @@ from typing import NamedTuple, NewType, Protocol
 SessionId = NewType("SessionId", int)
 
 ANY_VERSION = -1
+MAX_AT_ONCE = 500
+"""So many small znodes can be read or written by one request: ZooKeeper refuses one beyond 1 MB."""
 
 
 class NodeValue(NamedTuple):
@@ -112,6 +114,10 @@ class CoordinationClient(Protocol):
 
     async def get_or_none(self, path: str) -> NodeValue | None:
         """Data and version, None where there is no such znode."""
+        ...
+
+    async def get_each(self, paths: Sequence[str]) -> list[NodeValue | None]:
+        """Data and versions of at most MAX_AT_ONCE small znodes, in that order, by one request."""
         ...
 
     async def exists(self, path: str) -> NodeStat | None:

@@ -42,9 +42,14 @@ def partitions_path(topic: str) -> str:
     return f"{topic_path(topic)}/partitions"
 
 
+def partition_path(topic: str, partition: int) -> str:
+    """`/brokers/topics/<topic>/partitions/<partition>`, which holds nothing but the state below it."""
+    return f"{partitions_path(topic)}/{partition}"
+
+
 def partition_state_path(topic: str, partition: int) -> str:
     """`/brokers/topics/<topic>/partitions/<partition>/state`."""
-    return f"{partitions_path(topic)}/{partition}/state"
+    return f"{partition_path(topic, partition)}/state"
 
 
 def topic_config_path(topic: str) -> str:

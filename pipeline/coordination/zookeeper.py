@@ -36,6 +36,7 @@ from pipeline.coordination.interface import (
     SessionId,
     SetNode,
 )
+from pipeline.coordination.multi_read import NO_NODE, MultiRead
 from pipeline.coordination.session import SessionHistory, Watch
 from pipeline.errors import (
     BadVersionError,
@@ -150,6 +151,23 @@ class ZooKeeper:
             return await self.get(path)
         except NoNodeError:
             return None
+
+    async def get_each(self, paths: Sequence[str]) -> list[NodeValue | None]:
+        """Data and versions of small znodes, by one request."""
+        if not paths:
+            return []
+        request = MultiRead([self._full(path) for path in paths])
+
+        def read(kazoo: KazooClient) -> AsyncResult[list[NodeValue | int]]:
+            result: AsyncResult[list[NodeValue | int]] = kazoo.handler.async_result()
+            kazoo._call(request, result)
+            return result
+
+        answers = await self._call(paths[0], read, repeat=True)
+        for path, answer in zip(paths, answers, strict=True):
+            if isinstance(answer, int) and answer != NO_NODE:
+                raise CoordinationError(path, f"ZooKeeper refused: error {answer}")
+        return [None if isinstance(answer, int) else answer for answer in answers]
 
     async def exists(self, path: str) -> NodeStat | None:
         """Version and owner, None where there is no such znode."""
@@ -338,11 +356,12 @@ class ZooKeeper:
             self._token.run_sync_soon(function, *arguments)
 
     def _on_watch(self, event: WatchedEvent) -> None:
-        self._post(self._wake_watches, event.path)
+        if event.path is not None:  # else each watch is told that the connection is lost, which `on_state` tells once
+            self._post(self._wake_watches, [event.path])
 
-    def _wake_watches(self, full: str | None) -> None:
-        """A znode changed, or (None) the server forgot all watches."""
-        for path in list(self._watches) if full is None else [full]:
+    def _wake_watches(self, paths: Sequence[str]) -> None:
+        """These znodes changed, or the server forgot their watches."""
+        for path in paths:
             for watch in self._watches.get(path, ()):
                 watch.wake()
             if not self._watches.get(path):
@@ -357,6 +376,8 @@ class ZooKeeper:
             self._history.suspended()
         elif state == KazooState.LOST:
             self._history.expired()
+        if state != KazooState.CONNECTED:
+            self._wake_watches(list(self._watches))
         current = self._history.current
         if current is not None:
             _log.info(
@@ -373,7 +394,7 @@ class ZooKeeper:
             _log.warning("zookeeper_client_replaced", servers=self._hosts)
             self._kazoo = self._new_kazoo()
             self._kazoo.start_async()
-            self._wake_watches(None)
+            self._wake_watches(list(self._watches))
 
 
 def _dispose(kazoo: KazooClient) -> None:

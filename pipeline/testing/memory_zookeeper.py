@@ -239,6 +239,12 @@ class MemoryClient:
         node = await self._read(path, lambda: self._server.find_or_none(path))
         return None if node is None else NodeValue(node.data, node.version)
 
+    async def get_each(self, paths: Sequence[str]) -> list[NodeValue | None]:
+        if not paths:
+            return []
+        nodes = await self._read(paths[0], lambda: [self._server.find_or_none(path) for path in paths])
+        return [None if node is None else NodeValue(node.data, node.version) for node in nodes]
+
     async def exists(self, path: str) -> NodeStat | None:
         node = await self._read(path, lambda: self._server.find_or_none(path))
         if node is None:

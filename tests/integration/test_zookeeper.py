@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 
 from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.coordination.interface import (
+    MAX_AT_ONCE,
     CheckNode,
     CoordinationClient,
     CreateNode,
@@ -199,6 +200,20 @@ async def test_a_transaction_is_all_or_nothing(service: Service) -> None:
             )
         assert caught.value.path == "/topic"
         assert await client.children("/topic") == ("0", "live")
+
+
+async def test_many_are_read_at_once(service: Service) -> None:
+    async with service.open() as client:
+        assert await client.get_each([]) == []
+        paths = [f"/many/{'n' * 249}-{number}" for number in range(MAX_AT_ONCE)]
+        await client.create("/many")
+        await client.transaction([CreateNode(path=path, data=path.encode()) for path in paths[:-2]])
+        await client.create(paths[-1], "\N{SNOWMAN}".encode())
+        await client.set(paths[0], b"")
+        found = await client.get_each(paths)
+        assert found[0] == (b"", 1)
+        assert found[1:-2] == [(path.encode(), 0) for path in paths[1:-2]]
+        assert found[-2:] == [None, ("\N{SNOWMAN}".encode(), 0)]
 
 
 async def test_a_tree_goes_at_once(service: Service) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.handlers.utils import AsyncResult
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
@@ -26,6 +27,7 @@ class KazooClient:
         connection_retry: dict[str, float] = ...,
         logger: logging.Logger = ...,
     ) -> None: ...
+    handler: SequentialThreadingHandler
     @property
     def client_state(self) -> str: ...
     @property
@@ -48,3 +50,4 @@ class KazooClient:
     ) -> AsyncResult[Any]: ...
     def set_async(self, path: str, value: bytes, version: int = ...) -> AsyncResult[ZnodeStat]: ...
     def delete_async(self, path: str, version: int = ...) -> AsyncResult[bool]: ...
+    def _call(self, request: Any, async_object: AsyncResult[Any]) -> bool | None: ...

@@ -7,6 +7,7 @@ report nor in time is a CleanerLostError, after which the process is not used ag
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ _Result = TypeVar("_Result")
 
 
 class CleanerLostError(PipelineError):
-    """The cleaner process died, hangs or talks nonsense."""
+    """The cleaner process died, hangs or talks nonsense, or cannot be started."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,11 +44,15 @@ class CleanerChild:
     def start(
         cls, log: Path, *, command: tuple[str, ...] = COMMAND, deadline_s: float = REPORT_DEADLINE_S
     ) -> "CleanerChild":
-        """Start one. What it says when it breaks is appended to `log`."""
-        own, other = socket.socketpair()
-        with other:
-            process = start_process("cleaner", command, log=log, stdin=other.fileno())
-        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(own)), deadline_s)
+        """Start one. What it says when it breaks is appended to `log`. Raises CleanerLostError."""
+        with ExitStack() as opened:
+            try:
+                own, other = map(opened.enter_context, socket.socketpair())
+                process = start_process("cleaner", command, log=log, stdin=other.fileno())
+            except OSError as error:
+                raise CleanerLostError(f"no cleaner process can be started: {error}") from error
+            kept = trio.socket.from_stdlib_socket(socket.socket(fileno=own.detach()))
+        return cls(process, trio.SocketStream(kept), deadline_s)
 
     @property
     def running(self) -> bool:

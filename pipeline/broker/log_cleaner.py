@@ -24,7 +24,7 @@ from pipeline.broker.cleaner_child import CleanerChild, CleanerLostError
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.partition import Partition
 from pipeline.broker.topic_settings import TopicSettings
-from pipeline.errors import StorageError
+from pipeline.errors import PipelineError, StorageError
 from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, Failed, GroupCleaned, Progress
 from pipeline.log.compaction_plan import (
     Cleanable,
@@ -126,15 +126,25 @@ class LogCleaner:
                     await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
                     continue
                 if child is None or not child.running:
-                    child = self._start_child(self._config.log_dirs[0] / CLEANER_LOG)
-                if not await self._clean(number, child, *chosen):
-                    await child.end()
+                    child = self._start()
+                if child is None or not await self._clean(number, child, *chosen):
                     child = None
                     await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
                 used_s = trio.current_time()
         finally:
             if child is not None:
                 await child.end()
+
+    def _start(self) -> CleanerChild | None:
+        """A cleaner process; None if there can be none now."""
+        online = next((directory for directory in self._directories.opened if directory.failure is None), None)
+        if online is None:
+            return None
+        try:
+            return self._start_child(online.path / CLEANER_LOG)
+        except CleanerLostError as error:
+            _LOGGER.error("cleaner_not_started", error=str(error))
+            return None
 
     # Choosing
 
@@ -162,18 +172,24 @@ class LogCleaner:
 
     async def _clean(self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable) -> bool:
         """Clean one log. False: the process is not to be used again."""
+        self._in_hand.add(partition.topic_partition)
+        try:
+            return await self._clean_in_hand(number, child, partition, cleanable)
+        finally:
+            self._in_hand.discard(partition.topic_partition)
+
+    async def _clean_in_hand(
+        self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable
+    ) -> bool:
         name, log = partition.topic_partition, partition.log
         started_s = trio.current_time()
-        self._in_hand.add(name)
         try:
             done = await self._follow(child, partition, self._job(partition, cleanable))
-        except (CleanerLostError, StorageError) as error:
+        except PipelineError as error:
             self._failed(name, log, str(error))
             await child.end()
             await self._tidy(name, log)
             return False
-        finally:
-            self._in_hand.discard(name)
         if done is None:
             await child.end()
             await self._tidy(name, log)

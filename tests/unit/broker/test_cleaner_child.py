@@ -37,3 +37,8 @@ async def test_one_that_talks_nonsense_is_lost(tmp_path: Path) -> None:
     with pytest.raises(CleanerLostError, match="no report"):
         await child.report()
     await child.end()
+
+
+def test_one_that_cannot_be_started_is_lost(tmp_path: Path) -> None:
+    with pytest.raises(CleanerLostError, match="can be started"):
+        start(tmp_path / "missing", "")

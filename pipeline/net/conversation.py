@@ -8,7 +8,8 @@ Invariants
   B. A large request takes its memory from the server's `RequestMemory` before it is received, and gives it back when
      it was handled, or decoded if nothing in it points into the buffer any more; when the connection ends in any case.
   C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does the pause
-     of a throttled client. Any other runs to its end, so that no change is left half done.
+     of a throttled client, but for one that wants no answers: it may have left with all said. Any other runs to its
+     end, so that no change is left half done.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -218,7 +219,7 @@ class Conversation:
         mute_s = min(result.mute_s, MAX_MUTE_S)
         if mute_s > 0:
             statistics.throttle_s += mute_s
-            await self._pause(mute_s)
+            await self._pause(mute_s, waits_for_answers=result.answer is not None)
 
     async def _wait_for(self, outcome: Awaitable[Outcome], api_key: int) -> Outcome:
         """Wait for the answer; what is ready already does not."""
@@ -233,9 +234,10 @@ class Conversation:
         self.active_at = trio.current_time()
         return answer
 
-    async def _pause(self, mute_s: float) -> None:
+    async def _pause(self, mute_s: float, *, waits_for_answers: bool) -> None:
         self.is_busy = True
-        self._abandon_when_gone()
+        if waits_for_answers:
+            self._abandon_when_gone()
         await trio.sleep(mute_s)
         self._is_abandonable = self.is_busy = False
         self.active_at = trio.current_time()

@@ -11,7 +11,7 @@ import trio
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net import server as server_module
-from pipeline.net.server import Peer, Server
+from pipeline.net.server import Peer, Server, Throttled
 from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import ClientConnection, Request
@@ -238,3 +238,22 @@ async def test_claimed_sizes_cost_nothing(serve: Any) -> None:
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert server.statistics.memory.held == 0
         assert server.statistics.open_connections == 5
+
+
+async def test_a_throttled_client_that_leaves_is_still_heard_if_it_waits_for_no_answers(serve: Any) -> None:
+    heard = trio.Event()
+    requests = []
+
+    def handle(request: Request[Message], peer: Peer) -> Throttled:
+        requests.append(request)
+        if len(requests) == 3:
+            heard.set()
+        return Throttled(None, 0.05)
+
+    async with serve(handle) as (address, server):
+        async with connected(address) as (transport,):
+            for _ in range(3):
+                await transport.send([produce_bytes(100)])
+        with trio.fail_after(DEADLINE_S):
+            await heard.wait()
+        await until(lambda: server.statistics.open_connections == 0)

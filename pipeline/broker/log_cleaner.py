@@ -8,7 +8,7 @@ Invariants:
   without. A log is in the hands of one at a time.
 - A process that dies, hangs or fails costs one try of one log. A log that failed MAX_FAILURES times in a row is left
   alone until the broker starts again, or the topic is made anew, and named in the log and in the metrics. For want of
-  space alone none is given up.
+  space alone none is given up. Whichever failed lets the others have their turn.
 """
 
 import random
@@ -91,6 +91,8 @@ class LogCleaner:
         self._start_child = start_child
         self._in_hand: set[TopicPartition] = set()
         self._trouble: dict[TopicPartition, _Trouble] = {}
+        self._failed_lately: set[TopicPartition] = set()
+        """Since a log was last cleaned, or all that are due have failed."""
         self.statistics = CleanerStatistics()
 
     @property
@@ -161,7 +163,9 @@ class LogCleaner:
                 except StorageError as error:
                     self._failed(name, partition.log, str(error))
         self.statistics.max_dirty_ratio = max((cleanable.dirty_ratio for cleanable, _ in found.values()), default=0.0)
-        chosen = choose({name: logs for name, logs in found.items() if name not in self._in_hand})
+        chosen = choose({name: logs for name, logs in found.items() if name not in self._in_hand}, self._failed_lately)
+        if chosen in self._failed_lately:
+            self._failed_lately.clear()
         return None if chosen is None else (self._partitions[chosen], found[chosen][0])
 
     def _is_current(self, name: TopicPartition, log: UnifiedLog) -> bool:
@@ -200,6 +204,7 @@ class LogCleaner:
             await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
             return True
         self._trouble.pop(name, None)
+        self._failed_lately.clear()
         self.statistics.cleanings += 1
         self.statistics.recopy_ratio = done.written_bytes / max(1, cleanable.clean_bytes + cleanable.dirty_bytes)
         self.statistics.map_fill = done.map_fill
@@ -264,6 +269,7 @@ class LogCleaner:
             trouble = self._trouble[name] = _Trouble(log)
         if not is_full:
             trouble.count += 1
+        self._failed_lately.add(name)
         event = "partition_uncleanable" if trouble.count >= MAX_FAILURES else "cleaning_failed"
         _LOGGER.error(event, topic_partition=str(name), failures=trouble.count, error=reason)
 

@@ -10,13 +10,13 @@ Invariants (Kafka's design chapter, *Log compaction*):
 - A cleaned segment ends with the batch that its last source ended with, though it may be empty: so it ends at the
   offset at which the next segment starts. The last batch of each producer stays likewise.
 - Memory is bounded: by the table of keys, and by portions of batches.
-- Transactional and control batches stay as they are, and nothing is superseded by them: which were aborted is not
-  known here.
+- Of transactions the aborted ones go: see `transaction_fates`. The index of aborted transactions of a group is that of
+  its first segment, since no other one in a group has one; it is written anew when an entry of it goes.
 
 Heavy imports (numba, numpy): this is for a process of its own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +35,7 @@ from pipeline.log.cleaner_kernels import (
     EMPTY,
     END,
     ENTRY_BYTES,
+    FATE,
     GETS_HORIZON,
     KEEP_EMPTY,
     KEPT,
@@ -61,15 +62,21 @@ from pipeline.log.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
     segment_path,
 )
+from pipeline.log.transaction_fates import ABORTED, MARKER, TransactionFates
+from pipeline.log.transactions import AbortedTransactions, is_abort
+from pipeline.model import Offset
 from pipeline.records.batch import (
+    CONTROL,
     DELETE_HORIZON,
     HEADER_SIZE,
     LOG_OVERHEAD,
     NO_PRODUCER_ID,
+    TRANSACTIONAL,
     BatchHeader,
     read_header,
     verify_crc,
@@ -85,7 +92,9 @@ MAX_BATCH_PLAIN_BYTES = 256 << 20
 
 _CODEC_MASK = 0x07
 _FURTHER_SUFFIXES = frozenset(BESIDE_LOG) - {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
+"""Of files that no cleaned segment takes over: a segment that has one keeps its name."""
 _NO_TIMESTAMP = -1
+_END_OF_ALL = Offset(2**63 - 1)
 
 
 @dataclass(slots=True)
@@ -155,7 +164,7 @@ def clean(job: CleaningJob, files: Files, moved: Callable[[int], None]) -> Itera
         job.segments,
         end_offset=offset_map.end_offset,
         segment_bytes=job.segment_bytes,
-        heads=_with_further_files(files.names(Path(job.directory))),
+        heads=_offsets(files.names(Path(job.directory)), _FURTHER_SUFFIXES),
     )
     for group in groups:
         cleaner.clean_group(group, offset_map)
@@ -176,6 +185,9 @@ class _Cleaner:
         self._moved = moved
         self._directory = Path(job.directory)
         self._kept_offsets = np.array(job.kept_offsets, dtype=np.int64)
+        self._aborted = AbortedTransactions(files, self._directory)
+        snapshots = _offsets(files.names(self._directory), {SNAPSHOT_SUFFIX})
+        self._fates = TransactionFates(self._aborted.between(Offset(0), _END_OF_ALL), min(snapshots, default=None))
         self.read_bytes = 0
         self.written_bytes = 0
 
@@ -192,6 +204,7 @@ class _Cleaner:
         offset_map.end_offset = job.first_dirty_offset
         for segment in dirty:
             for portion in self._portions(segment):
+                self._tell_aborted(portion.batches)
                 offset_map.note(portion, job.first_dirty_offset)
                 if offset_map.is_full:
                     return offset_map
@@ -216,10 +229,42 @@ class _Cleaner:
                 )
                 if portion.is_last and source is group[-1]:
                     batches[-1, KEEP_EMPTY] = 1
+                self._tell_fates(portion)
                 out = offset_map.select(portion, self._job.now_ms, self._job.delete_retention_ms)
                 self._write(target, portion, out)
         target.seal()
         target.sync(with_indexes=True)
+        aborted = self._aborted.of_segment(target.base_offset)
+        present = self._fates.still_present(aborted)
+        if len(present) < len(aborted):
+            self._aborted.write_cleaned(target.base_offset, present)
+
+    # Transactions
+
+    def _tell_aborted(self, batches: Int64s) -> None:
+        """Tell of each batch whether its keys count."""
+        for row in np.flatnonzero(batches[:, ATTRIBUTES] & (TRANSACTIONAL | CONTROL)).tolist():
+            batch = batches[row]
+            if batch[ATTRIBUTES] & CONTROL:
+                batch[FATE] = MARKER
+            elif self._fates.find_aborted(int(batch[PRODUCER_ID]), int(batch[BASE_OFFSET])):
+                batch[FATE] = ABORTED
+
+    def _tell_fates(self, portion: _Portion) -> None:
+        """Tell the fate of each batch of a transaction; each portion once, in their order."""
+        batches = portion.batches
+        for row in np.flatnonzero(batches[:, ATTRIBUTES] & (TRANSACTIONAL | CONTROL)).tolist():
+            _, size, base_offset, last_offset, attributes, *_ = batch = batches[row].tolist()
+            if attributes & CONTROL:
+                whole = bytes(portion.raw[batch[POSITION] : batch[POSITION] + size])
+                is_marker = is_abort(whole, read_header(whole)) is not None
+                has_horizon = bool(attributes & DELETE_HORIZON)
+                fate = MARKER
+                if is_marker:
+                    fate = self._fates.of_marker(batch[PRODUCER_ID], last_offset, has_horizon=has_horizon)
+            else:
+                fate = self._fates.of_records(batch[PRODUCER_ID], base_offset)
+            batches[row, FATE] = fate
 
     # Reading
 
@@ -335,10 +380,10 @@ class _Cleaner:
         return made
 
 
-def _with_further_files(names: Sequence[str]) -> frozenset[int]:
-    """Base offsets of segments beside which lies more than their indexes, which no cleaned segment takes over."""
+def _offsets(names: Sequence[str], suffixes: Set[str]) -> frozenset[int]:
+    """Those that the files of a kind are named by."""
     paths = [Path(name) for name in names]
-    return frozenset(int(path.stem) for path in paths if path.suffix in _FURTHER_SUFFIXES and path.stem.isdecimal())
+    return frozenset(int(path.stem) for path in paths if path.suffix in suffixes and path.stem.isdecimal())
 
 
 def _without_records(header: BatchHeader) -> bytearray:

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pipeline.log.transaction_fates import ABORTED, ENDED, MARKER, RECORDS
 from pipeline.records.batch import DELETE_HORIZON, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_RECORD_SIZE
 from pipeline.records.kernels import Bytes, Fault, Int64s, read_varint
 
@@ -34,18 +35,19 @@ BASE_TIMESTAMP: Final = 5
 MAX_TIMESTAMP: Final = 6
 PRODUCER_ID: Final = 7
 RECORD_COUNT: Final = 8
-# where its records lie, uncompressed, and whether it stays when it is empty,
+# where its records lie, uncompressed, whether it stays when it is empty, its fate as part of a transaction,
 START: Final = 9
 END: Final = 10
 KEEP_EMPTY: Final = 11
+FATE: Final = 12
 # and what becomes of it.
-ACTION: Final = 12
-OUT_START: Final = 13
-OUT_END: Final = 14
-KEPT: Final = 15
-KEPT_MAX_TIMESTAMP: Final = 16
-GETS_HORIZON: Final = 17
-BATCH_FIELDS: Final = 18
+ACTION: Final = 13
+OUT_START: Final = 14
+OUT_END: Final = 15
+KEPT: Final = 16
+KEPT_MAX_TIMESTAMP: Final = 17
+GETS_HORIZON: Final = 18
+BATCH_FIELDS: Final = 19
 
 DROP: Final = 0
 COPY: Final = 1
@@ -70,8 +72,6 @@ _OFFSET: Final = int(Fault.OFFSET)
 _FIELD_LENGTH: Final = int(Fault.FIELD_LENGTH)
 _TRAILING_BYTES: Final = int(Fault.TRAILING_BYTES)
 
-_LEFT_ALONE: Final = 0x30
-"""Transactional and control batches."""
 _LOG_APPEND_TIME: Final = 0x08
 _HORIZON: Final = DELETE_HORIZON
 _MAX_INT64: Final = 2**63 - 1
@@ -123,6 +123,7 @@ def scan_headers(buffer: Bytes, end: int, next_offset: _Int, batches: Int64s) ->
         batches[row, START] = position + HEADER_SIZE
         batches[row, END] = position + length + LOG_OVERHEAD
         batches[row, KEEP_EMPTY] = 0
+        batches[row, FATE] = RECORDS
         next_offset = base_offset + last_delta + 1
         position += length + LOG_OVERHEAD
         row += 1
@@ -240,13 +241,13 @@ def map_keys(
     """Note the last offset of each key of records from `from_offset` on.
 
     Returns (fault, batch it was found in, rows used, offset up to which all is noted, whether the table is full).
-    Batches that are left alone are not noted: nothing is superseded by what may have been aborted.
+    Only batches whose fate is RECORDS are noted: nothing is superseded by what was aborted.
     """
     next_offset: _Int = from_offset
     for batch in range(len(batches)):
         if batches[batch, LAST_OFFSET] < from_offset:
             continue
-        if batches[batch, ATTRIBUTES] & _LEFT_ALONE == 0:
+        if batches[batch, FATE] == RECORDS:
             position = batches[batch, START]
             batch_end = batches[batch, END]
             last_delta: _Int = -1
@@ -378,14 +379,21 @@ def select_records(
     filled: _Int = 0
     for number in range(len(batches)):
         batch = batches[number]
-        if batch[ATTRIBUTES] & _LEFT_ALONE != 0:
-            batch[ACTION] = COPY
+        has_horizon = batch[ATTRIBUTES] & _HORIZON != 0
+        is_ended = batch[FATE] == ENDED
+        if batch[FATE] == MARKER or (is_ended and has_horizon):
+            is_over = is_ended and batch[BASE_TIMESTAMP] <= now_ms and batch[KEEP_EMPTY] == 0
+            batch[ACTION] = DROP if is_over else COPY
             continue
-        fault, kept, has_deletion = _keep_records(buffer, batch, table, mapped_end, now_ms, k0, k1, places)
-        if fault:
-            return fault, number
+        kept = 0
+        has_deletion = False
+        if batch[FATE] != ABORTED:
+            judged_end = 0 if is_ended else mapped_end
+            fault, kept, has_deletion = _keep_records(buffer, batch, table, judged_end, now_ms, k0, k1, places)
+            if fault:
+                return fault, number
         times = places[:kept, _TIME]
-        gets_horizon = has_deletion and batch[ATTRIBUTES] & _HORIZON == 0 and _is_in_reach(times, horizon_ms)
+        gets_horizon = (has_deletion or is_ended) and not has_horizon and _is_in_reach(times, horizon_ms)
         batch[KEPT] = kept
         batch[GETS_HORIZON] = gets_horizon
         if kept == 0:

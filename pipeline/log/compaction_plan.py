@@ -107,10 +107,15 @@ def is_due(found: Cleanable, settings: CompactionSettings) -> bool:
     return found.is_overdue or (found.dirty_bytes > 0 and found.dirty_ratio > settings.min_dirty_ratio)
 
 
-def choose(logs: Mapping[TopicPartition, tuple[Cleanable, CompactionSettings]]) -> TopicPartition | None:
-    """The log to clean next: of those that are due the dirtiest, None if none is due."""
+def choose(
+    logs: Mapping[TopicPartition, tuple[Cleanable, CompactionSettings]], failed: Set[TopicPartition] = frozenset()
+) -> TopicPartition | None:
+    """The log to clean next: of those that are due the dirtiest, None if none is due.
+
+    `failed`: those that failed since one was last cleaned; any other goes before them.
+    """
     due = [name for name, (found, settings) in logs.items() if is_due(found, settings)]
-    return max(due, key=lambda name: (logs[name][0].dirty_ratio, name), default=None)
+    return max(due, key=lambda name: (name not in failed, logs[name][0].dirty_ratio, name), default=None)
 
 
 def group_segments(

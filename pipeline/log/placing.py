@@ -1,11 +1,14 @@
-"""Where batches go in a log: each gets its offsets (or keeps them) and the leader epoch. Pure but for the bytes, in
-which both are patched; the producer's checksum covers neither.
+"""Where batches go in a log: into which segment; each gets its offsets (or keeps them) and the leader epoch. Pure but
+for the bytes, in which both are patched; the producer's checksum covers neither.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from pipeline.errors import OffsetOverlapError
+from pipeline.log.config import LogConfig
+from pipeline.log.segment import MAX_RELATIVE_OFFSET, Segment
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import LOG_OVERHEAD, BatchHeader, place_batch
 
@@ -19,6 +22,32 @@ class AppendInfo(NamedTuple):
     log_start_offset: Offset
     headers: Sequence[BatchHeader]
     duplicate: bool = False
+
+
+class Target(Enum):
+    """The segment that batches go to: the last one, a new one at the end, or a new one behind a gap."""
+
+    LAST = "last"
+    NEXT = "next"
+    BEHIND_GAP = "behind gap"
+
+
+def choose_segment(
+    last: Segment, size_bytes: int, headers: Sequence[BatchHeader], *, end_offset: int, config: LogConfig, now_ms: int
+) -> Target:
+    """Where batches go that come after `end_offset`."""
+    last_offset = headers[-1].last_offset
+    if last_offset - last.base_offset <= MAX_RELATIVE_OFFSET and (
+        last.size_bytes == 0
+        or (
+            last.size_bytes + size_bytes <= config.segment_bytes
+            and not last.would_span_more(config.segment_ms, headers, now_ms)
+        )
+    ):
+        return Target.LAST
+    if last.size_bytes and last_offset - end_offset <= MAX_RELATIVE_OFFSET:
+        return Target.NEXT
+    return Target.BEHIND_GAP
 
 
 def place_next(

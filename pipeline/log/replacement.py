@@ -7,6 +7,8 @@ The steps, each in the order of the names' changes on the disk:
 3. The sources are renamed to DELETED.
 4. The new files get their final names, the log last. Its indexes are made anew by a start that has to do this.
 
+The index of aborted transactions has no part in that: it stays with its segment, or was replaced before.
+
 Which segments a SWAP replaces follows from what is in it: a cleaned segment ends where its last source ended.
 """
 
@@ -43,6 +45,17 @@ def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_inter
     segment.hold_open()
     segment.is_synced = True
     return segment
+
+
+def row_after_swap(
+    row: tuple[Segment, ...], old: Sequence[Segment], new: Segment, end_offset: int
+) -> tuple[Segment, ...] | None:
+    """The segments of a log with a cleaned one in the place of its sources; None if those are no longer all there."""
+    first = row.index(old[0]) if old and old[0] in row else -1
+    after = first + len(old)
+    if first < 0 or old[0].base_offset != new.base_offset or row[after].base_offset != end_offset:
+        return None
+    return (*row[:first], new, *row[after:])
 
 
 def swap_files(files: Files, directory: Path, old: Sequence[Segment], new: Segment) -> list[Path]:

@@ -7,6 +7,7 @@ Invariants:
 
 - An entry is written after its marker was appended. Before a producer snapshot is written `sync` brings all to the
   disk: what a snapshot tells of as ended is in the files, and what came later is found again by reading the log.
+- Compaction takes entries away, by a file that takes the place of another (`transaction_fates` says which).
 - Entries rise by the offset of their marker; the last stable offset of an entry is that after the transaction ended.
 """
 
@@ -21,7 +22,7 @@ from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.reading import read_batch, segment_number
-from pipeline.log.segment import TRANSACTION_INDEX_SUFFIX, Segment, segment_path
+from pipeline.log.segment import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, segment_path
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 from pipeline.records.record import records_of_batch
@@ -84,12 +85,44 @@ class AbortedTransactions:
         """Those that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
         found = []
         for base_offset in self._bases[max(0, bisect_right(self._bases, from_offset) - 1) :]:
-            for aborted in self._read(base_offset):
+            for aborted in self.of_segment(base_offset):
                 if aborted.last_offset >= from_offset and aborted.first_offset < up_to_offset:
                     found.append(aborted)
                 if aborted.last_stable_offset >= up_to_offset:
                     return found
         return found
+
+    def of_segment(self, base_offset: int) -> list[AbortedTransaction]:
+        """Those whose markers are in a segment; none of one that is no longer there. Raises StorageError."""
+        content = read_file(self._files, self._path(base_offset)) or b""
+        whole = content[: len(content) // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size]
+        return [
+            AbortedTransaction(producer_id, Offset(first), Offset(last), Offset(stable))
+            for version, producer_id, first, last, stable in TRANSACTION_ENTRY.iter_unpack(whole)
+            if version == _VERSION
+        ]
+
+    def write_cleaned(self, base_offset: int, left: Sequence[AbortedTransaction]) -> None:
+        """Lay beside the file of a segment the one that is to take its place, on the disk. Raises StorageError."""
+        file = self._files.open(self._path(base_offset, CLEANED_SUFFIX), create=True)
+        file.truncate(0)
+        file.write_at(b"".join(TRANSACTION_ENTRY.pack(_VERSION, *aborted) for aborted in left), 0)
+        file.sync()
+
+    def take_cleaned(self, base_offset: int) -> None:
+        """Put what `write_cleaned` wrote, if anything, into its place. Raises StorageError.
+
+        At any time after that: what is left out is of transactions of which the log had nothing by then.
+        """
+        path, cleaned = self._path(base_offset), self._path(base_offset, CLEANED_SUFFIX)
+        if not self._files.exists(cleaned):
+            return
+        if self._files.size(cleaned):
+            self._files.rename(cleaned, path)
+        else:
+            self._files.unlink(path)
+            self._files.unlink(cleaned)
+        self._files.sync_directory(self._directory)
 
     def forget_from(self, offset: Offset) -> None:
         """Drop the transactions that ended at this offset or later. Raises StorageError."""
@@ -107,7 +140,7 @@ class AbortedTransactions:
     def _count_before(self, base_offset: int, offset: Offset) -> int:
         """Entries that ended before `offset`: those were synced; behind them a crash may have left anything."""
         count, last_offset = 0, base_offset - 1
-        for aborted in self._read(base_offset):
+        for aborted in self.of_segment(base_offset):
             if not last_offset < aborted.last_offset < offset:
                 break
             count, last_offset = count + 1, aborted.last_offset
@@ -122,18 +155,8 @@ class AbortedTransactions:
             self._files.sync_directory(self._directory)
             self._unsynced = set()
 
-    def _read(self, base_offset: int) -> list[AbortedTransaction]:
-        """Whole entries; none of a segment that is no longer there."""
-        content = read_file(self._files, self._path(base_offset)) or b""
-        whole = content[: len(content) // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size]
-        return [
-            AbortedTransaction(producer_id, Offset(first), Offset(last), Offset(stable))
-            for version, producer_id, first, last, stable in TRANSACTION_ENTRY.iter_unpack(whole)
-            if version == _VERSION
-        ]
-
-    def _path(self, base_offset: int) -> Path:
-        return segment_path(self._directory, base_offset, TRANSACTION_INDEX_SUFFIX)
+    def _path(self, base_offset: int, file_suffix: str = "") -> Path:
+        return segment_path(self._directory, base_offset, TRANSACTION_INDEX_SUFFIX + file_suffix)
 
 
 def take_marker(

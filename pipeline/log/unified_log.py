@@ -28,10 +28,10 @@ from pipeline.log.checkpoint import replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES, LogConfig
 from pipeline.log.files import Files
 from pipeline.log.leader_epochs import LEADER_EPOCHS, EpochStart, LeaderEpochs
-from pipeline.log.placing import AppendInfo, place_as_they_are, place_next
+from pipeline.log.placing import AppendInfo, Target, choose_segment, place_as_they_are, place_next
 from pipeline.log.producer_state import ActiveProducer, ProducerStates
 from pipeline.log.reading import LogSlice
-from pipeline.log.replacement import load_cleaned, swap_files
+from pipeline.log.replacement import load_cleaned, row_after_swap, swap_files
 from pipeline.log.retention import count_expired, facts_of
 from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import write_snapshot
@@ -243,17 +243,11 @@ class UnifiedLog:
 
     def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
         """The segment to append to, a new one when it is time for that."""
-        segment = self._segments[-1]
-        end_offset, first_offset, last_offset = self._log_end_offset, headers[0].base_offset, headers[-1].last_offset
-        if last_offset - segment.base_offset <= MAX_RELATIVE_OFFSET and (
-            segment.size_bytes == 0
-            or (
-                segment.size_bytes + size_bytes <= self.config.segment_bytes
-                and not segment.would_span_more(self.config.segment_ms, headers, now_ms)
-            )
-        ):
-            return segment
-        if segment.size_bytes and last_offset - end_offset <= MAX_RELATIVE_OFFSET:
+        last, end_offset, first_offset = self._segments[-1], self._log_end_offset, headers[0].base_offset
+        target = choose_segment(last, size_bytes, headers, end_offset=end_offset, config=self.config, now_ms=now_ms)
+        if target is Target.LAST:
+            return last
+        if target is Target.NEXT:
             return self._roll(end_offset, now_ms)
         self.flush()
         try:
@@ -359,12 +353,11 @@ class UnifiedLog:
                 for segment in old:
                     segment.hold_open()
                 with self._segments_lock:
-                    segments = self._segments
-                    first = segments.index(old[0]) if old and old[0] in segments else -1
-                    after = first + len(old)
-                    if first < 0 or old[0].base_offset != base_offset or segments[after].base_offset != end_offset:
+                    row = row_after_swap(self._segments, old, new, end_offset)
+                    if row is None:
                         return None
-                    self._segments = (*segments[:first], new, *segments[after:])
+                    self._segments = row
+                self._aborted.take_cleaned(base_offset)
                 return swap_files(self._files, self.directory, old, new)
             except StorageError as error:
                 self._fail(error)

@@ -48,8 +48,8 @@ _MAX_TIMESTAMP_POSITION = 35
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
@@ -113,12 +113,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         """Part of a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Holds a transaction marker or the like, no user's records."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def last_sequence(self) -> int:
@@ -271,7 +271,7 @@ def _validate_of_producer(header: BatchHeader) -> None:
         raise InvalidRecordError("a producer's batch must start at offset 0", header.base_offset)
     if header.record_count != header.last_offset_delta + 1:
         raise InvalidRecordError(f"{header.record_count} records with last offset delta {header.last_offset_delta}", 0)
-    if header.attributes & _CONTROL:
+    if header.attributes & CONTROL:
         raise InvalidRecordError("producers must not write control batches", 0)
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidRecordError(f"producer {header.producer_id} without epoch or sequence number", 0)

@@ -5,6 +5,7 @@ It reads whole logs into memory and makes an object for each record, so it is fo
 
 from collections.abc import Collection, Mapping
 
+from pipeline.log.transactions import AbortedTransaction, is_abort
 from pipeline.records.batch import (
     DELETE_HORIZON,
     HEADER_SIZE,
@@ -25,7 +26,12 @@ _MASK = 2**64 - 1
 
 
 def map_plainly(
-    log: bytes, *, from_offset: int, max_keys: int, segment_ends: Collection[int] = ()
+    log: bytes,
+    *,
+    from_offset: int,
+    max_keys: int,
+    segment_ends: Collection[int] = (),
+    aborted: Collection[AbortedTransaction] = (),
 ) -> tuple[dict[bytes, int], int]:
     """The last offset of each key from `from_offset` on, and the offset up to which `max_keys` keys are enough.
 
@@ -38,7 +44,7 @@ def map_plainly(
         end_offset = max([end_offset, *(end for end in segment_ends if end <= header.base_offset)])
         if header.last_offset < from_offset:
             continue
-        if not (header.is_control or header.is_transactional):
+        if not header.is_control and _transaction(header, aborted) is None:
             for record in records_of_batch(log, position, header):
                 if record.key is None or record.offset < from_offset:
                     continue
@@ -58,24 +64,37 @@ def select_plainly(
     now_ms: int,
     delete_retention_ms: int,
     kept_offsets: Collection[int] = (),
+    group_ends: Collection[int] = (),
+    aborted: Collection[AbortedTransaction] = (),
 ) -> bytes:
-    """The batches of a group of segments, cleaned."""
+    """The batches of a log from its start on, cleaned. `group_ends`: last offset of each group of segments."""
     cleaned = bytearray()
     batches = list(iterate_headers(log))
+    begun = set()
     for position, header in batches:
         verify_crc(log, position, header)
         whole = log[position : position + header.size_bytes]
-        if header.is_control or header.is_transactional:
-            cleaned += whole
-            continue
-        is_needed = (position, header) == batches[-1] or (
-            header.producer_id != NO_PRODUCER_ID and header.last_offset in kept_offsets
-        )
+        is_last = position == batches[-1][0] or header.last_offset in group_ends
+        is_needed = is_last or (header.producer_id != NO_PRODUCER_ID and header.last_offset in kept_offsets)
         has_horizon = bool(header.attributes & DELETE_HORIZON)
         records = list(records_of_batch(log, position, header))
+        if header.is_control:
+            is_marker = is_abort(whole, header) is not None
+            if not is_marker or header.producer_id in begun:
+                cleaned += whole
+            elif not has_horizon:
+                cleaned += _batch(header, records, now_ms + delete_retention_ms)
+            elif header.base_timestamp > now_ms or is_needed or any(header.last_offset == a[2] for a in aborted):
+                cleaned += whole
+            if is_marker:
+                begun.discard(header.producer_id)
+            continue
+        if header.is_transactional:
+            begun.add(header.producer_id)
+        is_aborted = _transaction(header, aborted) is not None
         kept = [
             record
-            for record in records
+            for record in ([] if is_aborted else records)
             if record.offset >= mapped_end
             or (
                 record.key is not None
@@ -91,6 +110,21 @@ def select_plainly(
         elif is_needed:
             cleaned += _empty_batch(header)
     return bytes(cleaned)
+
+
+def left_plainly(log: bytes, aborted: Collection[AbortedTransaction]) -> list[AbortedTransaction]:
+    """The aborted transactions of which a batch of records is in the log."""
+    found = {_transaction(header, aborted) for _, header in iterate_headers(log) if not header.is_control}
+    return [transaction for transaction in aborted if transaction in found]
+
+
+def _transaction(header: BatchHeader, aborted: Collection[AbortedTransaction]) -> AbortedTransaction | None:
+    """The aborted one that the records of a batch are of."""
+    for transaction in aborted:
+        producer_id, first_offset, last_offset, _ = transaction
+        if header.producer_id == producer_id and first_offset <= header.base_offset <= last_offset:
+            return transaction if header.is_transactional else None
+    return None
 
 
 def _batch(header: BatchHeader, records: list[Record], horizon_ms: int | None) -> bytearray:

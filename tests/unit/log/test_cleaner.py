@@ -1,127 +1,37 @@
-"""What compaction keeps, drops and never touches; and the kernels against their twin in plain Python."""
+"""What compaction keeps, drops and never touches."""
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from pipeline.errors import CorruptBatchError
-from pipeline.log.cleaner import OffsetMap, clean
-from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, GroupCleaned
-from pipeline.log.cleaner_kernels import ENTRY_BYTES, hash_key, scan_headers
+from pipeline.log.cleaner_jobs import Cleaned
+from pipeline.log.cleaner_kernels import ENTRY_BYTES
 from pipeline.log.compaction_plan import SegmentRange
-from pipeline.log.files import DiskFiles
-from pipeline.log.segment import CLEANED_SUFFIX, GAP_SUFFIX, LOG_SUFFIX, segment_path
+from pipeline.log.segment import GAP_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.records.batch import (
     DELETE_HORIZON,
-    BatchHeader,
-    iterate_headers,
     read_header,
-    set_base_offset,
     set_log_append_time,
     verify_crc,
     write_header,
 )
-from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
-from pipeline.records.record import Record, iterate_records
-from pipeline.testing.plain_cleaner import hash_plainly, map_plainly, select_plainly
-
-NOW_MS = 1_700_000_000_000
-DAY_MS = 86_400_000
-Pair = tuple[bytes | None, bytes | None]
-
-
-def batch_of(
-    pairs: Sequence[Pair], base_offset: int, *, codec: Codec = Codec.NONE, time_ms: int = NOW_MS, producer: int = -1
-) -> bytearray:
-    builder = BatchBuilder(codec, 1 << 30)
-    for number, (key, value) in enumerate(pairs):
-        builder.append(key, value, (("h", b"1"),) if number % 3 == 0 else (), time_ms + number)
-    made = builder.build(producer, 0 if producer >= 0 else -1, base_offset if producer >= 0 else -1)
-    set_base_offset(made, 0, base_offset)
-    return made
-
-
-def with_attributes(batch: bytearray, attributes: int) -> bytearray:
-    write_header(batch, read_header(batch)._replace(attributes=attributes))
-    return batch
-
-
-class Directory:
-    """Segments on the disk, and the cleaner on them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.segments: list[SegmentRange] = []
-        self.end_offset = 0
-        self.reports: list[GroupCleaned | Cleaned] = []
-
-    def add(self, *batches: bytes | bytearray) -> None:
-        content = b"".join(batches)
-        base, self.end_offset = self.end_offset, max(header.next_offset for _, header in iterate_headers(content))
-        segment_path(self.path, base, LOG_SUFFIX).write_bytes(content)
-        self.segments.append(SegmentRange(base, self.end_offset, len(content)))
-
-    def add_pairs(self, *pairs: Pair, **made: Any) -> None:
-        self.add(batch_of(pairs, self.end_offset, **made))
-
-    def clean(self, **changed: Any) -> list[bytes]:
-        """Clean; returns the cleaned segments."""
-        job = CleaningJob(
-            directory=str(self.path),
-            segments=tuple(self.segments),
-            first_dirty_offset=0,
-            now_ms=NOW_MS,
-            delete_retention_ms=DAY_MS,
-            segment_bytes=1 << 30,
-            index_interval_bytes=0,
-            map_bytes=1 << 20,
-            map_load_factor=0.9,
-            bytes_per_second=1e12,
-            kept_offsets=(),
-            hash_key=(3, 4),
-        )
-        job = CleaningJob.decode(replace(job, **changed).encode())
-        self.reports = list(clean(job, DiskFiles(), lambda _: None))
-        return [
-            segment_path(self.path, report.base_offset, LOG_SUFFIX + CLEANED_SUFFIX).read_bytes()
-            for report in self.reports
-            if isinstance(report, GroupCleaned)
-        ]
-
-    def take(self, cleaned: Sequence[bytes]) -> None:
-        """Go on with the cleaned segments."""
-        kept = [segment for segment in self.segments if segment.base_offset >= self.reports[-2].end_offset]
-        self.segments = kept
-        for report, content in zip(self.reports, cleaned, strict=False):
-            assert isinstance(report, GroupCleaned)
-            segment_path(self.path, report.base_offset, LOG_SUFFIX).write_bytes(content)
-            self.segments.append(SegmentRange(report.base_offset, report.end_offset, len(content)))
-        self.segments.sort()
+from tests.support.cleaning import (
+    DAY_MS,
+    NOW_MS,
+    Directory,
+    batch_of,
+    headers,
+    records,
+    state,
+)
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
-
-
-def records(*contents: bytes) -> list[Record]:
-    return [record for content in contents for record in iterate_records(content)]
-
-
-def headers(content: bytes) -> list[BatchHeader]:
-    return [header for _, header in iterate_headers(content)]
-
-
-def state(found: Iterable[Record]) -> dict[bytes | None, bytes | None]:
-    return {record.key: record.value for record in found}
 
 
 def test_worked_example_the_last_address_of_user_123_stays(log: Directory) -> None:
@@ -260,15 +170,6 @@ def test_what_is_behind_the_map_stays_even_without_key(log: Directory) -> None:
     assert [record.offset for record in kept] == [1, 2, 3, 4]
 
 
-def test_transactional_and_control_batches_stay_and_supersede_nothing(log: Directory) -> None:
-    log.add_pairs((b"k", b"1"))
-    log.add(with_attributes(batch_of([(b"k", b"2"), (b"k", b"3")], 1, producer=5), 0x10))
-    log.add(with_attributes(batch_of([(b"\0\0\0\0", b"")], 3, producer=5), 0x30))
-    assert [header.record_count for header in headers(b"".join(log.clean()))] == [1, 2, 1]
-    log.add_pairs((b"k", b"4"))
-    assert [header.record_count for header in headers(b"".join(log.clean()))] == [2, 1, 1]
-
-
 @pytest.mark.parametrize("position", [3, 20, 70, 118])
 def test_damage_is_never_copied(log: Directory, position: int) -> None:
     content = bytearray(batch_of([(b"k", b"1" * 30), (b"l", b"2" * 30)], 0))
@@ -298,120 +199,3 @@ def test_a_file_that_ends_within_a_batch_is_refused(log: Directory) -> None:
 def test_a_batch_longer_than_a_portion_is_read_whole(log: Directory) -> None:
     log.add_pairs((b"k", b"1"), (b"l", bytes(9 << 20)), (b"k", b"2"))
     assert [record.offset for record in records(*log.clean())] == [1, 2]
-
-
-def test_hash_is_siphash_with_128_bits() -> None:
-    """The first vectors of its authors."""
-    for length, expected in ((0, "a3817f04ba25a8e66df67214c7550293"), (1, "da87c1d86b99af44347659119b22fc45")):
-        k0, k1 = (int.from_bytes(bytes(range(start, start + 8)), "little") for start in (0, 8))
-        first, second = hash_plainly(bytes(range(length)), k0, k1)
-        assert (first.to_bytes(8, "little") + second.to_bytes(8, "little")).hex() == expected
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=70), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_hash_is_that_of_the_twin(key: bytes, k0: int, k1: int) -> None:
-    array = np.frombuffer(b"<" + key, dtype=np.uint8)
-    assert tuple(map(int, hash_key(array, 1, len(key), np.uint64(k0), np.uint64(k1)))) == hash_plainly(key, k0, k1)
-
-
-def test_an_entry_takes_24_bytes() -> None:
-    offset_map = OffsetMap(max_bytes=24_000, load_factor=0.9, max_keys=10**9, hash_key=(1, 2))
-    assert offset_map.max_used == 900 and offset_map._table.nbytes == 24_000
-
-
-PAIRS = st.lists(
-    st.tuples(
-        st.one_of(st.none(), st.sampled_from([b"", b"a", b"b", b"cc", b"d" * 20])),
-        st.one_of(st.none(), st.binary(max_size=12)),
-    ),
-    min_size=1,
-    max_size=6,
-)
-LOGS = st.lists(
-    st.tuples(
-        PAIRS, st.sampled_from(list(Codec)), st.sampled_from([-1, 7, 8]), st.sampled_from([0, 0, 0, 1, 0x10, 0x30])
-    ),
-    min_size=1,
-    max_size=8,
-)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(made=LOGS, per_segment=st.integers(1, 4), max_keys=st.integers(1, 6), seed=st.integers(0, 99))
-@example(  # the map is full right behind a gap at a segment's end: nothing lies in the gap, so it is clean too
-    made=[([(None, None), (b"", None)], Codec.NONE, -1, 1), ([(b"a", None)], Codec.NONE, -1, 0)],
-    per_segment=1,
-    max_keys=1,
-    seed=1,
-)
-def test_cleaned_is_what_the_twin_cleans_and_the_state_is_that_of_a_dict(
-    tmp_path: Path, made: list[tuple[list[Pair], Codec, int, int]], per_segment: int, max_keys: int, seed: int
-) -> None:
-    log = Directory(tmp_path)
-    offset = 0
-    batches = []
-    for pairs, codec, producer, flags in made:
-        batch = batch_of(pairs, offset, codec=codec, producer=producer, time_ms=NOW_MS + 1000 * offset)
-        if flags > 1:
-            with_attributes(batch, read_header(batch).attributes | flags)
-        batches.append(batch)
-        offset += len(pairs) + (seed % 3) * flags % 2
-    for first in range(0, len(batches), per_segment):
-        log.end_offset = read_header(batches[first]).base_offset
-        log.add(*batches[first : first + per_segment])
-    ends = [segment.base_offset for segment in log.segments[1:]]
-    log.segments = [
-        segment._replace(end_offset=end) for segment, end in zip(log.segments, [*ends, log.end_offset], strict=True)
-    ]
-    whole = b"".join(batches)
-    first_dirty = seed % (offset + 1)
-    kept_offsets = tuple(header.last_offset for header in headers(whole) if header.last_offset % 5 == 0)
-    changed = {"first_dirty_offset": first_dirty, "kept_offsets": kept_offsets}
-    now_ms = NOW_MS
-    for _ in range(2):
-        segment_ends = [segment.end_offset for segment in log.segments]
-        cleaned = b"".join(log.clean(map_bytes=24 * (max_keys + 1), map_load_factor=1.0, now_ms=now_ms, **changed))
-        done = log.reports[-1]
-        assert isinstance(done, Cleaned)
-        found, end = map_plainly(whole, from_offset=first_dirty, max_keys=max_keys, segment_ends=segment_ends)
-        assert done.end_offset == end
-        group = [header for header in headers(whole) if header.base_offset < done_end(log)]
-        part = whole[: sum(header.size_bytes for header in group)]
-        expected = select_plainly(
-            part, found, mapped_end=end, now_ms=now_ms, delete_retention_ms=DAY_MS, kept_offsets=kept_offsets
-        )
-        assert cleaned == expected
-        rest = whole[len(part) :]
-        log.take([cleaned] if cleaned else [])
-        whole, now_ms = cleaned + rest, now_ms + DAY_MS
-    if first_dirty == 0 and not any(flags > 1 for *_, flags in made) and done.end_offset == log.end_offset:
-        model = {key: value for pairs, *_ in made for key, value in pairs if key is not None}
-        seen = state(records(whole))
-        assert {key: value for key, value in seen.items() if value is not None} == {
-            key: value for key, value in model.items() if value is not None
-        }
-
-
-def done_end(log: Directory) -> int:
-    return max((r.end_offset for r in log.reports if isinstance(r, GroupCleaned)), default=0)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(min_size=61, max_size=200), st.integers(0, 5))
-def test_any_bytes_are_scanned_or_refused_as_the_header_reader_does(noise: bytes, cut: int) -> None:
-    content = bytes(batch_of([(b"k", b"v")], 0)) + noise
-    content = content[: len(content) - cut]
-    table = np.empty((len(content) // 61, 18), dtype=np.int64)
-    count, end, sound = scan_headers(np.frombuffer(content, dtype=np.uint8), len(content), 0, table)
-    position = 0
-    for row in range(count):
-        header = read_header(content, position)
-        assert (table[row, 0], table[row, 1], table[row, 3]) == (position, header.size_bytes, header.last_offset)
-        position += header.size_bytes
-    assert end == position
-    if not sound:
-        with pytest.raises(CorruptBatchError):
-            header = read_header(content, position)
-            if header.base_offset < table[count - 1, 3] + 1:
-                raise CorruptBatchError("offsets do not rise")

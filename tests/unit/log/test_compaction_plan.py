@@ -101,6 +101,15 @@ def test_the_dirtiest_log_is_next() -> None:
     assert choose({}) is None
 
 
+def test_those_that_failed_let_the_others_have_their_turn() -> None:
+    some, all_ = find(closed(1, 1, 1), dirty=10), find(closed(1, 1, 1))
+    logs = {A: (some, rules()), B: (all_, rules())}
+    assert choose(logs, {B}) == A
+    assert choose(logs, {A, B}) == B
+    assert choose({B: logs[B]}, {B}) == B
+    assert choose({A: (some, rules(1.0)), B: logs[B]}, {B}) == B
+
+
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=20), st.integers(50, 150), st.integers(0, 210))
 def test_groups_are_a_row_of_all_segments_within_bounds(sizes: list[int], segment_bytes: int, end: int) -> None:
     segments = [SegmentRange(10 * n, 10 * n + 10, size) for n, size in enumerate(sizes)]

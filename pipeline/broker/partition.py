@@ -17,7 +17,7 @@ from typing import Protocol
 import trio
 
 from pipeline.broker.observer import LogObserver
-from pipeline.broker.topic_settings import LOG_APPEND_TIME, TopicSettings
+from pipeline.broker.topic_settings import LOG_APPEND_TIME, MAX_INT32, TopicSettings
 from pipeline.errors import OffsetOutOfRangeError, StorageError
 from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
@@ -135,8 +135,9 @@ class Partition:
         return self._is_flush_due or (info.duplicate and self._flushing.locked())
 
     def validate(self, records: memoryview, *, keep_offsets: bool) -> list[BatchHeader]:
-        """The headers of the batches, which are sound and not too large. Raises CorruptBatchError."""
-        return validate_for_append(records, max_batch_bytes=self.settings.max_message_bytes, keep_offsets=keep_offsets)
+        """The headers of the batches, which are sound and, but for copies, not too large. Raises CorruptBatchError."""
+        max_batch_bytes = MAX_INT32 if keep_offsets else self.settings.max_message_bytes
+        return validate_for_append(records, max_batch_bytes=max_batch_bytes, keep_offsets=keep_offsets)
 
     def append(self, records: memoryview, *, keep_offsets: bool, now_ms: int) -> AppendInfo:
         """Validate and append. Raises what `validate` and `append_valid` raise."""

@@ -59,7 +59,6 @@ def log_config(settings: TopicSettings, producer_expiration_ms: int) -> LogConfi
         retention_ms=None if settings.retention_ms < 0 else settings.retention_ms,
         retention_bytes=None if settings.retention_bytes < 0 else settings.retention_bytes,
         delete_delay_ms=settings.file_delete_delay_ms,
-        max_message_bytes=settings.max_message_bytes,
         producer_expiration_ms=producer_expiration_ms,
     )
 

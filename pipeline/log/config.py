@@ -31,8 +31,6 @@ class LogConfig:
     """Oldest segments are deleted while the rest has at least so many bytes. None: at no size."""
     delete_delay_ms: int = 60_000
     """Files of what was deleted are renamed at once and unlinked after this time."""
-    max_message_bytes: int = 1048588
-    """Largest batch that a producer may append; held by whoever validates batches before an append."""
     producer_expiration_ms: int = DAY_MS
     """An idempotent producer that has been silent for longer is forgotten."""
     max_producers: int = 20_000

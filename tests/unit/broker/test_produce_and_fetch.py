@@ -178,6 +178,17 @@ async def test_mirror_topics_keep_offsets(start: Start) -> None:
         assert (expected.error_code, expected.log_end_offset) == (ErrorCode.NONE, 112)
 
 
+async def test_a_mirror_takes_what_its_source_took(start: Start) -> None:
+    async with start(message_max_bytes=500) as broker:
+        settings = {"cleanup_policy": "compact", "compression_type": "zstd", "message_timestamp_after_max_ms": "0"}
+        await broker.create("m", mirror_source="east:t", **settings)
+        copied = batch(b"x" * 1000, timestamp_ms=NOW_MS + 1_000_000, base_offset=7)
+        assert (await broker.produce("m", copied, keep_offsets=True)).error_code == ErrorCode.NONE
+        data = await broker.fetch("m", 0)
+        assert data.records is not None
+        assert len(data.records) == len(copied)
+
+
 async def test_produce_below_version_3_is_refused_in_words_of_the_protocol(start: Start) -> None:
     async with start() as broker:
         await broker.create("t")

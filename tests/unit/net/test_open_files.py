@@ -10,9 +10,13 @@ from pipeline.net.open_files import RESERVED_FILES, raise_open_files_limit
 
 
 @pytest.fixture(autouse=True)
-def fresh_logger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A logger that was used before keeps the settings of that time, and cannot be captured."""
+def default_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands configure logging for their process, and a logger that was used before keeps what held then."""
+    configured = structlog.get_config()
+    structlog.reset_defaults()
     monkeypatch.setattr(open_files, "log", structlog.get_logger())
+    yield
+    structlog.configure(**configured)
 
 
 @pytest.fixture

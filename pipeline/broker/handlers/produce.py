@@ -216,6 +216,8 @@ async def _open_and_append(
         records = await trio.to_thread.run_sync(
             partition.settings.admission.admit_opened, closed.records, closed.headers, now_ms
         )
+        if broker.partitions.get(partition.topic_partition) is not partition:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return _appended(partition, partition.append(records, keep_offsets=False, now_ms=now_ms), data)
     except PipelineError as error:
         return _refused(broker, data.index, error)

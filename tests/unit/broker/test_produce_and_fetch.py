@@ -1,9 +1,11 @@
 import struct
+import threading
 from typing import Any
 
 import pytest
 import trio
 
+from pipeline.broker.admission import Admission
 from pipeline.model import TopicPartition
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
@@ -304,6 +306,35 @@ async def test_records_that_the_topic_does_not_take_are_named(start: Start) -> N
         write_crc(transactional, 0, len(transactional))
         refused = await broker.produce("t", transactional)
         assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_what_was_opened_is_not_appended_to_a_partition_that_was_closed_meanwhile(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, may_go = threading.Event(), threading.Event()
+    admit_opened = Admission.admit_opened
+
+    def slow(*arguments: Any) -> memoryview:
+        reached.set()
+        assert may_go.wait(5)
+        return admit_opened(*arguments)
+
+    monkeypatch.setattr(Admission, "admit_opened", slow)
+    async with start() as broker:
+        await broker.create("t", cleanup_policy="compact")
+        partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
+        codes = []
+        async with trio.open_nursery() as nursery:
+
+            async def produce() -> None:
+                codes.append((await broker.produce("t", batch(b"a"))).error_code)
+
+            nursery.start_soon(produce)
+            await trio.to_thread.run_sync(reached.wait, 5)
+            broker.handle.replicas.close(TopicPartition("t", 0))
+            may_go.set()
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        assert partition.log.log_end_offset == 0
 
 
 async def test_offsets_come_with_the_epoch_in_which_their_record_was_written(start: Start) -> None:

@@ -387,11 +387,11 @@ def _offsets(names: Sequence[str], suffixes: Set[str]) -> frozenset[int]:
 
 
 def _without_records(header: BatchHeader) -> bytearray:
-    """What is left of a batch that only holds a place."""
+    """What is left of a batch that only holds a place, in no transaction: that would need its marker."""
     made = bytearray(HEADER_SIZE)
     changed = header._replace(
         batch_length=HEADER_SIZE - LOG_OVERHEAD,
-        attributes=header.attributes & ~(_CODEC_MASK | DELETE_HORIZON),
+        attributes=header.attributes & ~(_CODEC_MASK | DELETE_HORIZON | TRANSACTIONAL),
         base_timestamp=_NO_TIMESTAMP,
         record_count=0,
     )

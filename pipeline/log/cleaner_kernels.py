@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pipeline.log.transaction_fates import ABORTED, ENDED, MARKER, RECORDS
-from pipeline.records.batch import DELETE_HORIZON, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_RECORD_SIZE
+from pipeline.records.batch import DELETE_HORIZON, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_RECORD_SIZE, TRANSACTIONAL
 from pipeline.records.kernels import Bytes, Fault, Int64s, read_varint
 
 Table = NDArray[np.uint64]
@@ -397,7 +397,8 @@ def select_records(
         batch[KEPT] = kept
         batch[GETS_HORIZON] = gets_horizon
         if kept == 0:
-            batch[ACTION] = DROP if batch[KEEP_EMPTY] == 0 else COPY if batch[RECORD_COUNT] == 0 else EMPTY
+            is_empty = batch[RECORD_COUNT] == 0 and batch[ATTRIBUTES] & TRANSACTIONAL == 0
+            batch[ACTION] = DROP if batch[KEEP_EMPTY] == 0 else COPY if is_empty else EMPTY
             continue
         if kept == batch[RECORD_COUNT] and not gets_horizon:
             batch[ACTION] = COPY

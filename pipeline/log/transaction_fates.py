@@ -6,6 +6,7 @@ Invariants (Kafka's `CleanedTransactionMetadata`):
   transactions. Those of a committed one are records like all others.
 - The entry of a transaction stays in the index for as long as a batch of it was there when a cleaning began. An entry
   without a marker would make readers of committed records pass over what their producer wrote later.
+- A batch that stays without records, to hold a place, is of no transaction any more.
 - A marker stays for as long as a batch of its transaction is there. Then it gets a delete horizon, and goes when that
   is over and nothing needs it: neither an entry of the index, nor a producer snapshot from which a start may read on,
   which may tell of the transaction as open.

@@ -11,6 +11,7 @@ from pipeline.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     NO_PRODUCER_ID,
+    TRANSACTIONAL,
     BatchHeader,
     TimestampType,
     iterate_headers,
@@ -103,7 +104,8 @@ def select_plainly(
             )
         ]
         gets_horizon = not has_horizon and any(record.value is None for record in kept)
-        if len(kept) == len(records) and not gets_horizon:
+        is_as_it_was = len(kept) == len(records) and not gets_horizon
+        if is_as_it_was and (kept or not header.is_transactional):
             cleaned += whole if kept or is_needed else b""
         elif kept:
             cleaned += _batch(header, kept, now_ms + delete_retention_ms if gets_horizon else None)
@@ -156,7 +158,7 @@ def _field(value: bytes | None) -> bytes:
 
 def _empty_batch(header: BatchHeader) -> bytearray:
     made = bytearray(HEADER_SIZE)
-    attributes = header.attributes & ~(_CODEC_MASK | DELETE_HORIZON)
+    attributes = header.attributes & ~(_CODEC_MASK | DELETE_HORIZON | TRANSACTIONAL)
     changed = header._replace(
         batch_length=HEADER_SIZE - LOG_OVERHEAD,
         attributes=attributes,

@@ -18,11 +18,12 @@ from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
-from pipeline.records.batch import iterate_headers, validate_for_append
+from pipeline.records.batch import iterate_headers, read_header, validate_for_append
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.record import Record, iterate_records
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.support.cleaning import ABORT, COMMIT, batch_of, committed, marker, state, transactional
 
 NAME = TopicPartition("table", 0)
 NOW_MS = 1_700_000_000_000
@@ -71,12 +72,12 @@ def _last(data: bytes) -> int:
     return max(header.base_offset for _, header in iterate_headers(data))
 
 
-def job_for(log: UnifiedLog) -> CleaningJob:
+def job_for(log: UnifiedLog, now_ms: int = NOW_MS) -> CleaningJob:
     return CleaningJob(
         directory=str(log.directory),
         segments=tuple(SegmentRange(s.base_offset, end, s.size_bytes) for s, end in log.closed_segments()),
         first_dirty_offset=log.clean_offset or 0,
-        now_ms=NOW_MS,
+        now_ms=now_ms,
         delete_retention_ms=1000,
         segment_bytes=2000,
         index_interval_bytes=1,
@@ -93,13 +94,13 @@ class Run:
     groups: list[tuple[int, int]] = field(default_factory=list)
 
 
-def compact(directory: LogDirectory, files: Files, run: Run) -> None:
+def compact(directory: LogDirectory, files: Files, run: Run, *, now_ms: int = NOW_MS, appended: int = 1) -> None:
     log = directory.logs[NAME]
-    for report in clean(job_for(log), files, lambda _: None):
+    for report in clean(job_for(log, now_ms), files, lambda _: None):
         if isinstance(report, GroupCleaned):
             run.groups.append((report.base_offset, report.end_offset))
             assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS)
-            append(log, 1)
+            append(log, appended)
         else:
             assert isinstance(report, Cleaned)
             log.clean_offset = Offset(report.end_offset)
@@ -305,3 +306,72 @@ def test_batches_without_records_are_passed_over_unless_nothing_follows(tmp_path
     data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
     assert [header.next_offset for _, header in iterate_headers(data)] == [end]
     directory.close()
+
+
+def prepare_transactions(path: Path) -> None:
+    """A copied log: of two producers every other transaction was aborted."""
+    directory = open_directory(path, DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    for number in range(2):
+        start = 8 * number
+        kind = ABORT if number % 2 == 0 else COMMIT
+        for batch in (
+            transactional([(b"a", b"%060d" % start), (b"b", b"%d" % start)], start),
+            transactional([(b"a", b"other %d" % start)], start + 2, producer=6),
+            batch_of([(b"c", b"%060d" % start)], start + 3),
+            transactional([(b"d", b"%d" % start)], start + 4),
+            marker(kind, start + 5),
+            marker(COMMIT - kind, start + 6, producer=6),
+            batch_of([(b"e", b"%060d" % start)], start + 7),
+        ):
+            log.append_keeping_offsets(batch, [read_header(batch)], LeaderEpoch(0), NOW_MS)
+    append(log, 4)
+    directory.close()
+
+
+def committed_state(log: UnifiedLog) -> dict[bytes | None, bytes | None]:
+    """What a reader of committed records has in the end, of the keys that `prepare_transactions` wrote."""
+    content = bytearray()
+    for segment in (*[segment for segment, _ in log.closed_segments()], log._segments[-1]):
+        content += segment.file.read_at(segment.size_bytes, 0)
+    found = state(committed(bytes(content), log.aborted_transactions(Offset(0), log.log_end_offset)))
+    return {key: value for key, value in found.items() if key is not None and len(key) == 1}
+
+
+LAST_STATE = {b"a": b"%060d" % 8, b"b": b"8", b"c": b"%060d" % 8, b"d": b"8", b"e": b"%060d" % 8}
+
+
+def transactions_scenario(path: Path, files: Files) -> None:
+    directory = open_directory(path, files)
+    for days in range(3):
+        compact(directory, files, Run(), now_ms=NOW_MS + days * 1000, appended=0)
+    directory.close()
+
+
+def test_transactions_are_right_after_a_kill_at_every_step(tmp_path: Path) -> None:
+    prepare_transactions(tmp_path / "prepared")
+    change = 1
+    finished = False
+    while not finished:
+        path = shutil.copytree(tmp_path / "prepared", tmp_path / str(change))
+        rng = random.Random(change)
+        files = FaultyFiles(DiskFiles(), rng)
+        files.crash_in = change
+        with suppress(Crash):
+            transactions_scenario(path, files)
+            finished = True
+        files.lose_power()
+        disk = FaultyFiles(DiskFiles(), rng)
+        directory = open_directory(path, disk)
+        assert not directory.failed
+        log = directory.logs[NAME]
+        assert log.last_stable_offset == log.log_end_offset == 24
+        assert committed_state(log) == LAST_STATE
+        assert not [name for name in disk.names(log.directory) if name.endswith((".cleaned", ".swap", ".deleted"))]
+        compact(directory, disk, Run(), now_ms=NOW_MS + 5000, appended=0)
+        assert committed_state(log) == LAST_STATE
+        directory.close()
+        shutil.rmtree(path)
+        change += 1
+    assert not log.aborted_transactions(Offset(0), log.log_end_offset), change
+    assert change > 100, change

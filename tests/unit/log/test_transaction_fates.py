@@ -81,14 +81,26 @@ def test_a_marker_stays_for_an_entry_or_a_snapshot_that_may_tell_of_its_transact
     assert kinds(log.content()) == [(2, 1)]
 
 
-def test_a_batch_kept_for_its_sequence_number_keeps_the_marker_and_the_entry(log: Directory) -> None:
+def test_a_batch_kept_for_its_sequence_number_is_of_no_transaction(log: Directory) -> None:
     log.add(transactional([(b"k", b"1")], 0), marker(ABORT, 1))
     log.add_pairs((b"k", b"3"))
     log.index((5, 0, 1))
-    for now_ms in (NOW_MS, NOW_MS + DAY_MS, NOW_MS + 2 * DAY_MS):
+    for now_ms in (NOW_MS, NOW_MS, NOW_MS + DAY_MS):
         log.take(log.clean(now_ms=now_ms, kept_offsets=(0,)))
-        assert kinds(log.content()) == [(0, 0), (1, 1), (2, 1)]
-        assert len(log.aborted) == 1
+        assert not headers(log.content())[0].is_transactional
+    assert kinds(log.content()) == [(0, 0), (2, 1)]
+    assert not log.aborted
+
+
+def test_a_batch_kept_as_the_end_of_a_segment_does_not_keep_its_marker(log: Directory) -> None:
+    """The segment with the marker has an index, so the one before it stays a segment, and ends where it ended."""
+    log.add(transactional([(b"k", b"1")], 0))
+    log.add(marker(ABORT, 1))
+    log.add_pairs((b"k", b"3"))
+    log.index((5, 0, 1))
+    for now_ms in (NOW_MS, NOW_MS, NOW_MS, NOW_MS + DAY_MS):
+        log.take(log.clean(now_ms=now_ms))
+    assert kinds(log.content()) == [(2, 1)] and not log.aborted
 
 
 def test_a_control_batch_of_another_kind_stays(log: Directory) -> None:

@@ -88,8 +88,9 @@ class Index:
     def floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is not above `key`."""
         unpack, size = self._entry.unpack_from, self._entry.size
-        if self._tail and key >= unpack(self._tail, 0)[0]:
-            return self._floor_within(self._tail, key)
+        tail = self._tail  # replaced by a spill, which may happen in another thread
+        if tail and key >= unpack(tail, 0)[0]:
+            return self._floor_within(tail, key)
         file, low, high = self.open(), 0, self._stored
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2

@@ -4,10 +4,11 @@ import itertools
 
 from pipeline.broker.groups.events import Alarm, Answer, Identity, Join, Leaver, Sync, Write, Written
 from pipeline.broker.groups.group import Group
-from pipeline.broker.groups.model import NO_GENERATION
+from pipeline.broker.groups.model import Generation
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.protocol.errors import ErrorCode
 
+NO_GENERATION = Generation(-1)
 RANGE = (("range", b"on"),)
 
 

@@ -9,8 +9,6 @@ from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
 MemberId = NewType("MemberId", str)
 Generation = NewType("Generation", int)
 
-NO_GENERATION = Generation(-1)
-
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose members subscribe to topics. Connect, for one, has another."""
 

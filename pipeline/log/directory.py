@@ -20,8 +20,9 @@ Invariants:
 import random
 import threading
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -52,6 +53,8 @@ from pipeline.model import BrokerId, Offset, TopicPartition
 
 LOCK = ".lock"
 CHECKPOINT_INTERVAL_MS = 60_000
+MAX_CLOSING_THREADS = 16
+LOGS_PER_CLOSING_THREAD = 32
 
 _DELETED_SUFFIX = "-delete"
 _LOGGER = structlog.get_logger()
@@ -319,12 +322,7 @@ class LogDirectory:
         if error is not None:
             self.release()
             raise error
-        for topic_partition, log in self._logs.items():
-            try:
-                log.close()
-            except StorageError as failure:
-                _LOGGER.exception("log_not_closed", topic_partition=str(topic_partition))
-                error = error or failure
+        error = _close_all(list(self._logs.values()))
         try:
             self._checkpoint(RECOVERY_POINTS, LOG_START_OFFSETS)
             if error is None and not self.failed:
@@ -337,6 +335,34 @@ class LogDirectory:
     def release(self) -> None:
         """Let the next process in, without a word to the disk."""
         self._lock.release()
+
+
+def _close_all(logs: Sequence[UnifiedLog]) -> StorageError | None:
+    """Close them, many of them in several threads: they wait for the disk, which syncs many files as fast as one.
+
+    Returns the first error. The threads do not keep a process alive that has waited long enough.
+    """
+    unclosed = deque(logs)
+    errors: list[StorageError] = []
+
+    def close_some() -> None:
+        while unclosed:
+            with suppress(IndexError):
+                log = unclosed.popleft()
+                try:
+                    log.close()
+                except StorageError as error:
+                    _LOGGER.exception("log_not_closed", topic_partition=str(log.topic_partition))
+                    errors.append(error)
+
+    count = min(len(logs) // LOGS_PER_CLOSING_THREAD, MAX_CLOSING_THREADS)
+    threads = [threading.Thread(target=close_some, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    close_some()
+    for thread in threads:
+        thread.join()
+    return errors[0] if errors else None
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:

@@ -8,9 +8,25 @@ import pytest
 from pipeline.errors import ConfigurationError, StorageError
 from pipeline.log.checkpoint import RECOVERY_POINTS, read_offsets
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import CHECKPOINT_INTERVAL_MS, LogDirectory, parse_directory_name
+from pipeline.log.directory import (
+    CHECKPOINT_INTERVAL_MS,
+    LOGS_PER_CLOSING_THREAD,
+    LogDirectory,
+    parse_directory_name,
+)
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.testing.faulty_files import FaultyFiles
+
+
+class CountingFiles(DiskFiles):
+    """Counts the files that were opened."""
+
+    opened = 0
+
+    def open(self, path, *, create=False):
+        self.opened += 1
+        return super().open(path, create=create)
 
 
 @pytest.fixture
@@ -169,3 +185,33 @@ def test_names_of_directories():
     assert parse_directory_name("a-b-0") == TopicPartition("a-b", 0)
     for name in ("a", "-0", "a-", "a-x", "a-01", "a-0.f-delete", "a-٣", ".lock"):
         assert parse_directory_name(name) is None
+
+
+def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_disk(open_directory, batches):
+    files = CountingFiles()
+    names = [TopicPartition("many", number) for number in range(4 * LOGS_PER_CLOSING_THREAD)]
+    directory = open_directory(files=files)
+    for name in names:
+        directory.create(name, now_ms=batches.now_ms)
+    files.opened = 0
+    directory.close()
+    assert files.opened < 10
+    directory = open_directory(files=files)
+    for name in names:
+        batches.append(directory.logs[name], batches.make(name.partition % 3 + 1))
+    directory.close()
+    directory = open_directory(files=files)
+    assert [directory.logs[name].log_end_offset for name in names] == [name.partition % 3 + 1 for name in names]
+    assert [directory.logs[name].recovery_point for name in names] == [name.partition % 3 + 1 for name in names]
+    directory.close()
+
+
+def test_one_of_many_that_cannot_be_closed_leaves_no_mark(open_directory, batches, tmp_path):
+    files = FaultyFiles(DiskFiles(), random.Random(0))
+    directory = open_directory(files=files)
+    for number in range(2 * LOGS_PER_CLOSING_THREAD):
+        batches.append(directory.create(TopicPartition("many", number), now_ms=batches.now_ms), batches.make())
+    files.fail_sync_in = 50
+    with pytest.raises(StorageError):
+        directory.close()
+    assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()

@@ -381,7 +381,9 @@ class UnifiedLog:
         """Return once all that has been appended survives a crash. Raises StorageError; the log is offline then."""
         with self._flush_lock:
             self._check_online()
-            log_end_offset, self._unflushed_messages, self._unflushed_since_ms = self._log_end_offset, 0, None
+            # In this order: what is appended meanwhile is either flushed now or waits for the next time.
+            self._unflushed_messages, self._unflushed_since_ms = 0, None
+            log_end_offset = self._log_end_offset
             segments = self._segments
             try:
                 for segment in reversed(segments):

@@ -22,7 +22,11 @@ SMALL = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.d
 
 @pytest.fixture
 def broker(tmp_path: Path, zookeeper: str) -> Iterator[BrokerProcess]:
-    settings = {"log_cleaner_backoff_ms": 50, "http_listen": f"127.0.0.1:{free_port()}"}
+    settings = {
+        "log_cleaner_backoff_ms": 50,
+        "log_retention_check_interval_ms": 100,
+        "http_listen": f"127.0.0.1:{free_port()}",
+    }
     with configured_broker(tmp_path / "broker", zookeeper, broker_id=1, port=free_port(), **settings) as made:
         made.start()
         yield made
@@ -34,11 +38,12 @@ def create(broker: BrokerProcess, topic: str, **changed: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(DEADLINE_S)
 
 
-def produce(broker: BrokerProcess, topic: str, first: int, count: int, codec: str = "none") -> None:
+def produce(broker: BrokerProcess, topic: str, first: int, count: int, codec: str = "none", age_ms: int = 0) -> None:
     """Numbers as values, each under its number modulo KEYS."""
+    time_ms = int(time.time() * 1000) - age_ms
     producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 4000, "compression.type": codec})
     for number in range(first, first + count):
-        producer.produce(topic, b"%050d" % number, key=b"%d" % (number % KEYS))
+        producer.produce(topic, b"%050d" % number, key=b"%d" % (number % KEYS), timestamp=time_ms)
         if number % 100 == 99:
             producer.flush(DEADLINE_S)
     assert producer.flush(DEADLINE_S) == 0
@@ -48,8 +53,8 @@ def consume(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes, bytes]]
     """All there is, by a client of somebody else."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
     try:
-        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_S)[1]
-        consumer.assign([TopicPartition(topic, 0, 0)])
+        start, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_S)
+        consumer.assign([TopicPartition(topic, 0, start)])
         found: list[tuple[int, bytes, bytes]] = []
         while not found or found[-1][0] < end - 1:
             message = consumer.poll(DEADLINE_S)
@@ -119,6 +124,42 @@ def test_the_broker_and_the_other_topics_live_when_the_cleaner_is_killed_or_hang
     produce(broker, "table", 2000, 2000)
     wait_until(lambda: len(consume(broker, "table")) < 1500, "the topic shrinks")
     check(consume(broker, "table"), 4000)
+
+
+def test_with_both_policies_old_segments_go_and_the_rest_is_compacted(broker: BrokerProcess) -> None:
+    create(broker, "table", cleanup_policy="compact,delete", retention_ms="3600000")
+    produce(broker, "table", 0, 1000, age_ms=7_200_000)
+    client = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    partition = TopicPartition("table", 0)
+    wait_until(
+        lambda: client.get_watermark_offsets(partition, timeout=DEADLINE_S) == (1000, 1000), "the old records go"
+    )
+    client.close()
+    produce(broker, "table", 1000, 2000)
+    wait_until(lambda: len(consume(broker, "table")) < 1500, "the topic shrinks")
+    found = consume(broker, "table")
+    check(found, 3000)
+    assert found[0][0] >= 1000
+
+
+def test_a_deletion_goes_after_delete_retention_ms(broker: BrokerProcess) -> None:
+    create(broker, "table", delete_retention_ms="1")
+    produce(broker, "table", 0, 1000)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("table", None, key=b"gone")
+    assert producer.flush(DEADLINE_S) == 0
+    assert (b"gone", None) in [(key, value) for _, key, value in consume(broker, "table")]
+    total = 1001
+
+    def is_gone() -> bool:
+        """More records, for a log that is clean is not cleaned."""
+        nonlocal total
+        produce(broker, "table", total, 400)
+        total += 400
+        return b"gone" not in [key for _, key, _ in consume(broker, "table")]
+
+    wait_until(is_gone, "the deletion goes")
+    check(consume(broker, "table"), total)
 
 
 def test_a_damaged_partition_is_given_up_by_name_and_the_others_are_cleaned(broker: BrokerProcess) -> None:

@@ -1,6 +1,7 @@
 """Groups as metrics: their states under the names that Kafka's JMX exporter gives to them, their lag under those that
 Kafka exporters use.
 
+Reading a time asks the disk, so only so many are read each time that metrics are asked for; the others are told later.
 The lag of a partition is told where the group is coordinated, if the partition is led there too; its committed offset
 always. In seconds it is the age of the first batch that the group has not read to its end.
 """
@@ -18,6 +19,7 @@ from pipeline.model import Clock, Offset, TopicPartition
 _STATES = "kafka_coordinator_group_groupmetadatamanager_numgroups"
 _GROUPS = "kafka_consumergroup"
 _LABELS = ("consumergroup", "topic", "partition")
+MAX_TIMES_READ = 200
 
 
 class GroupMetrics:
@@ -53,7 +55,7 @@ class GroupMetrics:
         committed = GaugeMetricFamily(f"{_GROUPS}_current_offset", "Next offset to read.", labels=_LABELS)
         records = GaugeMetricFamily(f"{_GROUPS}_lag", "Records not read yet.", labels=_LABELS)
         seconds = GaugeMetricFamily(f"{_GROUPS}_lag_seconds", "Age of the oldest of them.", labels=_LABELS)
-        now_ms, times = self._clock(), self._times
+        now_ms, times, left = self._clock(), self._times, MAX_TIMES_READ
         self._times = {}
         for group_id, topic_partition, offset in self._offsets.committed():
             labels = (group_id, topic_partition.topic, str(topic_partition.partition))
@@ -67,9 +69,13 @@ class GroupMetrics:
                 seconds.add_metric(labels, 0)
                 continue
             key = topic_partition, offset
-            time_ms = self._times[key] = times[key] if key in times else _time_of(partition, offset)
-            if time_ms >= 0:
-                seconds.add_metric(labels, max(0, now_ms - time_ms) / 1000)
+            if key in times:
+                self._times[key] = times[key]
+            elif left:
+                left -= 1
+                self._times[key] = _time_of(partition, offset)
+            if self._times.get(key, -1) >= 0:
+                seconds.add_metric(labels, max(0, now_ms - self._times[key]) / 1000)
         yield from (committed, records, seconds)
 
 

@@ -16,7 +16,7 @@ from pipeline.broker.quotas.rate import SampledRate
 from pipeline.broker.quotas.table import Quota, QuotaKind, QuotaTable
 
 MAX_GROUPS = 10_000
-"""Groups of clients remembered before those that rest are forgotten."""
+"""Groups of clients remembered. Beyond, those that rest are forgotten; where none does, all further ones share one."""
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class QuotaKeeper:
         self._window_s = window_s
         self._samples_kept = samples_kept
         self._groups: dict[tuple[QuotaKind, tuple[str | None, str | None]], _Group] = {}
+        self._looked_at_s = float("-inf")
 
     def charge(self, kind: QuotaKind, quota: Quota, size_bytes: int) -> float:
         """Count bytes; returns the seconds for which the client is to be silent."""
@@ -79,13 +80,20 @@ class QuotaKeeper:
     def _group(self, kind: QuotaKind, quota: Quota) -> _Group:
         key = kind, quota.sharer
         group = self._groups.get(key)
-        if group is None:
+        if group is None and len(self._groups) >= MAX_GROUPS:
+            self._forget_resting()
             if len(self._groups) >= MAX_GROUPS:
-                self._forget_resting()
+                key = kind, (None, None)
+                group = self._groups.get(key)
+        if group is None:
             group = self._groups[key] = _Group(SampledRate(self._window_s, self._samples_kept))
         return group
 
     def _forget_resting(self) -> None:
+        """Looks at all groups, so not more often than they can come to rest."""
         now_s = trio.current_time()
+        if now_s - self._looked_at_s < self._window_s:
+            return
+        self._looked_at_s = now_s
         for key in [key for key, group in self._groups.items() if not group.waiting and group.rate.is_idle(now_s)]:
             del self._groups[key]

@@ -7,7 +7,7 @@ log is brought to disk and the directory marked as cleanly shut down.
 
 import random
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -36,11 +36,11 @@ from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.registration import keep_registered
-from pipeline.coordination.znodes import BrokerRegistration, ClusterId, Listener, encode_uuid
+from pipeline.coordination.znodes import BrokerRegistration, ClusterId, Listener, broker_path, encode_uuid
 from pipeline.errors import ConfigurationError, CoordinationLostError, NodeExistsError, NodeOwnedError, StorageError
-from pipeline.log.directories import LogDirectories
+from pipeline.log.directories import LogDirectories, find_directory_ids
 from pipeline.log.files import DiskFiles, Files
-from pipeline.model import BrokerEndpoint, Clock, HostPort
+from pipeline.model import BrokerEndpoint, BrokerId, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.server import Server, ServerConfig, bound_port, open_listeners
@@ -118,12 +118,16 @@ async def _run(
     """All of the broker but what it says of itself."""
     address = config.advertised_address(bound_port(listeners))
     own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
-    registration = BrokerRegistration(
-        id=own.id, listeners=(Listener(address=address),), rack=own.rack, timestamp_ms=clock()
-    )
-    await _refuse_other_owner(zookeeper, registration)
+    await _refuse_other_owner(zookeeper, config, files)
     cluster_id = await _find_cluster_id(zookeeper, random)
     async with _open_directories(config, files, cluster_id, random, clock) as directories:
+        registration = BrokerRegistration(
+            id=own.id,
+            listeners=(Listener(address=address),),
+            rack=own.rack,
+            timestamp_ms=clock(),
+            directories=tuple(directories.ids),
+        )
         replicas = status.replicas = Replicas(
             directories, observer, clock, producer_expiration_ms=config.producer_id_expiration_ms
         )
@@ -300,26 +304,32 @@ async def _keep_registered(
             zookeeper,
             registration.path,
             registration.encode(),
-            is_former_self=lambda data: _is_same_broker(registration, data),
+            is_former_self=lambda data: _names_any(registration.id, data, registration.directories),
             task_status=task_status,
         )
     except NodeOwnedError as error:
-        raise _owned_by(registration, error.data) from error
+        raise _owned_by(registration.id, error.data) from error
 
 
-async def _refuse_other_owner(zookeeper: CoordinationClient, registration: BrokerRegistration) -> None:
+async def _refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig, files: Files) -> None:
     """Find out before anything is touched that our broker id is somebody else's."""
-    found = await zookeeper.get_or_none(registration.path)
-    if found is not None and not _is_same_broker(registration, found.data):
-        raise _owned_by(registration, found.data)
+    found = await zookeeper.get_or_none(broker_path(config.broker_id))
+    if found is not None:
+        known = await trio.to_thread.run_sync(find_directory_ids, config.log_dirs, files)
+        if not _names_any(config.broker_id, found.data, known):
+            raise _owned_by(config.broker_id, found.data)
 
 
-def _is_same_broker(registration: BrokerRegistration, data: bytes) -> bool:
-    """Registered for the address on which we listen: an earlier life of ours."""
-    return BrokerRegistration.decode(registration.id, data).endpoint() == registration.endpoint()
+def _names_any(broker_id: BrokerId, data: bytes, directory_ids: Iterable[uuid.UUID]) -> bool:
+    """Whether a registration names one of these log dirs. Who holds the lock of one is its only living owner."""
+    return not set(directory_ids).isdisjoint(BrokerRegistration.decode(broker_id, data).directories)
 
 
-def _owned_by(registration: BrokerRegistration, data: bytes) -> ConfigurationError:
-    owner = BrokerRegistration.decode(registration.id, data).endpoint()
+def _owned_by(broker_id: BrokerId, data: bytes) -> ConfigurationError:
+    owner = BrokerRegistration.decode(broker_id, data).endpoint()
     where = "somebody else" if owner is None else f"the broker at {owner.address}"
-    return ConfigurationError("broker.id", f"{registration.id} is registered already by {where}; choose another id")
+    reason = (
+        f"{broker_id} is registered already by {where} with other log dirs; choose another id"
+        " (if that was this broker with disks it has no more: start it again once its session has ended)"
+    )
+    return ConfigurationError("broker.id", reason)

@@ -80,6 +80,7 @@ class _BrokerJson(BaseModel):
     endpoints: list[str] | None = None
     rack: str | None = None
     listener_security_protocol_map: dict[str, str] | None = None
+    directories: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ class BrokerRegistration:
     rack: str | None = None
     timestamp_ms: int
     """When the broker registered."""
+    directories: tuple[uuid.UUID, ...] = ()
+    """The ids of its log dirs (KIP-858), which Kafka's brokers tell to a KRaft controller alone."""
 
     @property
     def path(self) -> str:
@@ -119,6 +122,8 @@ class BrokerRegistration:
         }
         if self.rack is not None:
             fields["rack"] = self.rack
+        if self.directories:
+            fields["directories"] = [encode_uuid(directory) for directory in self.directories]
         return _to_json(fields)
 
     @classmethod
@@ -134,7 +139,13 @@ class BrokerRegistration:
         else:
             protocols = fields.listener_security_protocol_map or {}
             listeners = tuple(_parse_listener(path, endpoint, protocols) for endpoint in fields.endpoints)
-        return cls(id=broker_id, listeners=listeners, rack=fields.rack, timestamp_ms=fields.timestamp)
+        return cls(
+            id=broker_id,
+            listeners=listeners,
+            rack=fields.rack,
+            timestamp_ms=fields.timestamp,
+            directories=tuple(_decode_uuid(path, text) for text in fields.directories),
+        )
 
 
 class _TopicJson(BaseModel):

@@ -17,6 +17,7 @@ CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
+DIRECTORY_ID = "directory.id"
 PARTITION_METADATA = "partition.metadata"
 
 _TEMPORARY_SUFFIX = ".tmp"
@@ -87,9 +88,30 @@ def decode_properties(content: bytes) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def read_directory_id(files: Files, directory: Path) -> uuid.UUID | None:
+    """The id of a log directory (KIP-858), None if it has none yet. Raises StorageError if unreadable."""
+    path = directory / META_PROPERTIES
+    found = decode_properties(read_file(files, path) or b"").get(DIRECTORY_ID)
+    try:
+        return None if found is None else decode_id(found)
+    except ValueError as error:
+        reason = f"says {DIRECTORY_ID}={found}, which is no id; restore the file, or remove the line for a new id"
+        raise StorageError(str(path), reason) from error
+
+
+def encode_id(value: uuid.UUID) -> str:
+    """Kafka's form of ids: base64url of the 16 bytes, 22 letters, no padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def decode_id(text: str) -> uuid.UUID:
+    """What `encode_id` wrote. Raises ValueError."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
     """Kafka's `partition.metadata`: which of the topics that ever bore the name this directory belongs to (KIP-516)."""
-    return f"version: 0\ntopic_id: {base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}".encode()
+    return f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
 
 
 def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
@@ -100,6 +122,6 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
         return None
     fields = dict(line.split(": ", 1) for line in content.decode(errors="replace").splitlines() if ": " in line)
     try:
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
+        return decode_id(fields["topic_id"])
     except (KeyError, ValueError) as error:
         raise StorageError(str(path), "holds no topic id; restore the file or remove the partition") from error

@@ -11,11 +11,13 @@ Invariants:
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from pipeline.errors import PipelineError, StorageError
+from pipeline.log.checkpoint import read_directory_id
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import Files
@@ -70,6 +72,11 @@ class LogDirectories:
                 directory.release()
             raise
         return cls(opened, unopened)
+
+    @property
+    def ids(self) -> Sequence[uuid.UUID]:
+        """Of the directories that this process holds."""
+        return [directory.id for directory in self._opened]
 
     @property
     def logs(self) -> Mapping[TopicPartition, UnifiedLog]:
@@ -169,6 +176,15 @@ class LogDirectories:
     def close(self) -> None:
         """Close every directory; each without a failed log is marked as clean. Raises the first StorageError."""
         _for_each(self._opened, lambda directory: directory.close())
+
+
+def find_directory_ids(paths: Sequence[Path], files: Files) -> Sequence[uuid.UUID]:
+    """The ids that directories have, whoever holds them; those that cannot be read are passed over."""
+    found = []
+    for path in paths:
+        with suppress(StorageError):
+            found.append(read_directory_id(files, path))
+    return [directory_id for directory_id in found if directory_id is not None]
 
 
 def _for_each(directories: Sequence[LogDirectory], action: Callable[[LogDirectory], None]) -> None:

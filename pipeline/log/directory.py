@@ -3,7 +3,8 @@
 Invariants:
 
 - One process at a time: the lock file is held from open to close.
-- The directory belongs to one broker of one cluster; that of another one is refused.
+- The directory belongs to one broker of one cluster; that of another one is refused. Its own id, made when it is first
+  taken, stays with it (KIP-858): who holds the lock may say that whoever named this id is dead.
 - The mark of a clean shutdown is written last, after every log was brought to disk, and removed before anything else
   is done. So whatever happens in between, the next start checks the logs.
 - A partition's directory is renamed before its files are removed: a deletion that was cut off is finished at the next
@@ -32,14 +33,17 @@ from pipeline.errors import ConfigurationError, DiskFullError, PipelineError, St
 from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
+    DIRECTORY_ID,
     LOG_START_OFFSETS,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     decode_properties,
+    encode_id,
     encode_offsets,
     encode_partition_metadata,
     encode_properties,
+    read_directory_id,
     read_file,
     read_offsets,
     replace_file,
@@ -64,9 +68,18 @@ class LogDirectory:
     """The open directory. Made by `LogDirectory.open`."""
 
     def __init__(
-        self, path: Path, files: Files, config: LogConfig, lock: FileLock, rng: random.Random, now_ms: int
+        self,
+        path: Path,
+        files: Files,
+        config: LogConfig,
+        lock: FileLock,
+        rng: random.Random,
+        now_ms: int,
+        *,
+        directory_id: uuid.UUID,
     ) -> None:
         self.path = path
+        self.id = directory_id
         self.config = config
         self.failed: dict[TopicPartition, PipelineError] = {}
         self.failure: StorageError | None = None
@@ -102,8 +115,8 @@ class LogDirectory:
         if lock is None:
             raise ConfigurationError("log.dirs", f"{path} is in use by another process")
         try:
-            _check_owner(files, path, broker_id, cluster_id)
-            directory = cls(path, files, config, lock, rng, now_ms)
+            directory_id = _take_ownership(files, path, broker_id, cluster_id, rng)
+            directory = cls(path, files, config, lock, rng, now_ms, directory_id=directory_id)
             directory._load(now_ms)
         except BaseException:
             lock.release()
@@ -375,15 +388,19 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(partition))
 
 
-def _check_owner(files: Files, path: Path, broker_id: BrokerId, cluster_id: str) -> None:
-    content = read_file(files, path / META_PROPERTIES)
+def _take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: str, rng: random.Random) -> uuid.UUID:
+    """Make the directory this broker's, if it was nobody's, and return the directory's id."""
     mine = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
-    if content is None:
-        replace_file(files, path / META_PROPERTIES, encode_properties(mine))
-        return
-    found = decode_properties(content)
+    content = read_file(files, path / META_PROPERTIES)
+    found = mine if content is None else decode_properties(content)
     for key in ("broker.id", "cluster.id"):
         if found.get(key) != mine[key]:
             raise ConfigurationError(
                 "log.dirs", f"{path} belongs to {key} {found.get(key)}, not {mine[key]} (says {META_PROPERTIES} in it)"
             )
+    directory_id = read_directory_id(files, path)
+    if directory_id is None:
+        directory_id = uuid.UUID(int=rng.getrandbits(128), version=4)
+        properties = {**found, DIRECTORY_ID: encode_id(directory_id)}
+        replace_file(files, path / META_PROPERTIES, encode_properties(properties))
+    return directory_id

@@ -1,8 +1,10 @@
 import gc
 import json
 import random
+import uuid
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -45,6 +47,38 @@ async def test_a_broker_id_that_is_taken_is_refused_and_its_owner_named(start: S
         assert raised.value.key == "broker.id"
         assert f"registered already by the broker at {broker.address}" in raised.value.reason
         assert not (tmp_path / "other").exists()
+
+
+async def test_a_former_life_is_known_by_its_log_dir_whatever_its_address(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    path = broker_path(BrokerId(1))
+    async with start() as broker:
+        former = await broker.zookeeper.get(path)
+    async with zookeeper_twin.open() as dead:
+        await dead.create(path, former.data, ephemeral=True)
+        async with start() as broker:
+            assert broker.address != BrokerRegistration.decode(BrokerId(1), former.data).listeners[0].address
+            stat = await dead.exists(path)
+            assert stat is not None
+            assert stat.ephemeral_owner == broker.zookeeper.session_id
+
+
+@pytest.mark.parametrize("directories", [(), (uuid.uuid4(),)])
+async def test_the_same_address_alone_is_no_former_life(
+    start: Start, zookeeper_twin: MemoryZooKeeper, directories: tuple[uuid.UUID, ...]
+) -> None:
+    path = broker_path(BrokerId(1))
+    async with start() as broker:
+        data = (await broker.zookeeper.get(path)).data
+        address = str(broker.address)
+    other = replace(BrokerRegistration.decode(BrokerId(1), data), directories=directories)
+    async with zookeeper_twin.open() as alive:
+        await alive.create(path, other.encode(), ephemeral=True)
+        with pytest.raises(ConfigurationError, match=f"registered already by the broker at {address}"):
+            async with start(listeners=f"PLAINTEXT://{address}"):
+                pass
+        assert (await alive.get(path)).data == other.encode()
 
 
 @pytest.mark.parametrize("setting", ["listeners", "http_listen", "log_dirs"])

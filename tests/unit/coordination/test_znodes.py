@@ -1,6 +1,7 @@
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,13 @@ def test_broker_is_written_as_kafka_28_does() -> None:
     assert broker.path == "/brokers/ids/1"
     assert broker.endpoint() == BrokerEndpoint(id=ONE, address=HostPort("broker-1", 9092))
     assert broker.endpoint("INTERNAL") is None
+
+
+def test_a_broker_tells_of_its_log_dirs() -> None:
+    directories = (uuid.UUID(int=1), uuid.UUID(int=2))
+    broker = replace(BrokerRegistration.decode(ONE, BROKERS[5]), directories=directories)
+    assert json.loads(broker.encode())["directories"] == ["AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"]
+    assert BrokerRegistration.decode(ONE, broker.encode()) == broker
 
 
 def test_topics_of_every_kafka() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError, StorageError
-from pipeline.log.checkpoint import RECOVERY_POINTS, read_offsets
+from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, read_offsets
 from pipeline.log.config import LogConfig
+from pipeline.log.directories import find_directory_ids
 from pipeline.log.directory import (
     CHECKPOINT_INTERVAL_MS,
     LOGS_PER_CLOSING_THREAD,
@@ -179,6 +180,26 @@ def test_files_are_open_only_while_they_are_needed(open_directory, batches, tmp_
     directory.flush_due(batches.now_ms)
     assert len(os.pread(region.file.fileno(), region.size, region.position)) == region.size
     directory.close()
+
+
+def test_a_directory_has_an_id_for_life(open_directory, tmp_path):
+    directory = open_directory()
+    directory.close()
+    again = open_directory()
+    assert again.id == directory.id
+    again.close()
+    path = tmp_path / "logs" / "meta.properties"
+    assert f"directory.id={encode_id(directory.id)}\n" in path.read_text()
+    path.write_text("# of Kafka 3\nversion=0\nbroker.id=1\ncluster.id=c\nmore=1\n")
+    assert find_directory_ids([tmp_path / "logs", tmp_path / "none"], DiskFiles()) == []
+    given = open_directory()
+    given.close()
+    assert path.read_text() == f"broker.id=1\ncluster.id=c\ndirectory.id={encode_id(given.id)}\nmore=1\nversion=0\n"
+    assert find_directory_ids([tmp_path / "logs", tmp_path / "none"], DiskFiles()) == [given.id]
+    path.write_text("broker.id=1\ncluster.id=c\ndirectory.id=AAAA\n")
+    assert find_directory_ids([tmp_path / "logs"], DiskFiles()) == []
+    with pytest.raises(StorageError, match="which is no id"):
+        open_directory()
 
 
 def test_names_of_directories():

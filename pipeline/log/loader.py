@@ -72,7 +72,7 @@ def load_log(
         producers=producers,
         epochs=epochs,
         aborted=aborted,
-        is_clean=is_trusted or (loader.is_new and known is None),
+        is_clean=is_trusted or (not log_end_offset and known is None),
         log_start_offset=Offset(max(log_start_offset, segments[0].base_offset)),
         log_end_offset=log_end_offset,
         recovery_point=log_end_offset if is_trusted else min(recovery_point, log_end_offset),
@@ -112,13 +112,11 @@ class _Loader:
         self._now_ms = now_ms
         self._log_start_offset = log_start_offset
         self.damaged = False
-        self.is_new = False
         self.is_trusted = True
 
     def load_segments(self, recovery_point: Offset, *, clean: bool) -> tuple[tuple[Segment, ...], Offset]:
         finish_replacements(self._files, self._directory)
         base_offsets = self._base_offsets()
-        self.is_new = not base_offsets
         segments: list[Segment] = []
         next_offset = 0
         for number, base_offset in enumerate(base_offsets):

@@ -223,11 +223,20 @@ class Conversation:
 
     async def _wait_for(self, outcome: Awaitable[Outcome], api_key: int) -> Outcome:
         """Wait for the answer; what is ready already does not."""
+        is_long_poll = api_key in self._shared.long_polls
         if self._unsent:
-            await self._send_much()
+            try:
+                await self._send_much()
+            except BaseException:
+                self.is_busy = True
+                with trio.CancelScope() as scope:
+                    if is_long_poll:
+                        scope.cancel()
+                    await outcome
+                raise
         self._machine.park()
         self.is_busy = True
-        if api_key in self._shared.long_polls:
+        if is_long_poll:
             self._abandon_when_gone()
         answer = await outcome
         self._is_abandonable = self.is_busy = False

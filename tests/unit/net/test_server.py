@@ -1,3 +1,5 @@
+import os
+import socket
 import struct
 import tempfile
 from typing import Any
@@ -238,6 +240,41 @@ async def test_a_failing_handler_costs_its_connection_alone(serve: Any) -> None:
         assert server.statistics.broken == 1
         client.transport.close()
         other.transport.close()
+
+
+@pytest.mark.parametrize("is_long_poll", [False, True])
+async def test_what_was_begun_ends_although_the_client_is_gone_by_then(serve: Any, is_long_poll: bool) -> None:
+    clients: list[Client] = []
+    ended: list[str] = []
+
+    async def slowly() -> MetadataResponse:
+        try:
+            await trio.sleep(DEADLINE_S * 2 if is_long_poll else 0.001)
+            ended.append("whole")
+        except trio.Cancelled:
+            ended.append("cancelled")
+            raise
+        return MetadataResponse()
+
+    def handle(request: Request[Message], peer: Peer) -> Any:
+        if request.correlation_id == first:
+            return echo(request, peer)
+        descriptor = clients[0].transport.descriptor
+        with socket.socket(fileno=os.dup(descriptor)) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        clients[0].transport.close()  # the answer to the first cannot be sent now
+        return slowly()
+
+    async with serve(handle) as (address, server):
+        client = await open_client(address)
+        clients.append(client)
+        first, pieces = client.machine.encode_request(metadata_of("quick"), 4)
+        begun = (FetchRequest(), 11) if is_long_poll else (metadata_of("change"), 4)
+        await client.transport.send([*pieces, *client.machine.encode_request(*begun)[1]])
+        with trio.fail_after(DEADLINE_S):
+            while server.statistics.open_connections:
+                await trio.sleep(0.001)
+    assert ended == ["cancelled" if is_long_poll else "whole"]
 
 
 async def test_what_came_before_garbage_is_answered(serve: Any) -> None:

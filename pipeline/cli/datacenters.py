@@ -3,9 +3,8 @@
 What the demo shows and what the tests of the whole pipeline break: every part is a process of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -24,14 +23,14 @@ AUDIT_GRACE_MS = 10_000
 class Datacenters:
     """The processes and where they are found. `async with` starts them all and stops them at the end."""
 
-    def __init__(self, root: Path, topics: Sequence[str], broker_settings: Mapping[str, Any] | None = None) -> None:
-        """`topics`: regular expressions for the mirror; `broker_settings` go to every broker."""
+    def __init__(self, root: Path, topics: Sequence[str]) -> None:
+        """`topics`: regular expressions for the mirror."""
         self.root = root
         self.zookeepers: dict[str, ZooKeeperUnit] = {}
         self.brokers: dict[str, ServiceUnit] = {}
         self.bootstrap: dict[str, str] = {}
         for name in (*LIVE, HUB):
-            self._add_datacenter(name, broker_settings or {})
+            self._add_datacenter(name)
         hub = self.bootstrap[HUB]
         live = [{"name": name, "bootstrap.servers": self.bootstrap[name]} for name in LIVE]
         self.registry = ServiceUnit(
@@ -64,7 +63,7 @@ class Datacenters:
         )
         self.pids: dict[str, int] = {}
 
-    def _add_datacenter(self, name: str, broker_settings: Mapping[str, Any]) -> None:
+    def _add_datacenter(self, name: str) -> None:
         zookeeper_port, port = free_port(), free_port()
         directory = self.root / name
         self.zookeepers[name] = ZooKeeperUnit(
@@ -73,7 +72,6 @@ class Datacenters:
         settings = {
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
             "audit.interval.ms": AUDIT_INTERVAL_MS,
-            **broker_settings,
             "broker.id": 1,
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": str(directory / "broker" / "logs"),

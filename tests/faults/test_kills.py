@@ -8,7 +8,7 @@ import trio
 from pipeline.cli.datacenters import HUB, LIVE, Datacenters
 from pipeline.cli.services import ServiceUnit
 from tests.support.copies import check_copies
-from tests.support.traffic import FAST_SESSIONS, make_topic, traffic
+from tests.support.traffic import make_topic, traffic
 
 TOPIC = "clicks"
 KILLS = 10
@@ -26,7 +26,7 @@ async def kill_and_restart(datacenters: Datacenters, unit: ServiceUnit) -> None:
 @pytest.mark.timeout(280)
 async def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path):
     random = Random(SEED)
-    async with Datacenters(tmp_path, [TOPIC], FAST_SESSIONS) as datacenters:
+    async with Datacenters(tmp_path, [TOPIC]) as datacenters:
         published = await make_topic(datacenters, TOPIC)
         mirror, hub, *live = datacenters.mirror, *(datacenters.brokers[name] for name in (HUB, *LIVE))
         victims: list[tuple[int, str, list[list[ServiceUnit]]]] = [

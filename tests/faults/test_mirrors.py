@@ -8,7 +8,7 @@ import trio
 from pipeline.cli.datacenters import HUB, Datacenters
 from pipeline.cli.services import ServiceUnit
 from tests.support.copies import check_copies
-from tests.support.traffic import FAST_SESSIONS, make_topic, traffic
+from tests.support.traffic import make_topic, traffic
 
 TOPIC = "clicks"
 ROUNDS = 5
@@ -19,7 +19,7 @@ SEED = 20110613
 @pytest.mark.timeout(180)
 async def test_two_mirrors_at_once_die_with_the_hub_and_double_nothing(tmp_path):
     random = Random(SEED)
-    async with Datacenters(tmp_path, [TOPIC], FAST_SESSIONS) as datacenters:
+    async with Datacenters(tmp_path, [TOPIC]) as datacenters:
         hub, first = datacenters.brokers[HUB], datacenters.mirror
         second = ServiceUnit("mirror-2", first.noun, tmp_path / "mirror-2", first.settings)
         published = await make_topic(datacenters, TOPIC)

@@ -177,7 +177,7 @@ def free_pair_of_ports() -> int:
 
 
 def test_what_dies_comes_back_on_its_old_port(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, settings={"zookeeper.session.timeout.ms": 2000}) as cluster:
+    with LocalCluster(tmp_path) as cluster:
         create_topic(cluster.bootstrap, "topic")
         write(cluster.bootstrap, "topic", [b"before"])
         for name in ("broker-1", "zookeeper"):

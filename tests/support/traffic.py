@@ -26,8 +26,6 @@ PAUSE_S = 0.05
 REQUEST_TIMEOUT_MS = 5_000
 CLOSE_DEADLINE_S = 60
 PARTITIONS = 2
-FAST_SESSIONS = {"zookeeper.session.timeout.ms": 1000}
-"""A broker that was killed can only register again when its former session is over."""
 
 
 @dataclass

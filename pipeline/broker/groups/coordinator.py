@@ -80,6 +80,8 @@ class _Entry:
     """Whether something of the group is in the journal, its offsets included."""
     jobs: deque[_Job] = field(default_factory=deque)
     is_writing: bool = False
+    is_being_removed: bool = False
+    """Nobody joins or commits meanwhile: what they would write might go with the group."""
 
 
 @dataclass(slots=True)
@@ -121,6 +123,7 @@ class Coordinator:
             if request.member_id != UNKNOWN_MEMBER:
                 return JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id)
             entry = self._add(group_id)
+        _refuse_if_removed(entry)
         waiter = self._waiters[request.waiter] = _Waiter()
         self._perform(entry, partial(entry.group.join, request))
         return self._response(request.waiter, waiter, JoinGroupResponse)
@@ -167,6 +170,7 @@ class Coordinator:
             if generation_id >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._add(group_id)
+        _refuse_if_removed(entry)
         sender = Identity(
             member_id=member_id, group_instance_id=group_instance_id, generation=Generation(generation_id)
         )
@@ -214,19 +218,30 @@ class Coordinator:
         counts = Counter(entry.group.state for entry in self._entries.values())
         return {state: counts[state] for state in State}
 
-    async def remove_group(self, group_id: str) -> None:
-        """Forget a group that nobody is in; its offsets are the caller's to remove first. Raises KafkaError."""
+    async def remove_group(self, group_id: str, first: Callable[[str], Awaitable[None]] | None = None) -> None:
+        """Forget a group that nobody is in, after `first` has removed what belongs to it. Raises KafkaError.
+
+        Meanwhile nobody joins or commits; if it fails, the group is as it was, without what `first` has removed.
+        """
         self.journal.check(group_id)
         entry = self._entries.get(group_id)
         if entry is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if entry.group.state is not State.EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        await self._write(entry, [(encode_group_key(group_id), None)])
-        error = self._perform(entry, entry.group.remove).error
+        _refuse_if_removed(entry)
+        entry.is_being_removed = True
+        try:
+            if first is not None:
+                await first(group_id)
+            await self._write(entry, [(encode_group_key(group_id), None)])
+            error = self._perform(entry, entry.group.remove).error
+        finally:
+            entry.is_being_removed = False
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
-        del self._entries[group_id]
+        if self._entries.get(group_id) is entry:
+            del self._entries[group_id]
 
     # What the journal tells
 
@@ -303,7 +318,12 @@ class Coordinator:
     def _is_void(self, entry: _Entry) -> bool:
         """Whether nothing is known of the group that is worth keeping: it was asked for, and nobody came."""
         group = entry.group
-        return group.state is State.EMPTY and not entry.has_records and not group.roster.pending
+        return (
+            group.state is State.EMPTY
+            and not entry.has_records
+            and not entry.is_being_removed
+            and not group.roster.pending
+        )
 
     def _response(self, waiter_id: WaiterId, waiter: _Waiter, kind: type[Response]) -> Response | Awaitable[Response]:
         if isinstance(waiter.response, kind):
@@ -371,6 +391,11 @@ class Coordinator:
         await ended.wait()
         if errors[0] is not ErrorCode.NONE:
             raise KafkaError(errors[0])
+
+
+def _refuse_if_removed(entry: _Entry) -> None:
+    if entry.is_being_removed:
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 def _now_ms() -> int:

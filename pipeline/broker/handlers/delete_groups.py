@@ -3,7 +3,6 @@
 from collections.abc import Awaitable
 
 from pipeline.broker.context import BrokerContext, Caller
-from pipeline.broker.groups.transitions import State
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -25,13 +24,7 @@ async def _handle(broker: BrokerContext, group_ids: list[str]) -> DeleteGroupsRe
 async def _delete(broker: BrokerContext, group_id: str) -> ErrorCode:
     """Offsets first: if the rest fails, the group is still there to be deleted again."""
     try:
-        group = broker.coordinator.find(group_id)
-        if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not State.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        await broker.offsets.delete(group_id)
-        await broker.coordinator.remove_group(group_id)
+        await broker.coordinator.remove_group(group_id, broker.offsets.delete)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

@@ -78,6 +78,10 @@ async def sync(coordinator, joined, group_id="g", assignments=None):
     return await answer_of(coordinator.sync(group_id, request))
 
 
+async def commit(coordinator, group_id="g"):
+    coordinator.check_commit(group_id, "", -1, None)
+
+
 async def enter_alone(coordinator, group_id="g"):
     joined = await join(coordinator, group_id)
     synced = await sync(coordinator, joined, group_id, {joined.member_id: b"all"})
@@ -241,15 +245,40 @@ async def test_a_group_with_members_is_not_removed(autojump_clock):
         assert coordinator.count_by_state()[State.STABLE] == 1
 
 
-async def test_somebody_enters_while_a_group_is_removed(autojump_clock):
-    async with running(delay_ms=3000) as (coordinator, journal, nursery):
+@pytest.mark.parametrize("error", [None, ErrorCode.NOT_COORDINATOR])
+async def test_nobody_enters_a_group_or_commits_while_it_is_removed(autojump_clock, error):
+    async with running() as (coordinator, journal, nursery):
         coordinator.check_commit("g", "", -1, None)
         journal.delay_s = 1
-        nursery.start_soon(join, coordinator)
-        with pytest.raises(KafkaError) as refused:
-            await coordinator.remove_group("g")
-        assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
-        assert coordinator.find("g").state is State.PREPARING
+        outcomes = []
+
+        async def remove():
+            try:
+                await coordinator.remove_group("g", first)
+                outcomes.append(None)
+            except KafkaError as failure:
+                outcomes.append(failure.code)
+
+        async def first(group_id):
+            await journal.write(group_id, [(b"offset", None)])
+
+        nursery.start_soon(remove)
+        for _ in range(2):
+            await trio.sleep(0.9)
+            for enter in (
+                lambda: join(coordinator),
+                lambda: commit(coordinator),
+                lambda: coordinator.remove_group("g"),
+            ):
+                with pytest.raises(KafkaError) as refused:
+                    await enter()
+                assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        journal.error = error
+        await trio.sleep(1)
+        assert outcomes == [error]
+        assert (coordinator.find("g") is None) is (error is None)
+        journal.error, journal.delay_s = None, 0
+        await enter_alone(coordinator)
 
 
 async def test_waiting_members_are_sent_to_the_next_coordinator(autojump_clock):

@@ -27,7 +27,7 @@ from pipeline.errors import DeadlineExceededError, PipelineError
 
 STOP_GRACE_S = 10.0
 POLL_INTERVAL_S = 0.05
-LOG_TAIL_BYTES = 2000
+LOG_TAIL_BYTES = 4000
 FIRST_PORT = 20_000
 PORT_COUNT = 12_000
 

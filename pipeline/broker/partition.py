@@ -36,7 +36,7 @@ class Waiter(Protocol):
     """Who wants to know when there is more to read."""
 
     def arrived(self, size_bytes: int) -> None:
-        """So much more can be read; 0 when the log start offset moved."""
+        """At most so much more can be read; 0 when the log start offset moved."""
         ...
 
     def wake(self) -> None:
@@ -47,20 +47,23 @@ class Waiter(Protocol):
 class FetchWaiter:
     """A Fetch that waits for so many bytes, in all its partitions together."""
 
-    __slots__ = ("_missing_bytes", "woken")
+    __slots__ = ("_missing_bytes", "is_over", "woken")
 
     def __init__(self, missing_bytes: int) -> None:
         self._missing_bytes = missing_bytes
         self.woken = trio.Event()
+        self.is_over = False
+        """Whether what it waits for may not come any more."""
 
     def arrived(self, size_bytes: int) -> None:
-        """So much more can be read."""
+        """At most so much more can be read."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self.woken.set()
 
     def wake(self) -> None:
         """What it waits for may not come any more."""
+        self.is_over = True
         self.woken.set()
 
 
@@ -228,7 +231,9 @@ class Partition:
 
     def _show_up_to(self, offset: Offset) -> None:
         self.high_watermark = max(self.high_watermark, offset)
-        size_bytes, self._hidden_bytes = self._hidden_bytes, 0
+        size_bytes = self._hidden_bytes
+        if not self.is_hiding:
+            self._hidden_bytes = 0
         for waiter in self.waiters:
             waiter.arrived(size_bytes)
 

@@ -22,6 +22,23 @@ class LogSlice(NamedTuple):
     """Offsets that the bytes span: exact if they end with the segment or what may be read of it, else in proportion to
     the bytes, so that a reader of all of it is told the right sum.
     """
+    end_offset: Offset = Offset(0)
+    """The end of what may be read of the segment."""
+    segment: Segment | None = None
+
+    def upper_bound(self) -> Offset:
+        """An offset that is behind all records of the slice, and not far. Raises StorageError."""
+        end = self.region.position + self.region.size
+        offset = self.base_offset + int(self.record_count)
+        step = 1 + int(self.record_count) // 16
+        while self.segment is not None and offset < self.end_offset:
+            place = self.segment.locate(offset)
+            if place is None:
+                break
+            if place.position >= end:
+                return Offset(place.base_offset)
+            offset, step = max(offset + step, place.last_offset + 1), 2 * step
+        return self.end_offset
 
 
 def read(
@@ -50,7 +67,9 @@ def read(
             place = _with_records(segment, first)
             if place is None or place.last_offset >= end_offset:
                 without_records = LogSlice(
-                    FileRegion(segment.file, first.position, first.size_bytes), Offset(first.base_offset)
+                    FileRegion(segment.file, first.position, first.size_bytes),
+                    Offset(first.base_offset),
+                    end_offset=Offset(first.last_offset + 1),
                 )
                 continue
             first = place
@@ -61,9 +80,10 @@ def read(
         limit = None if is_whole else segment.locate(end_offset)
         end = segment.size_bytes if limit is None else limit.position
         size = min(end - first.position, max(max_bytes, first.size_bytes))
-        following = segments[number + 1].base_offset if number + 1 < len(segments) and is_whole else end_offset
+        following = Offset(segments[number + 1].base_offset) if number + 1 < len(segments) and is_whole else end_offset
         records = (following - first.base_offset) * size / (end - first.position)
-        return LogSlice(FileRegion(segment.file, first.position, size), Offset(first.base_offset), records)
+        region = FileRegion(segment.file, first.position, size)
+        return LogSlice(region, Offset(first.base_offset), records, following, segment)
     return without_records
 
 

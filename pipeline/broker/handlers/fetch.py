@@ -6,7 +6,7 @@ records see none at or behind the last stable offset, and are told which transac
 what may have news is looked at, and only what has is told (`broker/fetch_sessions.py`).
 
 Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
-It is woken by the append itself.
+It is woken by the append itself, and waits on if what came is not to be seen yet.
 """
 
 import uuid
@@ -40,31 +40,56 @@ READ_COMMITTED = 1
 class _Reading:
     """An answer in the making: how much it may still hold, and what it holds of which partition."""
 
-    __slots__ = ("_broker", "_remaining_bytes", "_version", "has_failure", "is_committed", "read_bytes", "served")
+    __slots__ = (
+        "_broker",
+        "_min_bytes",
+        "_remaining_bytes",
+        "_version",
+        "has_failure",
+        "is_committed",
+        "is_limited",
+        "read_bytes",
+        "served",
+    )
 
     def __init__(self, broker: BrokerContext, request: FetchRequest, version: int) -> None:
         self._broker = broker
         self._version = version
+        self._min_bytes = request.min_bytes
         self.is_committed = request.isolation_level == READ_COMMITTED
         self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
         self.read_bytes = 0
         self.has_failure = False
+        self.is_limited = False
+        """Is there more than one answer holds?"""
         self.served: list[tuple[Partition, LogSlice | None]] = []
         """Those without failure, and what was read of each."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Is there nothing to wait for?"""
+        return self.read_bytes >= self._min_bytes or self.has_failure or self.is_limited
+
+    def waiter(self) -> FetchWaiter:
+        """To be woken when it could be complete. What becomes stable is not counted: any append may be what ends a
+        transaction.
+        """
+        return FetchWaiter(1 if self.is_committed else self._min_bytes - self.read_bytes)
 
     def read(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> PartitionData:
         """What there is for one partition."""
         aborted: Sequence[AbortedTransaction] | None = () if self.is_committed else None
         try:
             partition = self._find(topic, topic_id, asked)
+            end_offset = partition.last_stable_offset if self.is_committed else partition.high_watermark
             found = partition.read(
                 Offset(asked.fetch_offset),
                 min(asked.partition_max_bytes, self._remaining_bytes),
                 must_progress=self.read_bytes == 0,
-                up_to=partition.last_stable_offset if self.is_committed else None,
+                up_to=end_offset,
             )
-            if self.is_committed:
-                aborted = _aborted(partition, Offset(asked.fetch_offset), partition.last_stable_offset)
+            if self.is_committed and found is not None:
+                aborted = _aborted(partition, Offset(asked.fetch_offset), found.upper_bound())
         except PipelineError as error:
             self.has_failure = True
             return PartitionData(
@@ -77,6 +102,9 @@ class _Reading:
         if found is not None:
             self.read_bytes += found.region.size
             self._remaining_bytes -= found.region.size
+            self.is_limited = self.is_limited or found.base_offset + found.record_count < end_offset
+        elif self.read_bytes and asked.fetch_offset < end_offset:
+            self.is_limited = True
         self.served.append((partition, found))
         return PartitionData(
             partition_index=asked.partition,
@@ -143,8 +171,7 @@ def handle(
 def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse | Awaitable[FetchResponse]:
     reading = _Reading(broker, request, version)
     topics = _read(reading, request)
-    is_complete = reading.read_bytes >= request.min_bytes or reading.has_failure
-    if is_complete or request.max_wait_ms <= 0 or not reading.served:
+    if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
         return _answer(reading, topics)
     return _wait_and_answer(broker, request, version, reading)
 
@@ -152,22 +179,33 @@ def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchR
 async def _wait_and_answer(
     broker: BrokerContext, request: FetchRequest, version: int, reading: _Reading
 ) -> FetchResponse:
-    waiter = FetchWaiter(request.min_bytes - reading.read_bytes)
-    watched = [partition for partition, _ in reading.served]
-    for partition in watched:
-        partition.waiters.add(waiter)
-    try:
-        await _wait(waiter, request)
-    finally:
+    deadline = _deadline(request)
+    while True:
+        waiter = reading.waiter()
+        watched = [partition for partition, _ in reading.served]
         for partition in watched:
-            partition.waiters.discard(waiter)
-    again = _Reading(broker, request, version)
-    return _answer(again, _read(again, request))
+            partition.waiters.add(waiter)
+        try:
+            may_wait_on = await _wait(waiter, deadline)
+        finally:
+            for partition in watched:
+                partition.waiters.discard(waiter)
+        reading = _Reading(broker, request, version)
+        topics = _read(reading, request)
+        if reading.is_complete or not may_wait_on:
+            return _answer(reading, topics)
 
 
-async def _wait(waiter: FetchWaiter, request: FetchRequest) -> None:
-    with trio.move_on_after(min(request.max_wait_ms, MAX_WAIT_MS) / 1000):
+def _deadline(request: FetchRequest) -> float:
+    return trio.current_time() + min(request.max_wait_ms, MAX_WAIT_MS) / 1000
+
+
+async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
+    """Wait until it is woken or the time is over; whether it may wait once more."""
+    with trio.move_on_at(deadline):
         await waiter.woken.wait()
+        return not waiter.is_over
+    return False
 
 
 def _read(reading: _Reading, request: FetchRequest) -> list[FetchableTopicResponse]:
@@ -197,26 +235,28 @@ def _fetch_in_session(
 ) -> FetchResponse | Awaitable[FetchResponse]:
     reading = _Reading(broker, request, version)
     found = _read_due(reading, session)
-    is_complete = reading.read_bytes >= request.min_bytes or reading.has_failure
-    if is_complete or request.max_wait_ms <= 0:
+    if reading.is_complete or request.max_wait_ms <= 0:
         return _answer_in_session(reading, session, request, found)
-    return _wait_and_answer_in_session(broker, request, version, session, reading.read_bytes)
+    return _wait_and_answer_in_session(broker, request, version, session, reading)
 
 
 async def _wait_and_answer_in_session(
-    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, read_bytes: int
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, reading: _Reading
 ) -> FetchResponse:
-    epoch = session.epoch
-    waiter = session.waiting = FetchWaiter(request.min_bytes - read_bytes)
-    try:
-        await _wait(waiter, request)
-    finally:
-        if session.waiting is waiter:
-            session.waiting = None
-    if session.epoch != epoch:
-        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-    reading = _Reading(broker, request, version)
-    return _answer_in_session(reading, session, request, _read_due(reading, session))
+    epoch, deadline = session.epoch, _deadline(request)
+    while True:
+        waiter = session.waiting = reading.waiter()
+        try:
+            may_wait_on = await _wait(waiter, deadline)
+        finally:
+            if session.waiting is waiter:
+                session.waiting = None
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        reading = _Reading(broker, request, version)
+        found = _read_due(reading, session)
+        if reading.is_complete or not may_wait_on:
+            return _answer_in_session(reading, session, request, found)
 
 
 def _read_due(reading: _Reading, session: FetchSession) -> _Found:

@@ -51,6 +51,20 @@ def _open(path: Path, files: Files, **overrides: str) -> Partition:
     return Partition(log, LeaderEpoch(0), settings, Observed(), upkeep)
 
 
+class _Told:
+    """Who waits, and was told of so many bytes when consumers saw as much."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.shown: list[tuple[int, int]] = []
+
+    def arrived(self, size_bytes: int) -> None:
+        self.shown.append((self.partition.high_watermark, size_bytes))
+
+    def wake(self) -> None:
+        pass
+
+
 def _append(partition: Partition, **producer: int) -> AppendInfo:
     return partition.append(memoryview(batch(b"x", **producer)), keep_offsets=False, now_ms=NOW_MS)
 
@@ -62,6 +76,8 @@ async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_f
         info = _append(partition)
     assert partition.awaits_flush(info)
     assert partition.high_watermark == 1
+    told = _Told(partition)
+    partition.waiters.add(told)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partition.flush_up_to, Offset(2))
         await trio.to_thread.run_sync(files.is_reached.wait, TIMEOUT_S)
@@ -69,6 +85,10 @@ async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_f
         assert partition.high_watermark == 1
         files.may_go.set()
     assert partition.high_watermark == 3
+    size_bytes = len(batch(b"x"))
+    assert [offset for offset, _ in told.shown] == [2, 3]
+    for (offset, told_bytes), before in zip(told.shown, (1, 2), strict=True):
+        assert told_bytes >= (offset - before) * size_bytes
 
 
 async def test_a_batch_sent_again_after_a_flush_that_failed_waits_for_the_next(tmp_path: Path) -> None:

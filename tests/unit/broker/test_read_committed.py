@@ -2,13 +2,17 @@
 
 import struct
 
+import pytest
+import trio
+
+from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.records.batch import iterate_headers, write_crc
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
-from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -29,10 +33,13 @@ def _marker(offset: int, *, commits: bool) -> bytearray:
     return made
 
 
-async def _read(broker: Broker, offset: int, *, session_epoch: int = -1) -> PartitionData:
-    asked = FetchPartition(fetch_offset=offset, partition_max_bytes=1 << 20)
+async def _read(
+    broker: Broker, offset: int, *, session_epoch: int = -1, max_bytes: int = 1 << 20, **waiting: int
+) -> PartitionData:
+    asked = FetchPartition(fetch_offset=offset, partition_max_bytes=max_bytes)
     topics = [await broker.named(FetchTopic, "t", partitions=[asked])]
-    response = await broker.ask(FetchRequest(topics=topics, isolation_level=1, session_epoch=session_epoch))
+    request = FetchRequest(topics=topics, isolation_level=1, session_epoch=session_epoch, **waiting)
+    response = await broker.ask(request, lane="fetch")
     data: PartitionData = response.responses[0].partitions[0]
     return data
 
@@ -70,3 +77,46 @@ async def test_open_transactions_are_hidden_and_aborted_ones_named(start: Start)
         assert data.aborted_transactions is not None
         assert [(found.producer_id, found.first_offset) for found in data.aborted_transactions] == [(7, 1)]
         assert (await _find(broker, -1), await _find(broker, NOW_MS + 9)) == (4, 2)
+
+
+async def test_aborted_transactions_behind_what_is_read_are_not_told(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", mirror_source="east:t")
+        for base in range(0, 400, 2):
+            made = batch(b"b" * 100, base_offset=base, base_sequence=base // 2, **PRODUCER)
+            await broker.produce("t", _with_attributes(made, TRANSACTIONAL), keep_offsets=True)
+            await broker.produce("t", _marker(base + 1, commits=False), keep_offsets=True)
+        offset = 0
+        while offset < 400:
+            data = await _read(broker, offset, max_bytes=2000)
+            read = _first_offsets(data)
+            assert data.aborted_transactions is not None
+            told = [found.first_offset for found in data.aborted_transactions]
+            assert told[0] == offset - offset % 2
+            assert max(read) - 1 <= told[-1] <= max(read) + 4
+            offset = max(read) + 1
+
+
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+async def test_what_is_not_stable_does_not_end_the_wait(start: Start, session_epoch: int) -> None:
+    async with start() as broker:
+        await broker.create("t", mirror_source="east:t")
+        found: list[PartitionData] = []
+
+        async def wait() -> None:
+            found.append(await _read(broker, 0, session_epoch=session_epoch, max_wait_ms=9000, min_bytes=200))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
+            for offset in range(3):
+                while not partition.waiters:
+                    await trio.sleep(0.001)
+                made = batch(b"b" * 100, base_offset=offset, base_sequence=offset, **PRODUCER)
+                await broker.produce("t", _with_attributes(made, TRANSACTIONAL), keep_offsets=True)
+            assert not found
+            await broker.produce("t", _marker(3, commits=True), keep_offsets=True)
+            with trio.fail_after(TIMEOUT_S / 2):
+                while not found:
+                    await trio.sleep(0.001)
+        assert _first_offsets(found[0]) == [0, 1, 2, 3]

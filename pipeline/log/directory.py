@@ -161,7 +161,9 @@ class LogDirectory:
                 self.failed[topic_partition] = error
                 _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
             else:
-                log.clean_offset = self._checkpointed[CLEAN_OFFSETS].get(topic_partition)
+                clean_offset = self._checkpointed[CLEAN_OFFSETS].get(topic_partition)
+                if clean_offset is not None:  # a log that lost its end in a crash may grow past it again
+                    log.clean_offset = min(clean_offset, log.log_end_offset)
                 self._add(log)
 
     def _add(self, log: UnifiedLog) -> None:

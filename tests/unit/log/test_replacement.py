@@ -232,6 +232,10 @@ def test_the_checkpoint_of_the_cleaner_is_kafkas_and_is_found_again(tmp_path: Pa
     directory.close()
     directory = open_directory(tmp_path / "logs", DiskFiles())
     assert directory.logs[NAME].clean_offset == end
+    directory.close()
+    (tmp_path / "logs" / "cleaner-offset-checkpoint").write_text(f"0\n1\ntable 0 {end + 1000}\n")
+    directory = open_directory(tmp_path / "logs", DiskFiles())  # as after a crash that cost the log its end
+    assert directory.logs[NAME].clean_offset == directory.logs[NAME].log_end_offset
     directory.delete(NAME, NOW_MS)
     assert directory.create(NAME, now_ms=NOW_MS).clean_offset is None
     directory.close()

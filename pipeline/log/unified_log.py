@@ -72,6 +72,7 @@ class UnifiedLog:
         self._segments = segments
         self._segments_lock = threading.Lock()
         self._files_lock = threading.Lock()
+        self._end_lock = threading.Lock()
         self._producers = producers
         self._epochs = epochs
         self._aborted = aborted
@@ -193,14 +194,14 @@ class UnifiedLog:
         self._is_changed = True
         segment = self._segment_for(len(batches), headers, now_ms)
         try:
-            segment.append(batches, headers)
+            with self._end_lock:
+                segment.append(batches, headers)
+                if headers[-1].partition_leader_epoch != self._epochs.written:
+                    self._epochs.note_appended(headers)
+                self._log_end_offset = Offset(headers[-1].last_offset + 1)
         except StorageError as error:
             self._take_back(segment, error)
             raise
-        last = headers[-1]
-        if last.partition_leader_epoch != self._epochs.written:
-            self._epochs.note_appended(headers)
-        self._log_end_offset = Offset(last.base_offset + last.last_offset_delta + 1)
         messages = 0
         for header in headers:
             if header.producer_id >= 0:
@@ -418,7 +419,7 @@ class UnifiedLog:
         """Hold no files open but those with data that was not synced, until they are needed again."""
         if not any(segment.is_open for segment in self._segments):
             return
-        with self._files_lock:
+        with self._files_lock, self._end_lock:
             is_synced = self._recovery_point == self._log_end_offset
             for segment in self._segments:
                 if segment.is_synced or is_synced:

@@ -1,5 +1,6 @@
 import os
 import random
+import threading
 import uuid
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pipeline.log.directory import (
     LogDirectory,
     parse_directory_name,
 )
-from pipeline.log.files import DiskFiles
+from pipeline.log.files import DiskFile, DiskFiles
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
 
@@ -179,6 +180,35 @@ def test_files_are_open_only_while_they_are_needed(open_directory, batches, tmp_
     region = directory.logs[TopicPartition("a", 0)].read(Offset(0), 100, Offset(1)).region
     directory.flush_due(batches.now_ms)
     assert len(os.pread(region.file.fileno(), region.size, region.position)) == region.size
+    directory.close()
+
+
+def test_a_file_that_is_just_written_to_is_not_let_go(open_directory, batches):
+    threads = []
+
+    class LettingGo(DiskFiles):
+        """Lets go of all files right after a write to the log."""
+
+        def open(self, path, *, create=False):
+            file = LettingGoFile(path, create=create)
+            file.is_log = path.suffix == ".log"
+            return file
+
+    class LettingGoFile(DiskFile):
+        is_log = False
+
+        def write_at(self, data, position):
+            super().write_at(data, position)
+            if self.is_log:
+                threads.append(threading.Thread(target=log.release_files))
+                threads[-1].start()
+                threads[-1].join(0.05)
+
+    directory = open_directory(files=LettingGo())
+    log = directory.create(TopicPartition("a", 0), now_ms=batches.now_ms)
+    batches.append(log, batches.make(1))
+    threads[-1].join()
+    assert log._segments[-1].is_open
     directory.close()
 
 

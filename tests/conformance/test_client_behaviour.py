@@ -75,6 +75,12 @@ def test_kcat_is_answered(bootstrap: str, written_by_kcat: str) -> None:
     assert [offset for offset, *_ in read_with_kcat(bootstrap, topic, "-3")] == [7, 8, 9]
 
 
+def test_kcat_is_a_member_of_a_group(bootstrap: str, written_by_kcat: str) -> None:
+    group = f"group-of-{written_by_kcat}"
+    member = ("-b", bootstrap, "-G", group, "-q", "-e", "-X", "auto.offset.reset=earliest", "-f", "%o ")
+    assert run_kcat(*member, written_by_kcat).stdout == b"0 1 2 3 4 5 6 7 8 9 "
+
+
 @pytest.mark.parametrize(
     ("arguments", "given", "message"),
     [
@@ -103,4 +109,5 @@ def test_topics_are_made_by_producing_where_the_broker_allows_it(tmp_path: Path)
         found = run_client("confluent_client", "read", cluster.bootstrap, {"counts": dict.fromkeys("abcd", 1)})
         assert [found[name][0][:3] for name in "abcd"] == [[0, None, "dmFsdWU="]] * 4
         made = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=30).topics
+        made.pop("__consumer_offsets", None)
         assert {name: len(topic.partitions) for name, topic in made.items()} == dict.fromkeys("abcd", 3)

@@ -59,14 +59,14 @@ def run_client(program: str, command: str, bootstrap: str, asked: object) -> Any
         return client.stop()
 
 
-def run_kcat(*arguments: str, given: bytes = b"", fails: bool = False) -> subprocess.CompletedProcess[bytes]:
-    """Run kcat to its end; with `fails` an error is what is wanted."""
+def try_kcat(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run kcat to its end, however it ends."""
     found = shutil.which("kcat")
     environment = dict(os.environ)
     if found is None:
         found = str(UNPACKED_KCAT / "bin" / "kcat")
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, (UNPACKED_KCAT / "lib").iterdir()))
-    done = subprocess.run(
+    return subprocess.run(
         [found, *arguments],
         input=given,
         capture_output=True,
@@ -74,6 +74,11 @@ def run_kcat(*arguments: str, given: bytes = b"", fails: bool = False) -> subpro
         timeout=CLIENT_DEADLINE_S,
         check=False,
     )
+
+
+def run_kcat(*arguments: str, given: bytes = b"", fails: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """Run kcat to its end; with `fails` an error is what is wanted."""
+    done = try_kcat(*arguments, given=given)
     assert (done.returncode != 0) is fails, f"kcat {' '.join(arguments)}: {done.returncode}\n{done.stderr.decode()}"
     return done
 

@@ -12,6 +12,7 @@ from pipeline.broker.topic_settings import TopicSettings
 from pipeline.hadoop.load import LoadConfig
 from pipeline.mirror.config import MirrorConfig
 from pipeline.schema_registry.config import RegistryConfig
+from tests.support.kafka import KAFKA_REVISION
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -38,6 +39,13 @@ def test_the_versions_served_are_those_of_the_table():
     assert [tuple(map(int, row)) for row in rows] == sorted(
         (api.key, api.min_version, api.max_version) for api in SERVED.values()
     )
+
+
+def test_clients_were_tried_in_the_versions_of_the_table():
+    rows = dict(re.findall(r"^\| ([\w -]+) \| ([\d.]+) \|", (DOCS / "testing.md").read_text(), re.MULTILINE))
+    pinned = dict(re.findall(r"^([\w-]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    python = {name: pinned[name] for name in ("confluent-kafka", "aiokafka", "kafka-python")}
+    assert rows == {**python, "kcat": rows.get("kcat"), "Java tools": KAFKA_REVISION}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -4,7 +4,8 @@ import asyncio
 import uuid
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 from exchange import Deadline, main
 
@@ -195,6 +196,60 @@ async def time_of_append(server):
     ]
 
 
+async def configuring(server):
+    name = await server.topic(flush_ms="9")
+
+    def resource(**configs):
+        wanted = {key.replace("_", "."): value for key, value in configs.items()}
+        return ConfigResource(ConfigResourceType.TOPIC, name, wanted)
+
+    async def told():
+        (answer,) = await server.admin.describe_configs([resource(flush_ms="", retention_ms="")])
+        return sorted([entry[0], entry[1], entry[3]] for entry in answer.resources[0][4])
+
+    given, deadline = await told(), Deadline("altering")
+    answer = (await server.admin.alter_configs([resource(retention_ms="79")]))[0]
+    while await told() == given:
+        deadline.check()
+    return {"given": given, "altered": answer.resources[0][0], "then": await told()}
+
+
+async def deleting_records(server):
+    name = await server.topic()
+    await server.produce(name, [b"value"] * 10)
+    partition = TopicPartition(name, 0)
+
+    async def delete(offset):
+        found = await attempt(server.admin.delete_records({partition: RecordsToDelete(offset)}))
+        return found if isinstance(found, str) else found[partition]
+
+    return {"some": await delete(4), "beyond the end": await delete(11), "all": await delete(-1)}
+
+
+async def groups(server):
+    name = await server.topic()
+    partition = TopicPartition(name, 0)
+
+    async def described(group):
+        (answer,) = await server.admin.describe_consumer_groups([group])
+        ((error, _, state, kind, protocol, members, *_),) = answer.groups
+        return [error, state, kind, protocol, len(members)]
+
+    async with AIOKafkaConsumer(bootstrap_servers=server.bootstrap, group_id=name) as consumer:
+        consumer.assign([partition])
+        await consumer.commit({partition: (7, "note")})
+    async with AIOKafkaConsumer(name, bootstrap_servers=server.bootstrap, group_id=f"{name}-at-work") as consumer:
+        await consumer.getmany(timeout_ms=0)
+        at_work = await described(f"{name}-at-work")
+    return {
+        "coordinator": await server.admin.find_coordinator(name),
+        "listed": [kind for group, kind in await server.admin.list_consumer_groups() if group == name],
+        "described": await described(name),
+        "at work": at_work,
+        "committed": list((await server.admin.list_consumer_group_offsets(name))[partition]),
+    }
+
+
 QUESTIONS = [
     unknown_topic,
     produce_to_unknown_topic,
@@ -206,6 +261,9 @@ QUESTIONS = [
     acknowledging,
     idempotence,
     time_of_append,
+    configuring,
+    deleting_records,
+    groups,
 ]
 
 

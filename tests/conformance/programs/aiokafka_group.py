@@ -1,6 +1,7 @@
 """A member of a consumer group with aiokafka: reads and commits until it is told to stop, then leaves."""
 
 import asyncio
+import time
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -9,7 +10,7 @@ from exchange import main, was_told_to_stop
 
 
 class Listener(ConsumerRebalanceListener):
-    """Notes how many partitions were given at each assignment."""
+    """Notes when how many partitions were given."""
 
     def __init__(self, given):
         self.given = given
@@ -18,11 +19,11 @@ class Listener(ConsumerRebalanceListener):
         """Nothing to note."""
 
     def on_partitions_assigned(self, assigned):
-        self.given.append(len(assigned))
+        self.given.append([time.time(), len(assigned)])
 
 
 async def join(bootstrap, asked):
-    """What it read, how many partitions it was given at each assignment, and the error that ended it."""
+    """What it read, when it was given how many partitions, and the error that ended it."""
     given, values, error = [], [], None
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -45,6 +46,8 @@ async def join(bootstrap, asked):
         except (CommitFailedError, IllegalStateError):
             continue
         except KafkaError as failure:
+            if failure.retriable:
+                continue
             error = type(failure).__name__
             break
     await consumer.stop()

@@ -6,6 +6,7 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
+    ConsumerGroupTopicPartitions,
     ElectionType,
     KafkaException,
     Producer,
@@ -378,6 +379,53 @@ def electing(server):
     }
 
 
+def groups(server):
+    name = server.topic(2)
+
+    def asked(*positions):
+        return [ConsumerGroupTopicPartitions(name, list(positions) or None)]
+
+    def altered(*positions):
+        try:
+            found = server.admin.alter_consumer_group_offsets(asked(*positions))[name].result(30)
+        except KafkaException as error:
+            return error.args[0].name()
+        return [position.error and position.error.name() for position in found.topic_partitions]
+
+    def described(group):
+        found = server.admin.describe_consumer_groups([group])[group].result(30)
+        return [found.state.name, found.is_simple_consumer_group, found.partition_assignor, len(found.members)]
+
+    found = {
+        "committed": altered(TopicPartition(name, 0, 7), TopicPartition(name, 1, 9)),
+        "listed": [
+            [group.is_simple_consumer_group, group.state.name, group.type.name]
+            for group in server.admin.list_consumer_groups().result(30).valid
+            if group.group_id == name
+        ],
+        "described": described(name),
+        "unknown": described("never-made"),
+        "offsets": [
+            position.offset
+            for position in server.admin.list_consumer_group_offsets(asked())[name].result(30).topic_partitions
+        ],
+    }
+    consumer, deadline = server.consumer(group_id=name), Deadline("joining")
+    consumer.subscribe([name])
+    while not consumer.assignment():
+        deadline.check()
+        consumer.poll(0.1)
+    found["at work"] = described(name)
+    found["altered at work"] = altered(TopicPartition(name, 0, 8))
+    found["deleted at work"] = answer(server.admin.delete_consumer_groups([name]))
+    consumer.close()
+    return {
+        **found,
+        "deleted": answer(server.admin.delete_consumer_groups([name])),
+        "again": answer(server.admin.delete_consumer_groups([name])),
+    }
+
+
 QUESTIONS = [
     unknown_topic,
     invalid_topic_name,
@@ -397,6 +445,7 @@ QUESTIONS = [
     deleting_records,
     authorized_operations,
     electing,
+    groups,
 ]
 
 

@@ -1,11 +1,13 @@
 """A member of a consumer group with confluent-kafka: reads and commits until it is told to stop, then leaves."""
 
+import time
+
 from confluent_kafka import Consumer, KafkaException
 from exchange import main, was_told_to_stop
 
 
 def member(bootstrap, asked):
-    """What it read, how many partitions it was given at each assignment, and the error that ended it."""
+    """What it read, when it was given how many partitions, and the error that ended it."""
     given, values, error = [], [], None
     consumer = Consumer(
         {
@@ -20,7 +22,7 @@ def member(bootstrap, asked):
             "log_level": 0,
         }
     )
-    consumer.subscribe([asked["topic"]], on_assign=lambda _, partitions: given.append(len(partitions)))
+    consumer.subscribe([asked["topic"]], on_assign=lambda _, parts: given.append([time.time(), len(parts)]))
     while not was_told_to_stop():
         try:
             messages = consumer.consume(100, timeout=0.1)

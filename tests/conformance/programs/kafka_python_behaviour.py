@@ -9,6 +9,7 @@ with warnings.catch_warnings():
     from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
     from kafka.errors import KafkaError
     from kafka.protocol.admin.topics import ElectionType
+    from kafka.structs import OffsetAndMetadata
 
 from exchange import Deadline, main
 
@@ -267,6 +268,55 @@ def describing(server):
     }
 
 
+def groups(server):
+    name, other = server.topic(2), server.topic()
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+
+    def names(found):
+        return found if isinstance(found, str) else {str(key.partition): error.__name__ for key, error in found.items()}
+
+    def committed():
+        return sorted(
+            [at.partition, found.offset] for at, found in server.admin.list_group_offsets([name])[name].items()
+        )
+
+    positions = {first: OffsetAndMetadata(7, "note", -1), second: OffsetAndMetadata(9, "", -1)}
+    found = {
+        "committed": names(server.admin.alter_group_offsets(name, positions)),
+        "listed": [
+            [group["protocol_type"], group["group_state"]]
+            for group in server.admin.list_groups()
+            if group["group_id"] == name
+        ],
+        "offsets": committed(),
+        "described": described(server, name),
+        "one deleted": names(server.admin.delete_group_offsets(name, [first])),
+        "offsets left": committed(),
+        "none to delete": names(attempt(lambda: server.admin.delete_group_offsets(name, [TopicPartition(other, 0)]))),
+        "of no group": names(attempt(lambda: server.admin.delete_group_offsets("never-made", [first]))),
+    }
+    consumer = KafkaConsumer(name, bootstrap_servers=server.bootstrap, group_id=name)
+    deadline = Deadline("joining")
+    while not consumer.assignment():
+        deadline.check()
+        consumer.poll(100)
+    found["at work"] = described(server, name)
+    found["deleted at work"] = deletion(server, name)
+    found["offsets deleted at work"] = names(attempt(lambda: server.admin.delete_group_offsets(name, [second])))
+    consumer.close()
+    return {**found, "deleted": deletion(server, name), "again": deletion(server, name)}
+
+
+def described(server, group):
+    found = server.admin.describe_groups([group])[group]
+    return [found["group_state"], found["protocol_type"], found["protocol_data"], len(found["members"])]
+
+
+def deletion(server, group):
+    ((_, error),) = server.admin.delete_groups([group]).items()
+    return getattr(error, "__name__", error)
+
+
 QUESTIONS = [
     unknown_topic,
     produce_to_unknown_topic,
@@ -282,6 +332,7 @@ QUESTIONS = [
     configuring,
     deleting_records,
     describing,
+    groups,
 ]
 
 

@@ -1,5 +1,6 @@
 """A member of a consumer group with kafka-python: reads and commits until it is told to stop, then leaves."""
 
+import time
 import warnings
 
 with warnings.catch_warnings():
@@ -15,7 +16,7 @@ ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeS
 
 
 class Listener(ConsumerRebalanceListener):
-    """Notes how many partitions were given at each assignment."""
+    """Notes when how many partitions were given."""
 
     def __init__(self, given):
         self.given = given
@@ -24,11 +25,11 @@ class Listener(ConsumerRebalanceListener):
         """Nothing to note."""
 
     def on_partitions_assigned(self, assigned):
-        self.given.append(len(assigned))
+        self.given.append([time.time(), len(assigned)])
 
 
 def member(bootstrap, asked):
-    """What it read, how many partitions it was given at each assignment, and the error that ended it."""
+    """What it read, when it was given how many partitions, and the error that ended it."""
     given, values, error = [], [], None
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -50,6 +51,8 @@ def member(bootstrap, asked):
         except (CommitFailedError, RebalanceInProgressError):
             continue
         except KafkaError as failure:
+            if failure.retriable:
+                continue
             error = type(failure).__name__
             break
     consumer.close()

@@ -42,6 +42,10 @@ FIRST_VERSION_OF_ZSTD = 7
 MAGIC_POSITION = 16
 OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
+OPENERS = 2
+"""Batches that are opened at a time: opened, one may take `MAX_UNCOMPRESSED_BYTES`."""
+
+_openers = trio.CapacityLimiter(OPENERS)
 
 
 class _Closed(NamedTuple):
@@ -214,7 +218,7 @@ async def _open_and_append(
     partition, now_ms = closed.partition, broker.clock()
     try:
         records = await trio.to_thread.run_sync(
-            partition.settings.admission.admit_opened, closed.records, closed.headers, now_ms
+            partition.settings.admission.admit_opened, closed.records, closed.headers, now_ms, limiter=_openers
         )
         if broker.partitions.get(partition.topic_partition) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from pipeline.broker.admission import Admission
+from pipeline.broker.handlers.produce import OPENERS
 from pipeline.model import TopicPartition
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
@@ -335,6 +336,37 @@ async def test_what_was_opened_is_not_appended_to_a_partition_that_was_closed_me
             may_go.set()
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         assert partition.log.log_end_offset == 0
+
+
+async def test_few_batches_are_opened_at_a_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, may_go = threading.Semaphore(0), threading.Event()
+    admit_opened = Admission.admit_opened
+
+    def slow(*arguments: Any) -> memoryview:
+        reached.release()
+        assert may_go.wait(5)
+        return admit_opened(*arguments)
+
+    monkeypatch.setattr(Admission, "admit_opened", slow)
+    async with start() as broker:
+        await broker.create("t", cleanup_policy="compact")
+        named = await broker.named(
+            TopicProduceData, "t", partition_data=[PartitionProduceData(index=0, records=batch(b"a"))]
+        )
+        codes = []
+
+        async def produce(lane: str) -> None:
+            response = await broker.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[named]), lane=lane)
+            codes.append(response.responses[0].partition_responses[0].error_code)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(OPENERS + 3):
+                nursery.start_soon(produce, str(number))
+            for _ in range(OPENERS):
+                assert await trio.to_thread.run_sync(reached.acquire, True, 5)
+            assert not await trio.to_thread.run_sync(reached.acquire, True, 0.1)
+            may_go.set()
+        assert codes == [ErrorCode.NONE] * (OPENERS + 3)
 
 
 async def test_offsets_come_with_the_epoch_in_which_their_record_was_written(start: Start) -> None:

@@ -55,7 +55,7 @@ def log_config(settings: TopicSettings, producer_expiration_ms: int) -> LogConfi
         index_interval_bytes=settings.index_interval_bytes,
         flush_messages=None,
         flush_ms=settings.flush_ms,
-        deletes="delete" in settings.cleanup_policy,
+        deletes=settings.is_deleted_from,
         retention_ms=None if settings.retention_ms < 0 else settings.retention_ms,
         retention_bytes=None if settings.retention_bytes < 0 else settings.retention_bytes,
         delete_delay_ms=settings.file_delete_delay_ms,

@@ -60,6 +60,11 @@ class TopicSettings(BaseModel):
         """Does `cleanup.policy` contain `compact`?"""
         return "compact" in self.cleanup_policy
 
+    @property
+    def is_deleted_from(self) -> bool:
+        """Does `cleanup.policy` contain `delete`?"""
+        return "delete" in self.cleanup_policy
+
     @field_validator("compression_gzip_level")
     @classmethod
     def _check_gzip_level(cls, value: int) -> int:
@@ -81,7 +86,7 @@ class TopicSettings(BaseModel):
         return Admission(
             codec=None if kept else Codec[name.upper()],
             level=levels.get(name),
-            needs_keys="compact" in self.cleanup_policy,
+            needs_keys=self.is_compacted,
             is_append_time=self.message_timestamp_type == LOG_APPEND_TIME,
             before_max_ms=None if before_ms == MAX_INT64 else before_ms,
             after_max_ms=None if after_ms == MAX_INT64 else after_ms,

@@ -20,7 +20,6 @@ from pipeline.protocol.messages.delete_records import (
 )
 
 NO_LOW_WATERMARK = -1
-DELETE = "delete"
 
 
 def handle(
@@ -70,6 +69,6 @@ async def _delete_records(broker: BrokerContext, topic_partition: TopicPartition
     if topic is not None and topic.is_internal:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of an internal topic are not deleted")
     partition = broker.find_partition(topic_partition.topic, topic_partition.partition)
-    if DELETE not in {policy.strip() for policy in partition.settings.cleanup_policy.split(",")}:
+    if not partition.settings.is_deleted_from:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "cleanup.policy of the topic does not contain delete")
     return await partition.delete_records(Offset(offset))

@@ -19,6 +19,13 @@ def test_the_broker_says_what_the_topic_does_not() -> None:
     assert log_config(settings, 7).producer_expiration_ms == 7
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact, delete", "delete,compact"])
+def test_what_may_become_of_old_records(policy: str) -> None:
+    settings = topic_settings({"cleanup.policy": policy}, BROKER)
+    assert settings.is_compacted == ("compact" in policy)
+    assert settings.is_deleted_from == log_config(settings, 7).deletes == ("delete" in policy)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -1,6 +1,7 @@
 """Servers that the tests of foreign clients share."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -23,9 +24,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def recorder() -> Recorder:
+def recorder() -> Iterator[Recorder]:
     """Knows what clients asked of `our_broker`."""
-    return Recorder()
+    with closing(Recorder()) as recorder:
+        yield recorder
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,10 @@ class Recorder:
         finally:
             self._listener.shutdown(socket.SHUT_RDWR)
             accepting.join(JOIN_DEADLINE_S)
-            self._listener.close()
+
+    def close(self) -> None:
+        """Nobody comes any more."""
+        self._listener.close()
 
     def _accept(self, target: tuple[str, int]) -> None:
         with suppress(OSError):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -77,9 +78,27 @@ class ResourceChange:
     operations: Sequence[Operation]
 
 
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class ResultType(Protocol[Result_co]):
+    """The part of an answer that tells what became of a resource."""
+
+    def __call__(
+        self, *, error_code: int, error_message: str | None, resource_type: int, resource_name: str
+    ) -> Result_co:
+        """Make it."""
+        ...
+
+
 async def alter_all(
-    broker: BrokerContext, changes: Sequence[ResourceChange], *, replace: bool, validate_only: bool
-) -> list[Failure]:
+    broker: BrokerContext,
+    changes: Sequence[ResourceChange],
+    result: ResultType[Result_co],
+    *,
+    replace: bool,
+    validate_only: bool,
+) -> list[Result_co]:
     """Change each resource as a whole or not at all; with `replace` what is not named falls back to its default.
 
     Returns what became of each, in their order.
@@ -92,9 +111,17 @@ async def alter_all(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             await _alter(broker, change, replace=replace, validate_only=validate_only)
         except PipelineError as error:
-            results.append(failure_of(error))
+            failure = failure_of(error)
         else:
-            results.append(Failure(ErrorCode.NONE, None))
+            failure = Failure(ErrorCode.NONE, None)
+        results.append(
+            result(
+                error_code=failure.code,
+                error_message=failure.message,
+                resource_type=change.resource_type,
+                resource_name=change.name,
+            )
+        )
     return results
 
 

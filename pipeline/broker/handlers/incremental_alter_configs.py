@@ -30,15 +30,7 @@ async def _handle(broker: BrokerContext, request: IncrementalAlterConfigsRequest
         )
         for resource in request.resources
     ]
-    results = await alter_all(broker, changes, replace=False, validate_only=request.validate_only)
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=result.code,
-                error_message=result.message,
-                resource_type=change.resource_type,
-                resource_name=change.name,
-            )
-            for change, result in zip(changes, results, strict=True)
-        ]
+    results = await alter_all(
+        broker, changes, AlterConfigsResourceResponse, replace=False, validate_only=request.validate_only
     )
+    return IncrementalAlterConfigsResponse(responses=results)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -96,21 +97,21 @@ def write_with_kcat(
 def read_with_kcat(bootstrap: str, topic: str, offset: str = "beginning") -> list[tuple[Any, ...]]:
     """All of partition 0: offset, key, value, headers, timestamp. Header names and values may hold no `,` and `=`."""
     layout = "%o %T %K %S %h\\n%k%s\\n"
-    out = run_kcat("-C", "-b", bootstrap, "-t", topic, "-p", "0", "-o", offset, "-e", "-q", "-f", layout).stdout
+    out = BytesIO(
+        run_kcat("-C", "-b", bootstrap, "-t", topic, "-p", "0", "-o", offset, "-e", "-q", "-f", layout).stdout
+    )
     records = []
-    while out:
-        described, _, out = out.partition(b"\n")
-        at, timestamp_ms, key_length, value_length, headers = described.split(b" ", 4)
-        key, out = _take(out, int(key_length))
-        value, out = _take(out, int(value_length))
+    while described := out.readline():
+        at, timestamp_ms, key_length, value_length, headers = described[:-1].split(b" ", 4)
+        key = _take(out, int(key_length))
+        value = _take(out, int(value_length))
         records.append((int(at), key, value, _headers(headers), int(timestamp_ms)))
-        assert out[:1] == b"\n"
-        out = out[1:]
+        assert out.read(1) == b"\n"
     return records
 
 
-def _take(out: bytes, length: int) -> tuple[bytes | None, bytes]:
-    return (None, out) if length < 0 else (out[:length], out[length:])
+def _take(out: BytesIO, length: int) -> bytes | None:
+    return None if length < 0 else out.read(length)
 
 
 def _headers(text: bytes) -> list[tuple[str, bytes | None]]:

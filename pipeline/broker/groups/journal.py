@@ -2,9 +2,9 @@
 
 Invariants
   A. A group belongs to one partition, by Kafka's hash of its id, and its coordinator is the broker that leads it.
-  B. Writes to a partition happen in the order in which they were asked for, and their `then` is called in that order:
+  B. Writes to a partition happen in the order in which they were begun, and their `ended` is called in that order:
      what a listener holds is what the log holds. Those that wait while the disk is busy share the next append.
-  C. A write that was begun is carried out and its `then` called even if whoever asked has gone.
+  C. A write that was begun is carried out and its `ended` called even if whoever asked has gone.
   D. Between `on_loaded` and `on_unloaded` of a partition, and only then, `check` lets its groups pass.
 
 Reading the disk happens in a thread, understanding it in the loop in slices of some milliseconds.
@@ -80,23 +80,31 @@ def journal_error(error: PipelineError) -> KafkaError:
 
 
 @dataclass(slots=True, eq=False)
-class _Write:
+class Pending:
     """Records that wait for their append. `error` holds once `done` is set."""
 
     records: Records
-    then: Callable[[], None] | None
+    ended: Callable[[KafkaError | None], None] | None
     done: trio.Event = field(default_factory=trio.Event)
     error: KafkaError | None = None
 
     @property
     def size_bytes(self) -> int:
+        """What it takes of a batch at most."""
         return sum(len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES for key, value in self.records)
 
     def end(self, error: KafkaError | None = None) -> None:
+        """For the journal to call: this came of it."""
         self.error = error
-        if error is None and self.then is not None:
-            self.then()
+        if self.ended is not None:
+            self.ended(error)
         self.done.set()
+
+    async def wait(self) -> None:
+        """Until it is as durable as the topic's settings say. Raises KafkaError."""
+        await self.done.wait()
+        if self.error is not None:
+            raise self.error
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +115,7 @@ class _Led:
     is_loaded: bool = False
     is_unreadable: bool = False
     is_writing: bool = False
-    waiting: deque[_Write] = field(default_factory=deque)
+    waiting: deque[Pending] = field(default_factory=deque)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
@@ -165,32 +173,35 @@ class Journal:
 
     # Writing
 
-    async def write(self, group_id: str, records: Records, *, then: Callable[[], None] | None = None) -> None:
-        """Append keys with their values (None: a tombstone) as part of one batch. Returns when it is as durable as the
-        topic's settings say; `then` is called just before that, or never. Raises KafkaError.
+    async def write(self, group_id: str, records: Records) -> None:
+        """As `begin`. Returns when it is as durable as the topic's settings say. Raises KafkaError."""
+        await self.begin(group_id, records).wait()
 
-        Its place among the writes is taken before this waits for the first time.
+    def begin(
+        self, group_id: str, records: Records, *, ended: Callable[[KafkaError | None], None] | None = None
+    ) -> Pending:
+        """Append keys with their values (None: a tombstone) as part of one batch. Raises KafkaError if it cannot begin.
+
+        Its place among the writes is taken now. `ended` is called with what came of it, just before who waits hears.
         """
         led = self._find(group_id)
-        write = _Write(records, then)
+        write = Pending(records, ended)
         if not records:
             write.end()
-            return
+            return write
         led.waiting.append(write)
         if not led.is_writing:
             assert self._nursery is not None
             led.is_writing = True
             self._nursery.start_soon(self._write_waiting, led)
-        await write.done.wait()
-        if write.error is not None:
-            raise write.error
+        return write
 
     async def _write_waiting(self, led: _Led) -> None:
         while led.waiting:
             await self._append(led.partition, _take(led.waiting, led.partition.settings.max_message_bytes))
         led.is_writing = False
 
-    async def _append(self, partition: Partition, writes: Sequence[_Write]) -> None:
+    async def _append(self, partition: Partition, writes: Sequence[Pending]) -> None:
         now_ms = self._clock()
         builder = BatchBuilder(Codec.NONE, sum(write.size_bytes for write in writes) + HEADER_SIZE)
         for write in writes:
@@ -263,7 +274,7 @@ class Journal:
         led.is_loaded = True
 
 
-def _take(waiting: deque[_Write], max_bytes: int) -> list[_Write]:
+def _take(waiting: deque[Pending], max_bytes: int) -> list[Pending]:
     """The next writes that fit into one batch, at least one."""
     taken = [waiting.popleft()]
     room = max_bytes - HEADER_SIZE - taken[0].size_bytes

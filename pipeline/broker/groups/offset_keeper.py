@@ -6,7 +6,6 @@ group of which nothing is left each get a tombstone.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Protocol
 
 import structlog
@@ -22,17 +21,25 @@ GROUPS_AT_ONCE = 100
 log = structlog.get_logger()
 
 
+class Pending(Protocol):
+    """A write that has its place in the journal."""
+
+    async def wait(self) -> None:
+        """Until it is written. Raises KafkaError."""
+        ...
+
+
 class OrderedJournal(Journal, Protocol):
     """The journal, with the moment at which a write has its place in it."""
 
-    async def write(
+    def begin(
         self,
         group_id: str,
         records: Sequence[tuple[bytes, bytes | None]],
         *,
-        then: Callable[[], None] | None = None,
-    ) -> None:
-        """As `Journal.write`; `then` is called once it is written, in the order of the journal."""
+        ended: Callable[[KafkaError | None], None] | None = None,
+    ) -> Pending:
+        """As `Journal.write`, its place taken now; `ended` is called when it has ended, in the order of the journal."""
         ...
 
 
@@ -71,36 +78,42 @@ class OffsetKeeper:
                 for topic_partition, kept in offsets.of_group(group_id).items():
                     yield group_id, topic_partition, kept.offset
 
-    async def commit(self, group_id: str, change: Change) -> None:
-        """Write a change. Raises KafkaError; nothing was changed then."""
-        await self._write(self._offsets(group_id), group_id, change)
+    def commit(self, group_id: str, change: Change) -> Pending:
+        """Begin to write a change: whatever happens to the group from now on comes after it. Raises KafkaError."""
+        return self._begin(self._offsets(group_id), group_id, change)
 
     async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
         """Forget these offsets of a group, or all. Raises KafkaError."""
         offsets = self._offsets(group_id)
-        deletion = offsets.deletion(group_id, list(offsets.of_group(group_id)) if names is None else names)
-        await self._write(offsets, group_id, deletion)
+        await self._begin(offsets, group_id, offsets.deletion(group_id, names)).wait()
 
     def _offsets(self, group_id: str) -> Offsets:
         self._journal.check(group_id)
         return self._loaded[self._journal.partition_for(group_id)]
 
-    async def _write(self, offsets: Offsets, group_id: str, change: Change) -> None:
+    def _begin(self, offsets: Offsets, group_id: str, change: Change) -> Pending:
+        def ended(error: KafkaError | None) -> None:
+            if error is None:
+                offsets.apply(group_id, change)
+            offsets.end(group_id, change)
+
         offsets.begin(group_id, change)
         try:
-            await self._journal.write(
-                group_id, journal_records(group_id, change), then=partial(offsets.apply, group_id, change)
-            )
-        finally:
+            return self._journal.begin(group_id, journal_records(group_id, change), ended=ended)
+        except KafkaError:
             offsets.end(group_id, change)
+            raise
 
     # What time does
 
-    async def forget_topic(self, topic: str) -> None:
-        """Remove the offsets of a topic that is gone."""
-        for offsets in list(self._loaded.values()):
+    def forget_topic(self, topic: str) -> None:
+        """Begin to remove the offsets of a topic that is gone. Those of a later one of that name come after it."""
+        for offsets in self._loaded.values():
             for group_id, change in offsets.of_topic(topic).items():
-                await self._remove(offsets, group_id, change)
+                try:
+                    self._begin(offsets, group_id, change)
+                except KafkaError as error:
+                    _warn_of_remains(group_id, error)
 
     async def expire_for_ever(self, interval_ms: int) -> None:
         """Look for what has expired every so often, until cancelled."""
@@ -137,8 +150,12 @@ class OffsetKeeper:
                     log.warning("group_not_removed", group=group.id, error=str(error))
 
     async def _remove(self, offsets: Offsets, group_id: str, change: Change) -> None:
-        """As `_write`, for what nobody asked for: the next time is as good."""
+        """For what nobody asked for: the next time is as good."""
         try:
-            await self._write(offsets, group_id, change)
+            await self._begin(offsets, group_id, change).wait()
         except KafkaError as error:
-            log.warning("offsets_not_removed", group=group_id, error=str(error))
+            _warn_of_remains(group_id, error)
+
+
+def _warn_of_remains(group_id: str, error: KafkaError) -> None:
+    log.warning("offsets_not_removed", group=group_id, error=str(error))

@@ -14,6 +14,7 @@ its commit has named the moment itself.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 from pipeline.broker.groups.model import MemberId, OffsetAndMetadata
@@ -147,17 +148,22 @@ class Offsets:
         if not held:
             del self._groups[group_id]
 
-    def deletion(self, group_id: str, names: Collection[TopicPartition]) -> Change:
-        """What removes these, of those that are there."""
-        held = self.of_group(group_id)
-        return {name: None for name in names if name in held}
+    def deletion(self, group_id: str, names: Collection[TopicPartition] | None = None) -> Change:
+        """What removes these, or all, of those that are there or under way."""
+        known = {
+            **self.of_group(group_id),
+            **dict.fromkeys(name for group, name in self._under_way if group == group_id),
+        }
+        return {name: None for name in (known if names is None else names) if name in known}
 
     def of_topic(self, topic: str) -> Mapping[str, Change]:
         """What removes a topic from all groups."""
-        found = {
-            group_id: {name: None for name in held if name.topic == topic} for group_id, held in self._groups.items()
-        }
-        return {group_id: change for group_id, change in found.items() if change}
+        found: dict[str, dict[TopicPartition, None]] = {}
+        held = ((group_id, name) for group_id, of_group in self._groups.items() for name in of_group)
+        for group_id, name in chain(held, self._under_way):
+            if name.topic == topic:
+                found.setdefault(group_id, {})[name] = None
+        return found
 
     def expired(self, group_id: str, standing: Standing, *, now_ms: int, retention_ms: int) -> Change:
         """What removes the offsets of a group that have expired."""

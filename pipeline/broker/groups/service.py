@@ -3,7 +3,6 @@
 Invariant: the coordinator hears of a group's members after its offsets are there, and before they are taken away.
 """
 
-import math
 import random
 
 import trio
@@ -17,7 +16,6 @@ from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.model import Clock
 
 MINUTE_MS = 60_000
-REMOVED_TOPICS_WAITING = math.inf
 
 
 class GroupService:
@@ -32,10 +30,9 @@ class GroupService:
         retention_ms = config.offsets_retention_minutes * MINUTE_MS
         self.offsets = OffsetKeeper(self.journal, self.coordinator, clock, retention_ms=retention_ms)
         self._check_interval_ms = config.offsets_retention_check_interval_ms
-        self._removed_topics, self._topics_to_forget = trio.open_memory_channel[str](REMOVED_TOPICS_WAITING)
         self.journal.tell(self.offsets)
         self.journal.tell(self.coordinator)
-        view.on_topic_removed = self._removed_topics.send_nowait
+        view.on_topic_removed = self.offsets.forget_topic
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, write, ring alarms and let offsets expire, until cancelled."""
@@ -43,9 +40,4 @@ class GroupService:
             await nursery.start(self.journal.run)
             await nursery.start(self.coordinator.run)
             nursery.start_soon(self.offsets.expire_for_ever, self._check_interval_ms)
-            nursery.start_soon(self._forget_topics)
             task_status.started()
-
-    async def _forget_topics(self) -> None:
-        async for topic in self._topics_to_forget:
-            await self.offsets.forget_topic(topic)

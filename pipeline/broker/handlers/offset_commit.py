@@ -1,17 +1,20 @@
 """OffsetCommit (8), v2 to v10: a group keeps how far it has read.
 
 The group decides whether the sender may commit, then each partition for itself: it must exist, and its metadata be no
-longer than `offset.metadata.max.bytes`. What is left is written as one batch. v2 to v4 may give a retention time of
-their own; since v9 a generation of a group that is not there is GROUP_ID_NOT_FOUND (KIP-848), v10 names topics by id
+longer than `offset.metadata.max.bytes`. What is left is written as one batch. Its place in
+the journal is taken at once: a rebalance comes after it even if earlier answers hold this one back.
+v2 to v4 may give a retention time of their own; since v9 a generation of a group that is not there is
+GROUP_ID_NOT_FOUND (KIP-848), v10 names topics by id
 (KIP-516). The offset itself is not looked at, as in Kafka.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
 
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.model import MemberId, OffsetAndMetadata
+from pipeline.broker.groups.offset_keeper import Pending
 from pipeline.broker.groups.offsets import CommittedPartition, commit_value
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -63,7 +66,12 @@ def handle(
     }
     if not change:
         return _answer(outcomes)
-    return _write_and_answer(broker, request.group_id, change, outcomes)
+    try:
+        pending = broker.offsets.commit(request.group_id, change)
+    except KafkaError as error:
+        _fail([outcome for outcome in found if outcome.name in change], error.code)
+        return _answer(outcomes)
+    return _answer_when_written(pending, change, outcomes)
 
 
 def _find_topic(
@@ -124,14 +132,11 @@ def _fail(outcomes: Sequence[_Outcome], code: ErrorCode) -> None:
         outcome.error = code
 
 
-async def _write_and_answer(
-    broker: BrokerContext,
-    group_id: str,
-    change: dict[TopicPartition, OffsetAndMetadata],
-    outcomes: _Outcomes,
+async def _answer_when_written(
+    pending: Pending, change: Collection[TopicPartition], outcomes: _Outcomes
 ) -> OffsetCommitResponse:
     try:
-        await broker.offsets.commit(group_id, change)
+        await pending.wait()
     except KafkaError as error:
         _fail([outcome for _, of_topic in outcomes for outcome in of_topic if outcome.name in change], error.code)
     return _answer(outcomes)

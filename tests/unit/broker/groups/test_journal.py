@@ -21,7 +21,7 @@ from pipeline.broker.groups.journal import (
     partition_of_group,
 )
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
-from pipeline.broker.groups.offsets import Offsets, journal_records
+from pipeline.broker.groups.offsets import journal_records
 from pipeline.broker.observer import NoObserver
 from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.topic_settings import TopicSettings, topic_settings
@@ -192,7 +192,7 @@ async def test_writes_at_once_share_an_append_and_keep_their_order(tmp_path: Pat
         order: list[int] = []
 
         async def write(number: int) -> None:
-            await rig.journal.write("g", one(number), then=lambda: order.append(number))
+            await rig.journal.begin("g", one(number), ended=lambda _: order.append(number)).wait()
 
         async with trio.open_nursery() as nursery:
             for number in range(200):
@@ -226,7 +226,7 @@ async def test_who_asked_may_go_and_the_write_is_done(tmp_path: Path) -> None:
         applied = trio.Event()
         with trio.CancelScope() as scope:
             scope.cancel()
-            await rig.journal.write("g", one(5), then=applied.set)
+            await rig.journal.begin("g", one(5), ended=lambda _: applied.set()).wait()
         with trio.fail_after(5):
             await applied.wait()
         assert (await rig.reopen())["g"].offsets == {A: committed(5)}
@@ -237,10 +237,10 @@ async def test_a_failed_flush_is_no_success(tmp_path: Path) -> None:
         await rig.open()
         await rig.journal.write("g", one(1))
         rig.disk.fail_sync_in = 1
-        offsets = Offsets()
-        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
-            await rig.journal.write("g", one(2), then=lambda: offsets.apply("g", {A: committed(2)}))
-        assert not offsets.group_ids
+        told: list[KafkaError | None] = []
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR") as failure:
+            await rig.journal.begin("g", one(2), ended=told.append).wait()
+        assert told == [failure.value]
         assert rig.code() == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

@@ -29,6 +29,7 @@ class ListedJournal:
     written: list[tuple[str, list[tuple[bytes, bytes | None]]]] = field(default_factory=list)
     refusal: KafkaError | None = None
     gate: trio.Event | None = None
+    waiting: "list[ListedWrite]" = field(default_factory=list)
 
     def partition_for(self, group_id: str) -> int:
         return len(group_id) % 2
@@ -37,25 +38,55 @@ class ListedJournal:
         if group_id == "elsewhere":
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
-    async def write(
+    async def write(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        await self.begin(group_id, records).wait()
+
+    def begin(
         self,
         group_id: str,
         records: Sequence[tuple[bytes, bytes | None]],
         *,
-        then: Callable[[], None] | None = None,
-    ) -> None:
-        if self.gate is not None:
-            await self.gate.wait()
-        if self.refusal is not None:
-            raise self.refusal
-        self.written.append((group_id, list(records)))
-        if then is not None:
-            then()
+        ended: Callable[[KafkaError | None], None] | None = None,
+    ) -> "ListedWrite":
+        write = ListedWrite(self, group_id, records, ended)
+        self.waiting.append(write)
+        if self.gate is None:
+            self.end_all()
+        return write
+
+    def end_all(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0).end()
 
     @property
     def tombstones(self) -> set[tuple[str, TopicPartition]]:
         keys = [decode_key(key) for _, records in self.written for key, value in records if value is None]
         return {(key.group_id, key.topic_partition) for key in keys if isinstance(key, OffsetKey)}
+
+
+@dataclass
+class ListedWrite:
+    """A write whose place is taken."""
+
+    journal: ListedJournal
+    group_id: str
+    records: Sequence[tuple[bytes, bytes | None]]
+    ended: Callable[[KafkaError | None], None] | None
+    error: KafkaError | None = None
+
+    def end(self) -> None:
+        self.error = self.journal.refusal
+        if self.error is None:
+            self.journal.written.append((self.group_id, list(self.records)))
+        if self.ended is not None:
+            self.ended(self.error)
+
+    async def wait(self) -> None:
+        if self.journal.gate is not None:
+            await self.journal.gate.wait()
+            self.journal.end_all()
+        if self.error is not None:
+            raise self.error
 
 
 @dataclass(frozen=True)
@@ -108,7 +139,7 @@ def rig() -> Rig:
 async def test_what_is_committed_is_told_once_it_is_written(rig: Rig) -> None:
     rig.journal.gate = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.keeper.commit, "odd", {A: committed(9)})
+        nursery.start_soon(rig.keeper.commit("odd", {A: committed(9)}).wait)
         await trio.testing.wait_all_tasks_blocked()
         assert rig.keeper.of_group("odd")[A].offset == 2
         rig.journal.gate.set()
@@ -118,7 +149,7 @@ async def test_what_is_committed_is_told_once_it_is_written(rig: Rig) -> None:
 async def test_a_refused_commit_changes_nothing(rig: Rig) -> None:
     rig.journal.refusal = KafkaError(ErrorCode.NOT_COORDINATOR)
     with pytest.raises(KafkaError):
-        await rig.keeper.commit("odd", {A: committed(9)})
+        await rig.keeper.commit("odd", {A: committed(9)}).wait()
     assert rig.keeper.of_group("odd")[A].offset == 2
     rig.journal.refusal = None
     rig.now_ms = 5000
@@ -130,7 +161,7 @@ async def test_groups_elsewhere_are_refused(rig: Rig) -> None:
     with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
         rig.keeper.of_group("elsewhere")
     with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
-        await rig.keeper.commit("elsewhere", {A: committed(1)})
+        rig.keeper.commit("elsewhere", {A: committed(1)})
 
 
 async def test_expired_offsets_get_tombstones_and_the_group_too(rig: Rig) -> None:
@@ -154,7 +185,7 @@ async def test_a_commit_under_way_is_not_undone(rig: Rig) -> None:
     rig.journal.gate = trio.Event()
     rig.now_ms = 2000
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.keeper.commit, "even", {A: committed(9, 2000)})
+        nursery.start_soon(rig.keeper.commit("even", {A: committed(9, 2000)}).wait)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(rig.keeper.expire)
         await trio.testing.wait_all_tasks_blocked()
@@ -175,15 +206,44 @@ async def test_the_next_look_makes_good_what_could_not_be_written(rig: Rig) -> N
 
 
 async def test_the_offsets_of_a_topic_go_with_it(rig: Rig) -> None:
-    await rig.keeper.forget_topic("a")
+    rig.keeper.forget_topic("a")
     assert rig.journal.tombstones == {("even", A), ("odd", A)}
     assert rig.keeper.of_group("odd") == {B: committed(3)}
+
+
+async def test_the_offsets_of_a_topic_that_is_made_anew_at_once_stay(rig: Rig) -> None:
+    rig.journal.gate = trio.Event()
+    rig.keeper.commit("even", {A: committed(5)})
+    rig.keeper.forget_topic("a")
+    pending = rig.keeper.commit("odd", {A: committed(9)})
+    rig.journal.gate.set()
+    await pending.wait()
+    assert rig.keeper.of_group("even") == {}
+    assert rig.keeper.of_group("odd") == {A: committed(9), B: committed(3)}
+
+
+async def test_a_group_is_deleted_with_what_is_just_being_committed(rig: Rig) -> None:
+    rig.journal.gate = trio.Event()
+    rig.keeper.commit("odd", {TopicPartition("new", 0): committed(5)})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.keeper.delete, "odd")
+        await trio.testing.wait_all_tasks_blocked()
+        rig.journal.gate.set()
+    assert rig.keeper.of_group("odd") == {}
+
+
+async def test_a_commit_that_nobody_waits_for_is_written(rig: Rig) -> None:
+    rig.keeper.commit("odd", {A: committed(9)})
+    assert rig.keeper.of_group("odd")[A].offset == 9
+    rig.now_ms = 5000
+    await rig.keeper.expire()
+    assert rig.keeper.of_group("odd") == {}
 
 
 async def test_all_or_some_are_deleted(rig: Rig) -> None:
     await rig.keeper.delete("odd", [B])
     assert rig.keeper.of_group("odd") == {A: committed(2)}
-    await rig.keeper.commit("odd", {B: committed(4)})
+    await rig.keeper.commit("odd", {B: committed(4)}).wait()
     await rig.keeper.delete("odd")
     assert rig.keeper.of_group("odd") == {}
 

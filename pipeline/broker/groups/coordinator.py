@@ -36,7 +36,7 @@ from pipeline.broker.groups.events import (
     Written,
 )
 from pipeline.broker.groups.group import Group
-from pipeline.broker.groups.model import Generation, Journal, LoadedGroup, MemberId
+from pipeline.broker.groups.model import Generation, GroupMetadataValue, Journal, LoadedGroup, MemberId
 from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
@@ -56,8 +56,9 @@ Record = tuple[bytes, bytes | None]
 
 @dataclass(slots=True)
 class _Waiter:
-    """A request that waits."""
+    """A request that waits. Answered without a response: its group was put down."""
 
+    group_id: str
     answered: trio.Event = field(default_factory=trio.Event)
     response: JoinGroupResponse | SyncGroupResponse | None = None
 
@@ -124,9 +125,7 @@ class Coordinator:
                 return JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id)
             entry = self._add(group_id)
         _refuse_if_removed(entry)
-        waiter = self._waiters[request.waiter] = _Waiter()
-        self._perform(entry, partial(entry.group.join, request))
-        return self._response(request.waiter, waiter, JoinGroupResponse)
+        return self._ask(entry, partial(entry.group.join, request), request.waiter, JoinGroupResponse)
 
     def sync(self, group_id: str, request: Sync) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
         """Answers when the leader has given everybody their part, or at once."""
@@ -134,9 +133,7 @@ class Coordinator:
         entry = self._entries.get(group_id)
         if entry is None:
             return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-        waiter = self._waiters[request.waiter] = _Waiter()
-        self._perform(entry, partial(entry.group.sync, request))
-        return self._response(request.waiter, waiter, SyncGroupResponse)
+        return self._ask(entry, partial(entry.group.sync, request), request.waiter, SyncGroupResponse)
 
     def heartbeat(self, group_id: str, sender: Identity) -> ErrorCode:
         """Whether the member is still one, and of this generation."""
@@ -277,7 +274,12 @@ class Coordinator:
     def _perform(self, entry: _Entry, event: Callable[[int], Result], *, now_ms: int | None = None) -> Result:
         """Have something happen to a group, and do what is to be done about it."""
         before = entry.group.state
-        result = event(_now_ms() if now_ms is None else now_ms)
+        now_ms = _now_ms() if now_ms is None else now_ms
+        try:
+            result = event(now_ms)
+        except Exception:
+            log.exception("group_broken", group=entry.group.id, state=str(before), generation=entry.group.generation)
+            result = self._start_anew(entry, now_ms)
         after = entry.group.state
         if after is not before:
             entry.since_ms = self.clock()
@@ -288,6 +290,20 @@ class Coordinator:
         if self._is_void(entry):
             self._entries.pop(entry.group.id, None)
         return result
+
+    def _start_anew(self, entry: _Entry, now_ms: int) -> Result:
+        """A group that broke its own rules is put down, not the broker: its members find it empty, and come back.
+
+        Its generation and its offsets stay; what it had decided to write is still written, in order.
+        """
+        broken = entry.group
+        entry.group = Group(broken.id, self.limits)
+        known = GroupMetadataValue(protocol_type=broken.protocol_type or "", generation=broken.generation)
+        entry.group.load(known, now_ms)
+        for waiter in self._waiters.values():
+            if waiter.group_id == broken.id:
+                waiter.answered.set()
+        return Result(error=ErrorCode.NOT_COORDINATOR)
 
     def _act(self, entry: _Entry, action: Action) -> None:
         match action:
@@ -325,7 +341,14 @@ class Coordinator:
             and not group.roster.pending
         )
 
-    def _response(self, waiter_id: WaiterId, waiter: _Waiter, kind: type[Response]) -> Response | Awaitable[Response]:
+    def _ask(
+        self, entry: _Entry, event: Callable[[int], Result], waiter_id: WaiterId, kind: type[Response]
+    ) -> Response | Awaitable[Response]:
+        waiter = self._waiters[waiter_id] = _Waiter(entry.group.id)
+        error = self._perform(entry, event).error
+        if error is not ErrorCode.NONE:
+            self._waiters.pop(waiter_id, None)
+            raise KafkaError(error)
         if isinstance(waiter.response, kind):
             return waiter.response
         return self._wait(waiter_id, waiter, kind)
@@ -335,6 +358,8 @@ class Coordinator:
             await waiter.answered.wait()
         finally:
             self._waiters.pop(waiter_id, None)
+        if waiter.response is None:
+            return kind(error_code=ErrorCode.NOT_COORDINATOR)
         if not isinstance(waiter.response, kind):
             raise TypeError(f"a {type(waiter.response).__name__} for a {kind.__name__}")
         return waiter.response

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 import trio
 
+from pipeline.broker.groups import group as groups
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
 from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
-from pipeline.broker.groups.transitions import State
+from pipeline.broker.groups.transitions import TABLE, Event, Reaction, State
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 SESSION_MS = 45_000
@@ -308,6 +309,38 @@ async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock):
         assert successor.count_by_state() == {state: int(state in {State.STABLE, State.EMPTY}) for state in State}
         await trio.sleep(SESSION_MS / 1000 + 1)
         assert successor.find("g").state is State.EMPTY
+
+
+async def test_a_group_that_breaks_its_rules_starts_anew_alone(autojump_clock, monkeypatch):
+    """Whatever it was that happened: an alarm, a write, a request."""
+    async with running(delay_ms=3000) as (coordinator, *_):
+        other = await enter_alone(coordinator, "other")
+        for _ in range(3):
+            joined = await join(coordinator)
+            generation, broken = joined.generation_id, dict(TABLE)
+            broken[State.COMPLETING, Event.WRITTEN] = Reaction("_assignment_written", frozenset())
+            with monkeypatch.context() as patch:
+                patch.setattr(groups, "TABLE", broken)
+                answer = await sync(coordinator, joined)
+            assert answer.error_code == ErrorCode.NOT_COORDINATOR
+            sender = Identity(member_id=joined.member_id, generation=generation)
+            assert coordinator.heartbeat("g", sender) is ErrorCode.UNKNOWN_MEMBER_ID
+            assert coordinator.find("g").state is State.EMPTY
+        assert generation == 3
+        with monkeypatch.context() as patch:
+            broken[State.PREPARING, Event.JOIN_ENDS] = Reaction("_join_ends", frozenset())
+            broken[State.PREPARING, Event.JOIN] = Reaction("_nothing", frozenset())
+            patch.setattr(groups, "TABLE", broken)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(join, coordinator)
+                await trio.sleep(0.1)
+                with pytest.raises(KafkaError) as refused:
+                    await join(coordinator)
+                assert refused.value.code is ErrorCode.NOT_COORDINATOR
+            assert (await join(coordinator)).error_code == ErrorCode.NOT_COORDINATOR
+        await enter_alone(coordinator)
+        sender = Identity(member_id=other.member_id, generation=1)
+        assert coordinator.heartbeat("other", sender) is ErrorCode.NONE
 
 
 async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock):

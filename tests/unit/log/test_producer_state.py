@@ -1,4 +1,3 @@
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,8 @@ HEADER = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, 7, 0, 0, 1)
 
 
 def header(sequence, *, count=1, offset=0, producer_id=7, epoch=0):
-    return HEADER._replace(base_offset=offset,
+    return HEADER._replace(
+        base_offset=offset,
         last_offset_delta=count - 1,
         record_count=count,
         producer_id=producer_id,

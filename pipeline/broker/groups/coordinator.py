@@ -47,6 +47,7 @@ from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 MAX_ALARMS_AT_ONCE = 100
+MIN_ALARMS = 1000
 
 log = structlog.get_logger()
 
@@ -98,6 +99,8 @@ class Coordinator:
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _waiters: dict[WaiterId, _Waiter] = field(default_factory=dict)
     _alarms: list[tuple[int, int, _Entry, Alarm]] = field(default_factory=list)
+    _most_alarms: int = MIN_ALARMS
+    """So many are held before those that mean nothing any more are looked for."""
     _numbers: "count[int]" = field(default_factory=count)
     _wake: trio.Event = field(default_factory=trio.Event)
     _nursery: trio.Nursery | None = None
@@ -316,6 +319,8 @@ class Coordinator:
                 if not self._alarms or at_ms < self._alarms[0][0]:
                     self._wake.set()
                 heapq.heappush(self._alarms, (at_ms, next(self._numbers), entry, action))
+                if len(self._alarms) > self._most_alarms:
+                    self._forget_alarms()
             case Write(value=value, purpose=purpose):
                 since_ms = -1 if entry.since_ms is None else entry.since_ms
                 record = encode_group_value(replace(value, state_since_ms=since_ms))
@@ -372,6 +377,16 @@ class Coordinator:
             with trio.move_on_at(due_s):
                 await self._wake.wait()
             await trio.lowlevel.checkpoint()
+
+    def _forget_alarms(self) -> None:
+        """Leave out those that mean nothing any more; they may lie weeks ahead, and hold their groups."""
+        self._alarms = [
+            alarm
+            for alarm in self._alarms
+            if self._entries.get(alarm[2].group.id) is alarm[2] and alarm[2].group.awaits(alarm[3])
+        ]
+        heapq.heapify(self._alarms)
+        self._most_alarms = max(MIN_ALARMS, 2 * len(self._alarms))
 
     def _ring_alarms(self) -> None:
         """Ring those that are due, not too many at a time."""

@@ -76,6 +76,19 @@ class Group(Rebalance):
             case AlarmKind.SYNC:
                 return self._react(Event.SYNC_ENDS, alarm, now_ms)
 
+    def awaits(self, alarm: Alarm) -> bool:
+        """Whether the alarm still means something; one that does not may be forgotten."""
+        if self.state is State.DEAD:
+            return False
+        match alarm.kind:
+            case AlarmKind.SESSION:
+                member = self.roster.members.get(alarm.member_id)
+                return alarm.member_id in self.roster.pending if member is None else member.alarm_ms == alarm.at_ms
+            case AlarmKind.JOIN:
+                return alarm == self._join_alarm
+            case AlarmKind.SYNC:
+                return alarm == self._sync_alarm
+
     def written(self, written: Written, now_ms: int) -> Result:
         """A write has ended."""
         return self._react(Event.WRITTEN, written, now_ms)

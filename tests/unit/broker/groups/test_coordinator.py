@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from pipeline.broker.groups import coordinator as coordinators
 from pipeline.broker.groups import group as groups
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
@@ -370,3 +371,17 @@ async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock
             spent_s += time.process_time() - before
         assert coordinator.count_by_state()[State.STABLE] == 500
         assert spent_s / seconds < 0.05
+
+
+async def test_alarms_that_mean_nothing_any_more_are_forgotten(autojump_clock, monkeypatch):
+    monkeypatch.setattr(coordinators, "MIN_ALARMS", 10)
+    async with running() as (coordinator, *_):
+        coordinator._most_alarms = 10
+        for _ in range(100):
+            joined = await enter_alone(coordinator)
+            (error,) = coordinator.leave("g", [Leaver(member_id=joined.member_id)])
+            assert error is ErrorCode.NONE
+        assert len(coordinator._alarms) <= 11
+        joined = await enter_alone(coordinator)
+        await trio.sleep(SESSION_MS / 1000 + 1)
+        assert coordinator.find("g").state is State.EMPTY

@@ -14,6 +14,10 @@ Show = Callable[[str], None]
 """Takes what is being done now."""
 
 
+LEAST_PUBLISHED_SCALE = 0.1
+"""Smaller runs are too short to be told to others; the page names the size of those that are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A bound for the ratio, or with `absolute` for our own figure."""
@@ -76,7 +80,7 @@ class Options:
     @property
     def is_full(self) -> bool:
         """Whether the figures are those to publish."""
-        return not self.rows and not self.quick and self.scale >= 1
+        return not self.rows and not self.quick and self.scale >= LEAST_PUBLISHED_SCALE
 
     def selects(self, name: str) -> bool:
         return re.search(self.rows, name) is not None

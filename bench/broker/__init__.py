@@ -26,4 +26,7 @@ def measure(options: Options, show: Show) -> list[Row]:
 def publish(rows: list[Row], options: Options) -> None:
     """The table of a full run goes to docs/benchmarks.md."""
     rounds = options.rounds_or(ROUNDS)
-    write_part("broker", f"Measured on {machine()}; medians of {rounds} rounds.\n\n{markdown(rows)}")
+    write_part(
+        "broker",
+        f"Measured on {machine()}; medians of {rounds} round(s), {options.scale:g} of the records.\n\n{markdown(rows)}",
+    )

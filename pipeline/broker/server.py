@@ -15,7 +15,6 @@ import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.cleaner_metrics import run_with_metrics
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
@@ -26,7 +25,8 @@ from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
 from pipeline.broker.log_cleaner import LogCleaner
-from pipeline.broker.metrics import BrokerCollector
+from pipeline.broker.metrics.cleaner import run_with_metrics
+from pipeline.broker.metrics.collector import BrokerCollector
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.producer_ids import ProducerIds
 from pipeline.broker.quotas.keeper import QuotaKeeper

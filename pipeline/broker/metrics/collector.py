@@ -10,10 +10,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pipeline.broker.context import BrokerContext
-from pipeline.broker.group_metrics import GroupMetrics
+from pipeline.broker.metrics.groups import GroupMetrics
+from pipeline.broker.metrics.quotas import collect_quotas
+from pipeline.broker.metrics.requests import collect_connections, collect_requests
 from pipeline.broker.partition import Partition
-from pipeline.broker.quota_metrics import collect_quotas
-from pipeline.broker.request_metrics import collect_connections, collect_requests
 from pipeline.model import TopicPartition
 from pipeline.net.server import ServerStatistics
 

@@ -30,7 +30,7 @@ ZooKeeper = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 FIRST_CONTACT_S = 5.0
-ZOOKEEPER_CONNECT_MS = 10_000
+ZOOKEEPER_CONNECT_MS = 5_000
 
 
 def wall_clock() -> int:

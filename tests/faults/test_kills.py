@@ -11,7 +11,7 @@ from tests.support.copies import check_copies
 from tests.support.traffic import make_topic, traffic
 
 TOPIC = "clicks"
-KILLS = 10
+KILLS = 6
 KILLS_OF_ALL = 3
 LONGEST_LIFE_S = 0.6
 SEED = 20110612

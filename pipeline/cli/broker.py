@@ -1,6 +1,5 @@
 """`pipeline broker`: run a broker, and show those of a cluster."""
 
-import resource
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -82,7 +81,6 @@ async def _run(settings: Settings) -> None:
     from pipeline.net.open_files import raise_open_files_limit
 
     config, counting = read_broker_settings(settings)
-    _allow_open_files()
     counter = None if config.datacenter is None else _counter(config.datacenter, counting, config.log_dirs)
     session_timeout_ms = config.zookeeper_session_timeout_ms
     raise_open_files_limit(config.max_connections)
@@ -102,12 +100,6 @@ async def _run(settings: Settings) -> None:
         handle = await nursery.start(broker)
         if counter is not None:
             await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
-
-
-def _allow_open_files() -> None:
-    """As many as the system lets us have: a partition that is written to holds one, a connection another."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Path]") -> "BrokerCounter":

@@ -10,7 +10,7 @@ from typing import Never
 import structlog
 import trio
 
-from pipeline.coordination.interface import CoordinationClient, DeleteNode, NodeStat, SessionState
+from pipeline.coordination.interface import CoordinationClient, NodeStat, SessionState
 from pipeline.errors import (
     BadVersionError,
     CoordinationLostError,
@@ -82,16 +82,3 @@ async def _register(
 def _is_ours(client: CoordinationClient, stat: NodeStat) -> bool:
     owner = stat.ephemeral_owner
     return owner is not None and owner != client.session_id and client.owns_session(owner)
-
-
-async def delete_tree(client: CoordinationClient, path: str) -> None:
-    """Remove a znode and all below it in one transaction; nothing if it is not there.
-
-    Raises NotEmptyError or NoNodeError if the tree changed meanwhile, and then has removed nothing.
-    """
-    if await client.exists(path) is None:
-        return
-    paths = [path]
-    for parent in paths:
-        paths.extend(f"{parent}/{name}" for name in await client.children(parent))
-    await client.transaction([DeleteNode(path=found) for found in reversed(paths)])

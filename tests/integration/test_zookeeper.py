@@ -20,7 +20,7 @@ from pipeline.coordination.interface import (
     SessionState,
     SetNode,
 )
-from pipeline.coordination.registration import delete_tree, keep_registered
+from pipeline.coordination.registration import keep_registered
 from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from pipeline.errors import (
     BadVersionError,
@@ -214,15 +214,6 @@ async def test_many_are_read_at_once(service: Service) -> None:
         assert found[0] == (b"", 1)
         assert found[1:-2] == [(path.encode(), 0) for path in paths[1:-2]]
         assert found[-2:] == [None, ("\N{SNOWMAN}".encode(), 0)]
-
-
-async def test_a_tree_goes_at_once(service: Service) -> None:
-    async with service.open() as client:
-        await client.create("/topic/partitions/0/state", b"x")
-        await client.create("/topic/partitions/1/state", b"x")
-        await delete_tree(client, "/topic")
-        await delete_tree(client, "/topic")
-        assert await client.children("/") == ()
 
 
 async def test_a_thousand_requests_at_once(service: Service) -> None:

@@ -18,12 +18,19 @@ NO_BROKER = BrokerId(-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """Who holds a partition. `leader` is NO_BROKER until a replica has opened it."""
+    """Who holds a partition. `leader` is NO_BROKER while nobody leads it.
+
+    `state_version` is that of the znode which says so, -1 while there is none. `adding` and `removing` are the
+    replicas that a reassignment brings and takes away (KIP-455).
+    """
 
     replicas: tuple[BrokerId, ...]
     leader: BrokerId = NO_BROKER
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     isr: tuple[BrokerId, ...] = ()
+    state_version: int = -1
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,9 @@ class ClusterView:
 
     cluster_id: str
     brokers: Mapping[BrokerId, BrokerEndpoint] = field(default_factory=dict)
+    controller: BrokerId = NO_BROKER
+    shutting_down: frozenset[BrokerId] = frozenset()
+    """Those alive that ask to be relieved of their leaderships."""
     on_topic_removed: Callable[[str], None] | None = None
     """Told of each topic that is gone."""
     _topics: dict[str, TopicView] = field(default_factory=dict)
@@ -80,9 +90,17 @@ class ClusterView:
         topic = self._topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
-    def set_brokers(self, brokers: Mapping[BrokerId, BrokerEndpoint]) -> None:
-        """These are alive."""
+    def set_brokers(
+        self, brokers: Mapping[BrokerId, BrokerEndpoint], shutting_down: frozenset[BrokerId] = frozenset()
+    ) -> None:
+        """These are alive, and these of them want to stop."""
         self.brokers = dict(brokers)
+        self.shutting_down = shutting_down
+        self._announce()
+
+    def set_controller(self, controller: BrokerId) -> None:
+        """The controller is this broker, or (NO_BROKER) there is none."""
+        self.controller = controller
         self._announce()
 
     def set_topic(self, topic: TopicView) -> None:

@@ -30,6 +30,15 @@ def check_cleanup_policies(value: str) -> str:
     return value
 
 
+def check_throttled_replicas(value: str) -> str:
+    """`*`, nothing, or `partition:broker,...`. Raises ValueError."""
+    for part in value.split(",") if value not in {"", "*"} else ():
+        partition, separator, broker = part.strip().partition(":")
+        if not (separator and partition.isdecimal() and broker.isdecimal()):
+            raise ValueError("is a list of PARTITION:BROKER with commas between, or *")
+    return value
+
+
 def _parse_listener(text: str) -> HostPort:
     if "," in text:
         raise ValueError("one listener is supported; give a single PLAINTEXT://host:port")
@@ -82,6 +91,9 @@ class BrokerConfig(SettingsModel):
     max_fetch_sessions: int = Field(default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000)
 
     num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
+    default_replication_factor: int = Field(default=1, alias="default.replication.factor", ge=1, le=2**15 - 1)
+    min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=2**31 - 1)
+    unclean_leader_election: bool = Field(default=False, alias="unclean.leader.election.enable")
     auto_create_topics: bool = Field(default=False, alias="auto.create.topics.enable")
     producer_id_expiration_ms: int = Field(default=86_400_000, alias="producer.id.expiration.ms", ge=1, le=MAX_INT64)
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
@@ -160,6 +172,34 @@ class BrokerConfig(SettingsModel):
         default=3000, alias="group.initial.rebalance.delay.ms", ge=0, le=2**31 - 1
     )
     group_max_size: int = Field(default=2**31 - 1, alias="group.max.size", ge=1, le=2**31 - 1)
+
+    num_replica_fetchers: int = Field(default=1, alias="num.replica.fetchers", ge=1, le=64)
+    replica_fetch_min_bytes: int = Field(default=1, alias="replica.fetch.min.bytes", ge=0, le=2**31 - 1)
+    replica_fetch_wait_max_ms: int = Field(default=500, alias="replica.fetch.wait.max.ms", ge=1, le=60_000)
+    replica_fetch_max_bytes: int = Field(default=1_048_576, alias="replica.fetch.max.bytes", ge=1024, le=2**31 - 1)
+    replica_fetch_response_max_bytes: int = Field(
+        default=10_485_760, alias="replica.fetch.response.max.bytes", ge=1024, le=2**31 - 1
+    )
+    replica_fetch_backoff_ms: int = Field(default=1000, alias="replica.fetch.backoff.ms", ge=1, le=3_600_000)
+    replica_socket_timeout_ms: int = Field(default=30_000, alias="replica.socket.timeout.ms", ge=1, le=3_600_000)
+    replica_lag_time_max_ms: int = Field(default=30_000, alias="replica.lag.time.max.ms", ge=100, le=3_600_000)
+    replica_high_watermark_checkpoint_interval_ms: int = Field(
+        default=5000, alias="replica.high.watermark.checkpoint.interval.ms", ge=1, le=3_600_000
+    )
+    leader_replication_throttled_rate: int = Field(
+        default=MAX_INT64, alias="leader.replication.throttled.rate", ge=0, le=MAX_INT64
+    )
+    follower_replication_throttled_rate: int = Field(
+        default=MAX_INT64, alias="follower.replication.throttled.rate", ge=0, le=MAX_INT64
+    )
+    controlled_shutdown: bool = Field(default=True, alias="controlled.shutdown.enable")
+    auto_leader_rebalance: bool = Field(default=True, alias="auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_seconds: int = Field(
+        default=300, alias="leader.imbalance.check.interval.seconds", ge=1, le=86_400
+    )
+    leader_imbalance_per_broker_percentage: int = Field(
+        default=10, alias="leader.imbalance.per.broker.percentage", ge=0, le=100
+    )
 
     quota_producer_default: int = Field(default=MAX_INT64, alias="quota.producer.default", ge=1, le=MAX_INT64)
     quota_consumer_default: int = Field(default=MAX_INT64, alias="quota.consumer.default", ge=1, le=MAX_INT64)

@@ -19,7 +19,8 @@ from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
 
 LIMITS = frozenset({"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides"})
-CHANGEABLE = frozenset(BROKER_DEFAULTS.values()) | LIMITS
+THROTTLES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
+CHANGEABLE = frozenset(BROKER_DEFAULTS.values()) | LIMITS | THROTTLES
 
 FIELDS: Mapping[str, str] = MappingProxyType(
     {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}

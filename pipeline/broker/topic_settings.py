@@ -1,7 +1,6 @@
 """The settings of a topic, under Kafka's names: what the topic says itself, over what the broker says for all. Pure.
 
-All are honoured but min.insync.replicas, which is kept for later. Every other name is refused, so that a setting is
-never accepted and then ignored by mistake.
+All are honoured; every other name is refused, so that a setting is never accepted and then ignored by mistake.
 """
 
 import difflib
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.broker.admission import Admission
-from pipeline.broker.config import BrokerConfig, check_cleanup_policies
+from pipeline.broker.config import BrokerConfig, check_cleanup_policies, check_throttled_replicas
 from pipeline.records.compression import Codec
 from pipeline.settings import MAX_INT64
 
@@ -53,7 +52,14 @@ class TopicSettings(BaseModel):
     compression_zstd_level: int = Field(alias="compression.zstd.level", ge=-131_072, le=22)
     message_timestamp_before_max_ms: int = Field(alias="message.timestamp.before.max.ms", ge=0, le=MAX_INT64)
     message_timestamp_after_max_ms: int = Field(alias="message.timestamp.after.max.ms", ge=0, le=MAX_INT64)
-    min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=MAX_INT32)
+    min_insync_replicas: int = Field(alias="min.insync.replicas", ge=1, le=MAX_INT32)
+    unclean_leader_election: bool = Field(alias="unclean.leader.election.enable")
+    leader_throttled_replicas: Annotated[str, AfterValidator(check_throttled_replicas)] = Field(
+        default="", alias="leader.replication.throttled.replicas"
+    )
+    follower_throttled_replicas: Annotated[str, AfterValidator(check_throttled_replicas)] = Field(
+        default="", alias="follower.replication.throttled.replicas"
+    )
 
     @property
     def is_compacted(self) -> bool:
@@ -95,6 +101,8 @@ class TopicSettings(BaseModel):
 
 BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
+        "min.insync.replicas": "min.insync.replicas",
+        "unclean.leader.election.enable": "unclean.leader.election.enable",
         "segment.bytes": "log.segment.bytes",
         "segment.ms": "log.roll.ms",
         "flush.messages": "log.flush.interval.messages",

@@ -61,11 +61,12 @@ class SessionEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateNode:
-    """Transaction part: make a znode. Its parent must exist."""
+    """Transaction part: make a znode. Its parent must exist. A sequential one has ten digits more than its path."""
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    sequential: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

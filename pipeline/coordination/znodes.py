@@ -81,6 +81,7 @@ class _BrokerJson(BaseModel):
     rack: str | None = None
     listener_security_protocol_map: dict[str, str] | None = None
     directories: list[str] = []
+    shutting_down: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,8 @@ class BrokerRegistration:
     """When the broker registered."""
     directories: tuple[uuid.UUID, ...] = ()
     """The ids of its log dirs (KIP-858), which Kafka's brokers tell to a KRaft controller alone."""
+    is_shutting_down: bool = False
+    """Ours: the broker asks to be relieved of its leaderships, as Kafka's brokers do by ControlledShutdown."""
 
     @property
     def path(self) -> str:
@@ -124,6 +127,8 @@ class BrokerRegistration:
             fields["rack"] = self.rack
         if self.directories:
             fields["directories"] = [encode_uuid(directory) for directory in self.directories]
+        if self.is_shutting_down:
+            fields["shutting_down"] = True
         return _to_json(fields)
 
     @classmethod
@@ -145,6 +150,7 @@ class BrokerRegistration:
             rack=fields.rack,
             timestamp_ms=fields.timestamp,
             directories=tuple(_decode_uuid(path, text) for text in fields.directories),
+            is_shutting_down=fields.shutting_down,
         )
 
 

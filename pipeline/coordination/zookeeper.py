@@ -329,7 +329,7 @@ class ZooKeeper:
         full = self._full(operation.path)
         match operation:
             case CreateNode():
-                request.create(full, operation.data, ephemeral=operation.ephemeral)
+                request.create(full, operation.data, ephemeral=operation.ephemeral, sequence=operation.sequential)
             case SetNode():
                 request.set_data(full, operation.data, operation.version)
             case DeleteNode():

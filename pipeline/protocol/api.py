@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Self
 
 from pipeline.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from pipeline.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from pipeline.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from pipeline.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from pipeline.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -36,6 +40,10 @@ from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupRes
 from pipeline.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from pipeline.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from pipeline.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from pipeline.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from pipeline.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from pipeline.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -93,6 +101,8 @@ class ApiKey(IntEnum):
     CREATE_PARTITIONS = CreatePartitionsRequest, CreatePartitionsResponse
     DELETE_GROUPS = DeleteGroupsRequest, DeleteGroupsResponse
     ELECT_LEADERS = ElectLeadersRequest, ElectLeadersResponse
+    ALTER_PARTITION_REASSIGNMENTS = AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
+    LIST_PARTITION_REASSIGNMENTS = ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
     INCREMENTAL_ALTER_CONFIGS = IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
     OFFSET_DELETE = OffsetDeleteRequest, OffsetDeleteResponse
     DESCRIBE_CLIENT_QUOTAS = DescribeClientQuotasRequest, DescribeClientQuotasResponse

@@ -168,8 +168,8 @@ class MemoryZooKeeper:
 
     def _apply(self, operation: Operation, session: SessionId) -> None:
         match operation:
-            case CreateNode(path=path, data=data, ephemeral=ephemeral):
-                self.create(path, data, session if ephemeral else None, sequential=False, make_parents=False)
+            case CreateNode(path=path, data=data, ephemeral=ephemeral, sequential=sequential):
+                self.create(path, data, session if ephemeral else None, sequential=sequential, make_parents=False)
             case SetNode(path=path, data=data, version=version):
                 self.set(path, data, version)
             case DeleteNode(path=path, version=version):

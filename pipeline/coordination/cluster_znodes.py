@@ -1,0 +1,97 @@
+"""The znodes of the controller and of changes that brokers tell each other, in Kafka's layout. Pure.
+
+Source: Kafka's ZkData. As in `znodes`, `decode` raises nothing but `CoordinationError` with the path of the znode.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ValidationError
+
+from pipeline.errors import CoordinationError
+from pipeline.model import BrokerId, TopicPartition
+
+STATE_CHANGES = "/isr_change_notification"
+STATE_CHANGE_PREFIX = f"{STATE_CHANGES}/isr_change_"
+"""Sequential znodes: ten digits follow."""
+
+
+class _ControllerJson(BaseModel):
+    version: int
+    brokerid: BrokerId
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerNode:
+    """The broker that is the controller: `/controller`, gone with its session."""
+
+    PATH: ClassVar[str] = "/controller"
+
+    broker: BrokerId
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        """JSON version 1."""
+        return _to_json({"version": 1, "brokerid": self.broker, "timestamp": str(self.timestamp_ms)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """JSON version 1."""
+        try:
+            fields = _ControllerJson.model_validate_json(data)
+        except ValidationError as error:
+            raise CoordinationError(cls.PATH, "holds no controller") from error
+        return cls(broker=fields.brokerid, timestamp_ms=fields.timestamp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerEpoch:
+    """How many controllers there were: `/controller_epoch`. A controller's writes demand the version it left here."""
+
+    PATH: ClassVar[str] = "/controller_epoch"
+
+    epoch: int
+
+    def encode(self) -> bytes:
+        """The number as text."""
+        return str(self.epoch).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The number as text."""
+        try:
+            return cls(epoch=int(data))
+        except ValueError as error:
+            raise CoordinationError(cls.PATH, "holds no number") from error
+
+
+class _PartitionJson(BaseModel):
+    topic: str
+    partition: int
+
+
+class _StateChangeJson(BaseModel):
+    version: int
+    partitions: list[_PartitionJson]
+
+
+def encode_state_change(partitions: Sequence[TopicPartition]) -> bytes:
+    """Which partitions' states were changed, as JSON version 1: the data of a znode at `STATE_CHANGE_PREFIX`."""
+    changed = [{"topic": changed.topic, "partition": changed.partition} for changed in partitions]
+    return _to_json({"version": 1, "partitions": changed})
+
+
+def decode_state_change(path: str, data: bytes) -> list[TopicPartition]:
+    """What `encode_state_change` wrote. Raises CoordinationError."""
+    try:
+        fields = _StateChangeJson.model_validate_json(data)
+    except ValidationError as error:
+        raise CoordinationError(path, "does not tell which partitions changed") from error
+    return [TopicPartition(changed.topic, changed.partition) for changed in fields.partitions]
+
+
+def _to_json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()

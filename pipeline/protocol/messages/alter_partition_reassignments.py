@@ -1,0 +1,71 @@
+"""AlterPartitionReassignments (45), versions 0 and 1: move partitions to other brokers, or stop doing so (KIP-455).
+
+Version 1 may forbid a change of the replication factor (KIP-860).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pipeline.protocol.schema import Bool, Int16, Int32, Message, String, Wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignablePartition:
+    """Where a partition is to be; null cancels what is under way."""
+
+    partition_index: Int32 = 0
+    replicas: Sequence[Int32] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignableTopic:
+    """A topic's partitions."""
+
+    name: String = ""
+    partitions: Sequence[ReassignablePartition] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsRequest(Message):
+    """Which moves."""
+
+    API_KEY: ClassVar[int] = 45
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
+    FLEXIBLE_SINCE: ClassVar[int] = 0
+
+    timeout_ms: Int32 = 60000
+    allow_replication_factor_change: Annotated[Bool, Wire(since=1)] = True
+    topics: Sequence[ReassignableTopic] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignablePartitionResponse:
+    """What became of one partition."""
+
+    partition_index: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignableTopicResponse:
+    """A topic's partitions."""
+
+    name: String = ""
+    partitions: Sequence[ReassignablePartitionResponse] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponse(Message):
+    """What was begun."""
+
+    API_KEY: ClassVar[int] = 45
+    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
+    FLEXIBLE_SINCE: ClassVar[int] = 0
+
+    throttle_time_ms: Int32 = 0
+    allow_replication_factor_change: Annotated[Bool, Wire(since=1)] = True
+    error_code: Int16 = 0
+    error_message: String | None = None
+    responses: Sequence[ReassignableTopicResponse] = ()

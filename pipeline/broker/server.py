@@ -42,8 +42,9 @@ from pipeline.log.directories import LogDirectories, find_directory_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.model import BrokerEndpoint, BrokerId, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.net.server import Server, ServerConfig, bound_port, open_listeners
+from pipeline.net.server import Server, ServerConfig
 from pipeline.settings import MAX_INT64
 
 CLOSE_TIMEOUT_S = 8.0
@@ -74,6 +75,7 @@ async def run_broker(
     observer: LogObserver,
     metrics: CollectorRegistry,
     files: Files | None = None,
+    network: Network = SOCKETS,
     task_status: trio.TaskStatus[BrokerHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until cancelled; reports started when it serves all its partitions.
@@ -82,7 +84,7 @@ async def run_broker(
     CoordinationError, StorageError.
     """
     status = _Status()
-    async with _listening(config) as listeners:
+    async with _listening(config, network) as listeners:
         with unwrapped_errors():
             async with trio.open_nursery() as nursery:
                 http_address = await _serve_http(nursery, config, metrics, status)
@@ -97,6 +99,7 @@ async def run_broker(
                     observer=observer,
                     metrics=metrics,
                     files=files or DiskFiles(),
+                    network=network,
                     task_status=task_status,
                 )
 
@@ -104,7 +107,7 @@ async def run_broker(
 async def _run(
     config: BrokerConfig,
     zookeeper: CoordinationClient,
-    listeners: Sequence[trio.SocketListener],
+    listeners: Sequence[ConnectionListener],
     http_address: HostPort,
     status: "_Status",
     *,
@@ -113,10 +116,11 @@ async def _run(
     observer: LogObserver,
     metrics: CollectorRegistry,
     files: Files,
+    network: Network,
     task_status: trio.TaskStatus[BrokerHandle],
 ) -> None:
     """All of the broker but what it says of itself."""
-    address = config.advertised_address(bound_port(listeners))
+    address = config.advertised_address(listeners[0].port)
     own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
     await _refuse_other_owner(zookeeper, config, files)
     cluster_id = await _find_cluster_id(zookeeper, random)
@@ -164,7 +168,7 @@ async def _run(
                     cleaner = LogCleaner(config, replicas.partitions, directories, files, clock, random)
                     nursery.start_soon(run_with_metrics, cleaner, metrics)
                 nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
-                await nursery.start(_serve, broker, listeners, metrics)
+                await nursery.start(_serve, broker, listeners, metrics, network)
                 status.is_serving = True
                 log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
                 task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
@@ -178,13 +182,14 @@ def _quota_keeper(config: BrokerConfig) -> QuotaKeeper:
 
 async def _serve(
     broker: BrokerContext,
-    listeners: Sequence[trio.SocketListener],
+    listeners: Sequence[ConnectionListener],
     metrics: CollectorRegistry,
+    network: Network,
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Answer clients, and count it."""
-    server = Server(Dispatcher(broker).handle, broker.apis, _limits(broker.settings.current), LONG_POLLS)
+    server = Server(Dispatcher(broker).handle, broker.apis, _limits(broker.settings.current), LONG_POLLS, network)
     broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
     collector = BrokerCollector(broker, server.statistics)
     metrics.register(collector)
@@ -242,16 +247,16 @@ def _health(replicas: Replicas) -> str | None:
 
 
 @asynccontextmanager
-async def _listening(config: BrokerConfig) -> AsyncGenerator[list[trio.SocketListener]]:
+async def _listening(config: BrokerConfig, network: Network) -> AsyncGenerator[Sequence[ConnectionListener]]:
     try:
-        listeners = await open_listeners(config.listener)
+        listeners = await network.listen(config.listener)
     except OSError as error:
         raise ConfigurationError("listeners", f"cannot listen on {config.listener}: {error}") from error
     try:
         yield listeners
     finally:
         for listener in listeners:
-            listener.socket.close()
+            listener.close()
 
 
 @asynccontextmanager

@@ -26,7 +26,8 @@ from pipeline.errors import (
     ProtocolError,
 )
 from pipeline.model import BrokerId, HostPort
-from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
+from pipeline.net.connection_pool import Connect, ConnectionPool, open_connection_pool
+from pipeline.net.transport import connect
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from pipeline.protocol.schema import Message
@@ -208,7 +209,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def open_cluster(config: ClientConfig, *, discover: Discovery | None = None) -> AsyncIterator[Cluster]:
+async def open_cluster(
+    config: ClientConfig, *, discover: Discovery | None = None, connect: Connect = connect
+) -> AsyncIterator[Cluster]:
     """The cluster behind `config.bootstrap`, or behind `discover` (see `discovery.py`), until the block ends.
 
     Connects when first used. Raises ConfigurationError when there is nowhere to begin.
@@ -217,7 +220,7 @@ async def open_cluster(config: ClientConfig, *, discover: Discovery | None = Non
         if not config.bootstrap:
             raise ConfigurationError("bootstrap.servers", "is empty: name at least one broker as host:port")
         discover = from_bootstrap(config.bootstrap)
-    async with open_connection_pool(config.client_id) as pool, background_tasks() as nursery:
+    async with open_connection_pool(config.client_id, connect) as pool, background_tasks() as nursery:
         cluster = Cluster(config, pool, discover)
         nursery.start_soon(cluster.keep_fresh)
         yield cluster

@@ -12,7 +12,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ import trio
 from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError, ProtocolError
 from pipeline.model import HostPort
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.net.transport import SocketTransport, connect
+from pipeline.net.transport import Transport, connect
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +35,9 @@ SOFTWARE_VERSION = "0.1.0"
 
 VersionRange = tuple[int, int]
 """First and last version, both included."""
+
+Connect = Callable[[HostPort], Awaitable[Transport]]
+"""Opens a connection. Raises NetworkError."""
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class _Reply:
 class _Connection:
     """One open connection: a machine, a socket, and who waits for answers, in order."""
 
-    def __init__(self, address: HostPort, transport: SocketTransport, client_id: str) -> None:
+    def __init__(self, address: HostPort, transport: Transport, client_id: str) -> None:
         self._address = address
         self._transport = transport
         self._machine = ClientConnection(client_id)
@@ -156,8 +159,9 @@ def _again(error: PipelineError) -> PipelineError:
 class ConnectionPool:
     """Made by `open_connection_pool`."""
 
-    def __init__(self, client_id: str, nursery: trio.Nursery) -> None:
+    def __init__(self, client_id: str, nursery: trio.Nursery, connect: Connect) -> None:
         self._client_id = client_id
+        self._connect = connect
         self._nursery = nursery
         self._connections: dict[tuple[HostPort, str], _Connection] = {}
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
@@ -191,7 +195,7 @@ class ConnectionPool:
             known = self._connections.get(key)
             if known is not None and known.is_open:
                 return known
-            opened = _Connection(address, await connect(address), self._client_id)
+            opened = _Connection(address, await self._connect(address), self._client_id)
             self._nursery.start_soon(opened.read)
             try:
                 await opened.negotiate()
@@ -210,11 +214,11 @@ class ConnectionPool:
 
 
 @asynccontextmanager
-async def open_connection_pool(client_id: str) -> AsyncGenerator[ConnectionPool, None]:
+async def open_connection_pool(client_id: str, connect: Connect = connect) -> AsyncGenerator[ConnectionPool, None]:
     """A pool whose connections live as long as the block."""
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
-            pool = ConnectionPool(client_id, nursery)
+            pool = ConnectionPool(client_id, nursery, connect)
             try:
                 yield pool
             finally:

@@ -19,10 +19,10 @@ import trio
 
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
-from pipeline.net.hangups import Hangups
+from pipeline.net.network import HangupWatch
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics
-from pipeline.net.transport import Piece, SocketTransport
+from pipeline.net.transport import Piece, Transport
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request, ServerConnection, size_of
 from pipeline.protocol.error_counts import count_errors
@@ -70,10 +70,10 @@ class Shared:
     max_request_bytes: int
     memory: RequestMemory
     requests: Mapping[ApiKey, RequestStatistics]
+    hangups: HangupWatch
     buffer: memoryview = field(default_factory=receive_buffer)
     holders: "dict[Claim, Conversation]" = field(default_factory=dict)
     """Those with a claim to memory."""
-    hangups: Hangups = field(default_factory=Hangups)
 
 
 class Conversation:
@@ -98,7 +98,7 @@ class Conversation:
         "peer",
     )
 
-    def __init__(self, shared: Shared, transport: SocketTransport, peer: Peer) -> None:
+    def __init__(self, shared: Shared, transport: Transport, peer: Peer) -> None:
         self._shared = shared
         self._transport = transport
         self._machine = ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)

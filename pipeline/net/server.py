@@ -10,20 +10,20 @@ be silent. A peer that sends garbage loses its connection, nobody else.
 
 import errno
 import os
-import socket
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import structlog
 import trio
 
 from pipeline.errors import NetworkError, ProtocolError
-from pipeline.model import HostPort
 from pipeline.net.conversation import Answer, Conversation, Handler, Outcome, Peer, Shared, Throttled
+from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.request_memory import CHECK_S, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics
-from pipeline.net.transport import SocketTransport
+from pipeline.net.transport import Transport
 from pipeline.protocol.api import ApiKey
 
 __all__ = (
@@ -35,8 +35,6 @@ __all__ = (
     "ServerConfig",
     "ServerStatistics",
     "Throttled",
-    "bound_port",
-    "open_listeners",
 )
 
 log = structlog.get_logger()
@@ -77,7 +75,12 @@ class Server:
     """Connections that speak with a handler. Requests of the keys `long_polls` end when their client leaves."""
 
     def __init__(
-        self, handle: Handler, apis: Mapping[int, ApiKey], config: ServerConfig, long_polls: Collection[int] = ()
+        self,
+        handle: Handler,
+        apis: Mapping[int, ApiKey],
+        config: ServerConfig,
+        long_polls: Collection[int] = (),
+        network: Network = SOCKETS,
     ) -> None:
         self._config = config
         memory = RequestMemory(config.max_memory_bytes)
@@ -90,6 +93,7 @@ class Server:
             max_request_bytes=config.max_request_bytes,
             memory=memory,
             requests=requests,
+            hangups=network.hangups(),
         )
         self._conversations: set[Conversation] = set()
         self._by_host: Counter[str] = Counter()
@@ -100,7 +104,7 @@ class Server:
 
     async def serve(
         self,
-        listeners: Sequence[trio.SocketListener],
+        listeners: Sequence[ConnectionListener],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -114,28 +118,28 @@ class Server:
             task_status.started()
             await trio.sleep_forever()
 
-    async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
-        async with listener:
+    async def _accept(self, listener: ConnectionListener, connections: trio.Nursery) -> None:
+        with closing(listener):
             while True:
                 try:
-                    accepted, address = await listener.socket.accept()
+                    transport, address = await listener.accept()
                 except OSError as error:
                     if error.errno not in ACCEPT_RETRY_ERRORS:
                         continue
                     log.error("accept_failed", error=os.strerror(error.errno), retry_s=ACCEPT_RETRY_S)
                     await trio.sleep(ACCEPT_RETRY_S)
                     continue
-                peer = Peer(address=HostPort(address[0], address[1]))
+                peer = Peer(address=address)
                 exceeded = self._exceeded(peer.address.host)
                 if exceeded is not None:
                     self.statistics.refused += 1
-                    accepted.close()
+                    transport.close()
                     log.warning("connection_refused", peer=str(peer.address), limit=exceeded)
                     continue
                 self.statistics.accepted += 1
                 self.statistics.open_connections += 1
                 self._by_host[peer.address.host] += 1
-                connections.start_soon(self._hold, socket.socket(fileno=accepted.detach()), peer)
+                connections.start_soon(self._hold, transport, peer)
 
     def _exceeded(self, host: str) -> str | None:
         """The limit that one more connection would exceed."""
@@ -145,10 +149,9 @@ class Server:
         limit = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
         return f"{limit} connections from {host}" if self._by_host[host] >= limit else None
 
-    async def _hold(self, connected: socket.socket, peer: Peer) -> None:
+    async def _hold(self, transport: Transport, peer: Peer) -> None:
         conversation = None
         try:
-            transport = SocketTransport(connected)
             conversation = Conversation(self._shared, transport, peer)
             self._conversations.add(conversation)
             await conversation.run()
@@ -166,9 +169,7 @@ class Server:
             if conversation is not None:
                 self._conversations.discard(conversation)
             self._forget(peer.address.host)
-            if connected.fileno() >= 0:
-                trio.lowlevel.notify_closing(connected)
-                connected.close()
+            transport.close()
 
     def _forget(self, host: str) -> None:
         self.statistics.open_connections -= 1
@@ -192,19 +193,3 @@ class Server:
             for claim in shared.memory.overdue(trio.current_time()):
                 self.statistics.broken += 1
                 shared.holders[claim].end("its request came too slowly while others waited for memory")
-
-
-async def open_listeners(address: HostPort) -> list[trio.SocketListener]:
-    """Listen on every address of the host; port 0 picks a free port of its first one. Raises OSError when taken."""
-    listeners = await trio.open_tcp_listeners(address.port, host=address.host or None)
-    if address.port == 0:
-        for surplus in listeners[1:]:
-            await surplus.aclose()
-        del listeners[1:]
-    return listeners
-
-
-def bound_port(listeners: Sequence[trio.SocketListener]) -> int:
-    """The port the listeners really have."""
-    port: int = listeners[0].socket.getsockname()[1]
-    return port

@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
+from typing import Protocol
 
 import trio
 
@@ -23,6 +24,44 @@ FAIR_SHARE_BYTES = 256 * 1024
 LOOK_EVERY = 16
 """Calls of `send` between two looks at small regions."""
 MAX_BUFFERS_PER_CALL = 512
+
+
+class Transport(Protocol):
+    """A connection. Everything that waits, and every use after it broke or was closed, raises NetworkError."""
+
+    @property
+    def descriptor(self) -> int:
+        """A number that no other open connection has."""
+        ...
+
+    @property
+    def had_its_share(self) -> bool:
+        """Whether a receiver should `give_way` now."""
+        ...
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Fill the front of `buffer`; 0 when the peer has ended its side."""
+        ...
+
+    def receive_now(self, buffer: memoryview) -> int | None:
+        """As `receive_into`, but None when nothing is there."""
+        ...
+
+    async def wait_readable(self) -> None:
+        """Wait until there is something to receive."""
+        ...
+
+    async def give_way(self) -> None:
+        """Let others have their turn."""
+        ...
+
+    async def send(self, pieces: Sequence[Piece]) -> None:
+        """Send all pieces in order. Cancelled half way, the connection is of no use any more: close it."""
+        ...
+
+    def close(self) -> None:
+        """Close at once. Closing twice does nothing."""
+        ...
 
 
 class SocketTransport:

@@ -10,8 +10,9 @@ import trio
 
 from pipeline.errors import ProtocolError
 from pipeline.model import BrokerId, HostPort, TopicPartition
+from pipeline.net.network import SOCKETS
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.net.server import Peer, Server, ServerConfig, bound_port, open_listeners
+from pipeline.net.server import Peer, Server, ServerConfig
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode
@@ -119,8 +120,8 @@ class ScriptedCluster:
     async def broker(self, number: int, *, versions: dict[int, int] | None = None) -> AsyncIterator[HostPort]:
         """A broker that serves as long as the block runs, each time at the same port. `versions` caps api keys."""
         broker = BrokerId(number)
-        listeners = await open_listeners(self.addresses.get(broker, HostPort("127.0.0.1", 0)))
-        self.addresses[broker] = HostPort("127.0.0.1", bound_port(listeners))
+        listeners = await SOCKETS.listen(self.addresses.get(broker, HostPort("127.0.0.1", 0)))
+        self.addresses[broker] = HostPort("127.0.0.1", listeners[0].port)
 
         async def handle(request: Request[Message], _peer: Peer) -> Message | None:
             return await self._handle(broker, request, versions or {})

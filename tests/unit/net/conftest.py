@@ -6,7 +6,8 @@ import pytest
 import trio
 
 from pipeline.model import HostPort
-from pipeline.net.server import Handler, Server, ServerConfig, bound_port, open_listeners
+from pipeline.net.network import SOCKETS
+from pipeline.net.server import Handler, Server, ServerConfig
 from pipeline.protocol.api import API, ApiKey
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[HostPort, Server]]]
@@ -27,10 +28,10 @@ def serve() -> Serve:
             max_request_bytes=max_request_bytes, max_connections=max_connections, max_idle_s=max_idle_s, **limits
         )
         server = Server(handle, API, config, long_polls={ApiKey.FETCH})
-        listeners = await open_listeners(HostPort("127.0.0.1", 0))
+        listeners = await SOCKETS.listen(HostPort("127.0.0.1", 0))
         async with trio.open_nursery() as nursery:
             await nursery.start(server.serve, listeners)
-            yield HostPort("127.0.0.1", bound_port(listeners)), server
+            yield HostPort("127.0.0.1", listeners[0].port), server
             nursery.cancel_scope.cancel()
 
     return serve

@@ -6,7 +6,8 @@ import trio
 from pipeline.errors import DeadlineExceededError, NetworkError
 from pipeline.model import HostPort
 from pipeline.net.connection_pool import open_connection_pool
-from pipeline.net.server import Peer, bound_port, open_listeners
+from pipeline.net.network import SOCKETS
+from pipeline.net.server import Peer
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.api_versions import (
@@ -137,10 +138,10 @@ async def test_a_version_that_no_one_shares_is_refused_here(serve: Any) -> None:
 
 
 async def test_nobody_listens() -> None:
-    listeners = await open_listeners(HostPort("127.0.0.1", 0))
-    port = bound_port(listeners)
+    listeners = await SOCKETS.listen(HostPort("127.0.0.1", 0))
+    port = listeners[0].port
     for listener in listeners:
-        await listener.aclose()
+        listener.close()
     async with open_connection_pool("test") as pool:
         with pytest.raises(NetworkError, match="cannot connect"):
             await pool.request(HostPort("127.0.0.1", port), metadata_of("t"), timeout_s=10)

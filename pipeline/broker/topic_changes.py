@@ -13,6 +13,7 @@ import trio
 
 from pipeline.broker.cluster_view import ClusterView, TopicView
 from pipeline.broker.context import BrokerContext
+from pipeline.broker.placement import Racks
 from pipeline.broker.topic_plan import TopicPlan, TopicRequest, plan_growth, plan_topic
 from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode, Operation, SetNode
 from pipeline.coordination.znodes import (
@@ -39,14 +40,18 @@ MIN_WRITE_S = 1.0
 
 def plan(broker: BrokerContext, request: TopicRequest) -> TopicPlan:
     """Decide how a topic will be. Raises KafkaError."""
-    brokers = sorted(broker.view.brokers)
     return plan_topic(
         request,
         exists=broker.view.topic(request.name) is not None,
-        brokers=brokers,
+        racks=_racks(broker),
         config=broker.settings.current,
-        position=broker.random.randrange(max(len(brokers), 1)),
+        rng=broker.random,
     )
+
+
+def _racks(broker: BrokerContext) -> Racks:
+    """Where the live brokers stand."""
+    return {endpoint.id: endpoint.rack for endpoint in broker.view.brokers.values()}
 
 
 async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_s: float) -> TopicView:
@@ -149,9 +154,7 @@ async def _write_growth(
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         current = TopicAssignment.decode(name, found.data)
-        partitions = plan_growth(
-            current.partitions, total=total, assignments=assignments, brokers=sorted(broker.view.brokers)
-        )
+        partitions = plan_growth(current.partitions, total=total, assignments=assignments, racks=_racks(broker))
         if validate_only:
             return
         grown = replace(current, partitions=partitions)

@@ -3,11 +3,20 @@
 A decision that cannot be made raises KafkaError with the code and the sentence that the client is told.
 """
 
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.placement import (
+    Assignment,
+    Pattern,
+    Racks,
+    check_replication_factor,
+    find_pattern,
+    place_replicas,
+)
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -18,8 +27,6 @@ MAX_PARTITIONS_PER_TOPIC = 5_000
 USE_DEFAULT = -1
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-Assignment = Mapping[int, tuple[BrokerId, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,26 +64,23 @@ def check_topic_name(name: str) -> None:
     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
 
 
-def assign_round_robin(count: int, brokers: Sequence[BrokerId], *, first: int, position: int) -> Assignment:
-    """Partitions `first` to `first + count - 1`, one replica each, over the brokers in turn from `position` on."""
-    ordered = sorted(brokers)
-    return {first + index: (ordered[(position + index) % len(ordered)],) for index in range(count)}
-
-
 def plan_topic(
-    request: TopicRequest, *, exists: bool, brokers: Sequence[BrokerId], config: BrokerConfig, position: int
+    request: TopicRequest, *, exists: bool, racks: Racks, config: BrokerConfig, rng: random.Random
 ) -> TopicPlan:
-    """Decide how the topic will be. Raises KafkaError."""
+    """Decide how the topic will be, on the brokers that are alive. Raises KafkaError."""
     check_topic_name(request.name)
     if exists:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{request.name}' already exists.")
     if request.assignments is not None:
-        partitions = _check_assignments(request, brokers)
+        partitions = _check_assignments(request, racks)
     else:
         count = config.num_partitions if request.partitions == USE_DEFAULT else request.partitions
         _check_partition_count(count)
-        _check_replication_factor(request.replication_factor, brokers)
-        partitions = assign_round_robin(count, brokers, first=0, position=position)
+        is_default = request.replication_factor == USE_DEFAULT
+        factor = config.default_replication_factor if is_default else request.replication_factor
+        check_replication_factor(factor, racks)
+        pattern = Pattern(rng.randrange(len(racks)), rng.randrange(len(racks)))
+        partitions = place_replicas(count, racks, replication_factor=factor, pattern=pattern)
     try:
         topic_settings(request.settings, config)
     except ValueError as error:
@@ -86,9 +90,12 @@ def plan_topic(
 
 
 def plan_growth(
-    current: Assignment, *, total: int, assignments: Sequence[Sequence[BrokerId]] | None, brokers: Sequence[BrokerId]
+    current: Assignment, *, total: int, assignments: Sequence[Sequence[BrokerId]] | None, racks: Racks
 ) -> Assignment:
-    """The whole assignment after growth to `total` partitions. Existing partitions stay where they are."""
+    """The whole assignment after growth to `total` partitions. Existing partitions stay where they are.
+
+    The new ones have as many replicas as partition 0, and go on in the pattern of the others.
+    """
     if total <= len(current):
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
@@ -96,20 +103,21 @@ def plan_growth(
         )
     _check_partition_count(total)
     added = total - len(current)
+    factor = len(current.get(0, ())) or 1
     if assignments is None:
-        _check_replication_factor(1, brokers)
-        after_last = 0
-        if current and (last := current[max(current)][0]) in brokers:
-            after_last = sorted(brokers).index(last) + 1
-        return {**current, **assign_round_robin(added, brokers, first=len(current), position=after_last)}
+        check_replication_factor(factor, racks)
+        pattern = find_pattern(current, racks)
+        return {
+            **current,
+            **place_replicas(added, racks, replication_factor=factor, pattern=pattern, first=len(current)),
+        }
     if len(assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Increasing the number of partitions by {added} but {len(assignments)} assignments provided.",
         )
     new = {len(current) + index: tuple(replicas) for index, replicas in enumerate(assignments)}
-    for replicas in new.values():
-        _check_replicas(replicas, brokers)
+    _check_replicas(new, racks, factor=factor)
     return {**current, **new}
 
 
@@ -122,24 +130,7 @@ def _check_partition_count(count: int) -> None:
         )
 
 
-def _check_replication_factor(factor: int, brokers: Sequence[BrokerId]) -> None:
-    if factor == USE_DEFAULT:
-        factor = 1
-    if factor < 1:
-        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
-    if factor > len(brokers):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor: {factor} larger than available brokers: {len(brokers)}.",
-        )
-    if factor > 1:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor: {factor}: these brokers do not replicate yet; use replication factor 1.",
-        )
-
-
-def _check_assignments(request: TopicRequest, brokers: Sequence[BrokerId]) -> Assignment:
+def _check_assignments(request: TopicRequest, racks: Racks) -> Assignment:
     if request.partitions != USE_DEFAULT or request.replication_factor != USE_DEFAULT:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "Both numPartitions or replicationFactor and replicasAssignments are set."
@@ -148,15 +139,21 @@ def _check_assignments(request: TopicRequest, brokers: Sequence[BrokerId]) -> As
     if sorted(assignments) != list(range(len(assignments))):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions must be numbered from 0, without gaps.")
     _check_partition_count(len(assignments))
-    for replicas in assignments.values():
-        _check_replicas(replicas, brokers)
+    _check_replicas(assignments, racks, factor=len(assignments[0]))
     return assignments
 
 
-def _check_replicas(replicas: Sequence[BrokerId], brokers: Sequence[BrokerId]) -> None:
-    if not replicas:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition needs a replica.")
-    unknown = sorted(set(replicas) - set(brokers))
-    if unknown:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Unknown or dead brokers: {unknown}.")
-    _check_replication_factor(len(replicas), brokers)
+def _check_replicas(assignments: Assignment, racks: Racks, *, factor: int) -> None:
+    """Replicas that somebody chose: live brokers, distinct ones, and as many in each partition."""
+    for index, replicas in assignments.items():
+        problem = None
+        if not replicas:
+            problem = "a partition needs a replica"
+        elif len(set(replicas)) < len(replicas):
+            problem = f"duplicate brokers are not allowed: {list(replicas)}"
+        elif unknown := sorted(set(replicas) - set(racks)):
+            problem = f"unknown or dead brokers: {unknown}"
+        elif len(replicas) != factor:
+            problem = f"{len(replicas)} replicas, while partition 0 has {factor}"
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {index}: {problem}.")

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Mapping
 from pipeline.broker.config_entries import topic_entries
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
+from pipeline.broker.placement import Assignment
 from pipeline.broker.topic_changes import create_topic, plan
-from pipeline.broker.topic_plan import Assignment, TopicRequest
+from pipeline.broker.topic_plan import TopicRequest
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -1,16 +1,16 @@
-from collections import Counter
+import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.broker.config import BrokerConfig
-from pipeline.broker.topic_plan import TopicRequest, assign_round_robin, check_topic_name, plan_growth, plan_topic
+from pipeline.broker.topic_plan import TopicRequest, check_topic_name, plan_growth, plan_topic
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
-CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/d", "zookeeper.connect": "z:1", "num.partitions": 4})
-BROKERS = [BrokerId(1), BrokerId(2), BrokerId(3)]
+CONFIG = BrokerConfig.from_settings(
+    {"broker.id": 1, "log.dirs": "/d", "zookeeper.connect": "z:1", "num.partitions": 4, "default.replication.factor": 2}
+)
+RACKS = {BrokerId(number): None for number in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "a b", "ä", "a/b", "a\n"])
@@ -25,27 +25,23 @@ def test_names(name: str) -> None:
     check_topic_name(name)
 
 
-@given(st.integers(1, 50), st.sets(st.integers(0, 9), min_size=1), st.integers(0, 20))
-def test_round_robin_is_even(count: int, brokers: set[int], position: int) -> None:
-    assigned = assign_round_robin(count, [BrokerId(broker) for broker in brokers], first=0, position=position)
-    assert sorted(assigned) == list(range(count))
-    load = Counter(replicas[0] for replicas in assigned.values())
-    loads = [load[BrokerId(broker)] for broker in brokers]
-    assert max(loads) - min(loads) <= 1
-
-
 def refuse(code: ErrorCode, request: TopicRequest, *, exists: bool = False) -> str:
     with pytest.raises(KafkaError) as raised:
-        plan_topic(request, exists=exists, brokers=BROKERS, config=CONFIG, position=0)
+        plan_topic(request, exists=exists, racks=RACKS, config=CONFIG, rng=random.Random(1))
     assert raised.value.code == code
     return str(raised.value)
 
 
 def test_a_topic_by_default() -> None:
     plan = plan_topic(
-        TopicRequest(name="t", settings={"segment.ms": "5"}), exists=False, brokers=BROKERS, config=CONFIG, position=1
+        TopicRequest(name="t", settings={"segment.ms": "5"}),
+        exists=False,
+        racks=RACKS,
+        config=CONFIG,
+        rng=random.Random(1),
     )
-    assert plan.partitions == {0: (2,), 1: (3,), 2: (1,), 3: (2,)}
+    assert sorted(plan.partitions) == [0, 1, 2, 3]
+    assert {len(replicas) for replicas in plan.partitions.values()} == {2}
     assert plan.settings == {"segment.ms": "5"}
 
 
@@ -56,8 +52,6 @@ def test_refusals() -> None:
     refuse(ErrorCode.INVALID_REPLICATION_FACTOR, TopicRequest(name="t", replication_factor=0, settings={}))
     too_many = refuse(ErrorCode.INVALID_REPLICATION_FACTOR, TopicRequest(name="t", replication_factor=4, settings={}))
     assert "larger than available brokers: 3" in too_many
-    not_yet = refuse(ErrorCode.INVALID_REPLICATION_FACTOR, TopicRequest(name="t", replication_factor=2, settings={}))
-    assert "do not replicate yet" in not_yet
     assert "segment.byte" in refuse(ErrorCode.INVALID_CONFIG, TopicRequest(name="t", settings={"segment.byte": "1"}))
 
 
@@ -66,19 +60,20 @@ def test_assignments() -> None:
         made = {index: tuple(map(BrokerId, brokers)) for index, brokers in assignments.items()}
         return TopicRequest(name="t", assignments=made, settings={}, **more)
 
-    plan = plan_topic(assign({1: (3,), 0: (2,)}), exists=False, brokers=BROKERS, config=CONFIG, position=0)
+    plan = plan_topic(assign({1: (3,), 0: (2,)}), exists=False, racks=RACKS, config=CONFIG, rng=random.Random(1))
     assert plan.partitions == {0: (2,), 1: (3,)}
     refuse(ErrorCode.INVALID_REQUEST, assign({0: (1,)}, partitions=1))
     refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, assign({1: (1,)}))
     refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, assign({0: ()}))
     refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, assign({0: (9,)}))
-    refuse(ErrorCode.INVALID_REPLICATION_FACTOR, assign({0: (1, 2)}))
+    assert "duplicate" in refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, assign({0: (1, 1)}))
+    assert "partition 0 has 2" in refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, assign({0: (1, 2), 1: (1,)}))
 
 
 def test_growth_goes_on_after_the_last_broker() -> None:
     current = {0: (BrokerId(2),), 1: (BrokerId(3),)}
-    assert plan_growth(current, total=4, assignments=None, brokers=BROKERS) == {**current, 2: (1,), 3: (2,)}
-    given_places = plan_growth(current, total=3, assignments=[(BrokerId(1),)], brokers=BROKERS)
+    assert plan_growth(current, total=4, assignments=None, racks=RACKS) == {**current, 2: (1,), 3: (2,)}
+    given_places = plan_growth(current, total=3, assignments=[(BrokerId(1),)], racks=RACKS)
     assert given_places == {**current, 2: (1,)}
 
 
@@ -90,10 +85,11 @@ def test_growth_goes_on_after_the_last_broker() -> None:
         (9999, None, ErrorCode.INVALID_PARTITIONS),
         (4, [(BrokerId(1),)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (3, [(BrokerId(9),)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [(BrokerId(1), BrokerId(2))], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
 def test_growth_refused(total: int, assignments: list[tuple[BrokerId, ...]] | None, code: ErrorCode) -> None:
     current = {0: (BrokerId(2),), 1: (BrokerId(3),)}
     with pytest.raises(KafkaError) as raised:
-        plan_growth(current, total=total, assignments=assignments, brokers=BROKERS)
+        plan_growth(current, total=total, assignments=assignments, racks=RACKS)
     assert raised.value.code == code

@@ -22,9 +22,18 @@ POLL_S = 0.01
 
 
 class ServerProcess:
-    """A command that listens on `port` of 127.0.0.1 when it runs; may be started again after it ended."""
+    """A command that listens on `port` of `host` when it runs; may be started again after it ended."""
 
-    def __init__(self, command: Sequence[str], port: int, log: Path, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+    ):
+        self.host = host
         self.port = port
         self._command = list(command)
         self._log = log
@@ -58,7 +67,7 @@ class ServerProcess:
         while time.monotonic() < deadline:
             self.check()
             with suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                socket.create_connection((self.host, self.port), timeout=1).close()
                 return
             time.sleep(POLL_S)
         raise TimeoutError(f"nobody listens on port {self.port} after {START_DEADLINE_S:.0f} s; see {self._log}")
@@ -76,6 +85,17 @@ class ServerProcess:
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """It does nothing more until `resume`, and does not know."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def _send(self, signal_number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal_number)
 
 
 @contextmanager

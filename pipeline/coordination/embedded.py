@@ -9,7 +9,9 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +24,8 @@ from pipeline.processes import ChildProcess, free_port, is_port_free, start_proc
 
 MINIMUM_JAVA = 17
 TICK_MS = 500
+INIT_LIMIT_TICKS = 20
+SYNC_LIMIT_TICKS = 10
 MAX_SESSION_TIMEOUT_MS = 60_000
 START_TIMEOUT_S = 30.0
 STOP_GRACE_S = 8.0
@@ -63,22 +67,35 @@ def find_java() -> Path:
     return Path(found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleMember:
+    """Which server of an ensemble one is."""
+
+    own_id: int
+    servers: Mapping[int, str]
+    """All of them: `host:port:port`, the port of its followers and that of elections."""
+
+
 class ZooKeeperProcess:
-    """One standalone ZooKeeper on 127.0.0.1.
+    """One ZooKeeper on `host`: standalone, or with `member` one server of an ensemble, which answers with a majority.
 
     In trio: `async with ZooKeeperProcess(directory) as zookeeper`, or `await start()` and `await stop()`.
     Outside of trio: `with ZooKeeperProcess(directory) as zookeeper`. After `kill` or `stop` it can be started again.
     """
 
-    def __init__(self, directory: Path, *, port: int = 0) -> None:
+    def __init__(
+        self, directory: Path, *, port: int = 0, host: str = "127.0.0.1", member: EnsembleMember | None = None
+    ) -> None:
         self.directory = directory.absolute()
         self._port = port
+        self._host = host
+        self._member = member
         self._child: ChildProcess | None = None
 
     @property
     def address(self) -> HostPort:
         """Where it listens; a free port is chosen by the first start."""
-        return HostPort("127.0.0.1", self._port)
+        return HostPort(self._host, self._port)
 
     @property
     def connect(self) -> str:
@@ -105,8 +122,9 @@ class ZooKeeperProcess:
             return
         java = await trio.to_thread.run_sync(find_java)
         if self._port == 0:
-            self._port = free_port()
-        if not is_port_free(self._port):  # else whoever listens there would be taken for the server that was started
+            self._port = free_port(self._host)
+        # Else whoever listens there would be taken for the server that was started.
+        if not is_port_free(self._port, self._host):
             raise ConfigurationError("ZooKeeper's port", f"{self.address} is taken by another process")
         self._write_settings()
         command = [
@@ -179,6 +197,10 @@ class ZooKeeperProcess:
             "autopurge.purgeInterval": 1,
             "4lw.commands.whitelist": "ruok,srvr",
         }
+        if self._member is not None:
+            (data / "myid").write_text(str(self._member.own_id))
+            ensemble = {f"server.{number}": address for number, address in self._member.servers.items()}
+            settings |= {"initLimit": INIT_LIMIT_TICKS, "syncLimit": SYNC_LIMIT_TICKS, **ensemble}
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         (self.directory / "zoo.cfg").write_text(text)
         (self.directory / "log4j2.properties").write_text(LOGGING)

@@ -1,10 +1,12 @@
-"""A real Apache Kafka on this machine (KRaft, one node), the peer of tests and benchmarks."""
+"""A real Apache Kafka on this machine (KRaft, every node broker and controller), the peer of tests and benchmarks."""
 
+import base64
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,30 +52,58 @@ HEAP_AND_COLLECTOR = (
 """What kafka-server-start.sh gives the server."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaNode:
+    """One of the nodes of a cluster, which listens on two ports of `host`."""
+
+    number: int
+    host: str
+    port: int
+    controller_port: int
+
+
 def prepare_kafka(directory: Path, port: int, **settings: object) -> list[str]:
     """Formats a node below `directory` and gives the command that runs it. Dots of settings are underscores."""
-    directory.mkdir(parents=True, exist_ok=True)
-    controller_port = _free_port()
-    given = {
-        "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": directory / "logs",
+    node = KafkaNode(number=1, host="127.0.0.1", port=port, controller_port=_free_port())
+    replicas = {
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
+    }
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    return prepare_kafka_nodes({node: directory}, {**replicas, **given})[node]
+
+
+def prepare_kafka_nodes(
+    directories: Mapping[KafkaNode, Path], settings: Mapping[str, object]
+) -> dict[KafkaNode, list[str]]:
+    """Formats the nodes of a cluster below their directories and gives the commands that run them."""
+    cluster_id = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")  # none begins with "-"
+    voters = ",".join(f"{node.number}@{node.host}:{node.controller_port}" for node in directories)
+    commands = {}
+    for node, directory in directories.items():
+        properties = _write_properties(node, directory, voters, settings)
+        run_kafka_class("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
+        commands[node] = [java(), *HEAP_AND_COLLECTOR, "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
+    return commands
+
+
+def _write_properties(node: KafkaNode, directory: Path, voters: str, settings: Mapping[str, object]) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    given = {
+        "process.roles": "broker,controller",
+        "node.id": node.number,
+        "controller.quorum.voters": voters,
+        "listeners": f"PLAINTEXT://{node.host}:{node.port},CONTROLLER://{node.host}:{node.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{node.host}:{node.port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": directory / "logs",
         "auto.create.topics.enable": "false",
-        **{key.replace("_", "."): value for key, value in settings.items()},
+        **settings,
     }
     properties = directory / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in given.items()), encoding="utf-8")
-    storage = "kafka.tools.StorageTool"
-    cluster_id = run_kafka_class(storage, "random-uuid").strip().splitlines()[-1]
-    run_kafka_class(storage, "format", "-t", cluster_id, "-c", str(properties))
-    return [java(), *HEAP_AND_COLLECTOR, "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
+    return properties
 
 
 @contextmanager

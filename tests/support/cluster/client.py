@@ -1,0 +1,213 @@
+"""The client of the fault tests: `python -m tests.support.cluster.client JSON`, until its standard input ends.
+
+An idempotent acks=all producer and two members of a group, of confluent-kafka. It writes at a steady rate to all
+partitions of a topic; at the end it reads the topic back, from the start and without the group, and prints as JSON what
+became of the records. It says `steady` once records are acknowledged in every partition and the group reads them.
+
+A value is used once. What counts as lost, doubled and out of order is decided by `judge`.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+RECORDS_PER_S = 500
+KEYS = 24
+MEMBERS = 2
+FLUSH_DEADLINE_S = 90
+READ_DEADLINE_S = 90
+POLL_S = 0.1
+SHOWN = 5
+
+COMMON = {"reconnect.backoff.max.ms": 500, "socket.timeout.ms": 4000, "log_level": 0}
+PRODUCER = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "request.timeout.ms": 3000,
+    "message.timeout.ms": 120_000,
+    "topic.metadata.refresh.interval.ms": 1000,
+}
+"""Requests that are not answered are given up soon, so that the client's patience does not hide the cluster's stops."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """What the producer was told."""
+
+    sent: int = 0
+    acknowledged: set[int] = field(default_factory=set)
+    failed: Counter[str] = field(default_factory=Counter)
+    acknowledged_at: dict[int, float] = field(default_factory=dict)
+    """The latest time, by partition."""
+    longest_stop_s: float = 0.0
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        """The delivery callback."""
+        if error is not None:
+            self.failed[str(error)] += 1
+            return
+        now = time.monotonic()
+        partition = message.partition()
+        self.longest_stop_s = max(self.longest_stop_s, now - self.acknowledged_at.get(partition, now))
+        self.acknowledged_at[partition] = now
+        self.acknowledged.add(int(message.value()))
+
+
+@dataclass(slots=True, kw_only=True)
+class Read:
+    """What the group was given; a record may come again after a rebalance."""
+
+    values: set[int] = field(default_factory=set)
+    errors: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    read_at: float = 0.0
+    longest_stop_s: float = 0.0
+
+    def note(self, messages: Iterable[Message]) -> None:
+        now = time.monotonic()
+        with self.lock:
+            for message in messages:
+                if message.error() is not None:
+                    self.errors[str(message.error())] += 1
+                    continue
+                self.values.add(int(message.value()))
+                self.longest_stop_s = max(self.longest_stop_s, now - (self.read_at or now))
+                self.read_at = now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of the records. Times are in seconds."""
+
+    acknowledged: int
+    failed: Mapping[str, int]
+    lost: int
+    doubled: int
+    disordered: int
+    unread: int
+    examples: Mapping[str, list[int]]
+    longest_stop_s: float
+    longest_reading_stop_s: float
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong, in words."""
+        counts = {"lost": self.lost, "doubled": self.doubled, "out of order": self.disordered, "unread": self.unread}
+        found = [f"{count} {what} {self.examples.get(what, '')}" for what, count in counts.items() if count]
+        return found + [f"{count} failed: {error}" for error, count in self.failed.items()]
+
+
+def judge(written: Written, log: Mapping[int, list[tuple[bytes, int]]], read: Read) -> Verdict:
+    """`log` is all that a reader finds, by partition: keys and values in the order of their offsets."""
+    found = Counter(value for records in log.values() for _, value in records)
+    doubled = [value for value, times in found.items() if times > 1]
+    disordered = []
+    for records in log.values():
+        latest: dict[bytes, int] = {}
+        for key, value in records:
+            if value < latest.get(key, -1):
+                disordered.append(value)
+            latest[key] = value
+    lost = sorted(written.acknowledged - found.keys())
+    unread = sorted(found.keys() - read.values)
+    faults = {"lost": lost, "doubled": doubled, "out of order": disordered, "unread": unread}
+    return Verdict(
+        acknowledged=len(written.acknowledged),
+        failed=dict(written.failed),
+        lost=len(lost),
+        doubled=len(doubled),
+        disordered=len(disordered),
+        unread=len(unread),
+        examples={what: values[:SHOWN] for what, values in faults.items() if values},
+        longest_stop_s=written.longest_stop_s,
+        longest_reading_stop_s=read.longest_stop_s,
+    )
+
+
+def produce(asked: Mapping[str, Any], written: Written, ended: threading.Event) -> None:
+    """At a steady rate until `ended`; then waits until all is acknowledged or has failed."""
+    producer = Producer({"bootstrap.servers": asked["bootstrap"], **COMMON, **PRODUCER})
+    began = time.monotonic()
+    while not ended.is_set():
+        due = int((time.monotonic() - began) * RECORDS_PER_S)
+        while written.sent < due:
+            number = written.sent
+            producer.produce(asked["topic"], b"%d" % number, key=b"%d" % (number % KEYS), on_delivery=written.note)
+            written.sent += 1
+        producer.poll(0.002)
+    left = producer.flush(FLUSH_DEADLINE_S)
+    if left:
+        written.failed[f"not delivered within {FLUSH_DEADLINE_S} s"] += left
+
+
+def consume(asked: Mapping[str, Any], read: Read, ended: threading.Event) -> None:
+    """As a member of the group until `ended`."""
+    settings = {"bootstrap.servers": asked["bootstrap"], "group.id": asked["group"], "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "auto.commit.interval.ms": 1000, **COMMON})
+    consumer.subscribe([asked["topic"]])
+    while not ended.is_set():
+        read.note(consumer.consume(500, timeout=POLL_S))
+    consumer.close()
+
+
+def read_back(asked: Mapping[str, Any]) -> dict[int, list[tuple[bytes, int]]]:
+    """All records of the topic: key and value by partition, in the order of their offsets. Raises TimeoutError."""
+    settings = {"bootstrap.servers": asked["bootstrap"], "group.id": f"{asked['group']}-again", **COMMON}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    partitions = [TopicPartition(asked["topic"], number, 0) for number in range(asked["partitions"])]
+    ends = {part.partition: consumer.get_watermark_offsets(part, timeout=READ_DEADLINE_S)[1] for part in partitions}
+    consumer.assign(partitions)
+    log: dict[int, list[tuple[bytes, int]]] = {number: [] for number in ends}
+    unfinished = {number for number, end in ends.items() if end > 0}
+    deadline = time.monotonic() + READ_DEADLINE_S
+    while unfinished:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"partitions {sorted(unfinished)} not read to their ends {ends}")
+        for message in consumer.consume(1000, timeout=POLL_S):
+            if message.error() is None:
+                log[message.partition()].append((message.key(), int(message.value())))
+                if message.offset() >= ends[message.partition()] - 1:
+                    unfinished.discard(message.partition())
+    consumer.close()
+    return log
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    written, read = Written(), Read()
+    writing_ended, reading_ended = threading.Event(), threading.Event()
+    writer = threading.Thread(target=produce, args=[asked, written, writing_ended])
+    readers = [threading.Thread(target=consume, args=[asked, read, reading_ended]) for _ in range(MEMBERS)]
+    for thread in (writer, *readers):
+        thread.start()
+    deadline = time.monotonic() + READ_DEADLINE_S
+    while len(written.acknowledged_at) < asked["partitions"] or not read.read_at:
+        if time.monotonic() > deadline:
+            print(json.dumps({"error": f"not steady within {READ_DEADLINE_S} s: {written.failed} {read.errors}"}))
+            break
+        time.sleep(POLL_S)
+    read.longest_stop_s = written.longest_stop_s = 0.0
+    print("steady", flush=True)
+    sys.stdin.read()
+    writing_ended.set()
+    writer.join()
+    log = read_back(asked)
+    deadline = time.monotonic() + READ_DEADLINE_S
+    while time.monotonic() < deadline and not written.acknowledged <= read.values:
+        time.sleep(POLL_S)
+    reading_ended.set()
+    for thread in readers:
+        thread.join()
+    print(json.dumps(asdict(judge(written, log, read))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""What is done to whom: faults of the nodes of a cluster, and what a client saw meanwhile.
+
+The matrix is {fault} x {whose role} x {once, bouncing}. The node with the role is looked for right before each fault;
+the partitions that are written to are led by one node, and the roles are kept apart as far as three nodes allow.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import count, product
+from typing import Any
+
+from tests.support.cluster.client import Verdict
+from tests.support.cluster.network import Network
+from tests.support.cluster.observation import (
+    OFFSETS_TOPIC,
+    Observer,
+    coordinator_partition,
+    wait_until,
+)
+from tests.support.cluster.systems import ClusterProcesses
+
+PARTITIONS = 3
+BOUNCES = 3
+STEADY_S = 2.0
+CLIENT_DEADLINE_S = 240
+
+
+class Fault(StrEnum):
+    """What is done to a node."""
+
+    STOP = "clean stop"
+    KILL = "kill -9"
+    PAUSE = "SIGSTOP"
+    CUT_SENDING = "cut, sends nothing"
+    CUT_HEARING = "cut, hears nothing"
+
+
+class Role(StrEnum):
+    """Who it is done to."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    CONTROLLER = "controller"
+    COORDINATOR = "coordinator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One of the matrix."""
+
+    fault: Fault
+    role: Role
+    is_bouncing: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault} of the {self.role}, {f'{BOUNCES} times' if self.is_bouncing else 'once'}"
+
+
+MATRIX = [
+    Scenario(fault=fault, role=role, is_bouncing=is_bouncing)
+    for is_bouncing, fault, role in product((False, True), Fault, Role)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a scenario; without a verdict there is an error."""
+
+    name: str
+    verdict: Verdict | None = None
+    error: str = ""
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong, in words."""
+        return [self.error] if self.verdict is None else self.verdict.faults
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Outcome":
+        given = json.loads(text)
+        verdict = None if given["verdict"] is None else Verdict(**given["verdict"])
+        return cls(name=given["name"], verdict=verdict, error=given["error"])
+
+
+class Client:
+    """A running tests.support.cluster.client."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def wait_until_steady(self) -> None:
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if said != "steady\n":
+            raise RuntimeError(f"the client said {said!r}")
+
+    def finish(self) -> Verdict:
+        """Tell it to end; what became of its records."""
+        out, err = self._process.communicate(timeout=CLIENT_DEADLINE_S)
+        if self._process.returncode:
+            raise RuntimeError(f"the client failed: {err[-2000:]}")
+        return Verdict(**json.loads(out.splitlines()[-1]))
+
+
+@contextmanager
+def running_client(asked: dict[str, Any]) -> Iterator[Client]:
+    """A client on this host, killed at the end of the block if it was not finished."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.cluster.client", json.dumps(asked)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Client(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+class FaultRunner:
+    """Runs scenarios, one after the other, on a cluster of three that is whole before each.
+
+    `hold_s`: how long a node is away, more than the time after which the cluster takes it for dead.
+    """
+
+    def __init__(self, cluster: ClusterProcesses, network: Network | None, *, hold_s: float) -> None:
+        self._cluster = cluster
+        self._network = network
+        self._hold_s = hold_s
+        self._observer = Observer(cluster)
+        self._numbers = count(1)
+
+    def prepare(self) -> None:
+        """The topic of offsets is there."""
+        topic = "prepare"
+        self._observer.create_topic(topic, [list(self._cluster.nodes)])
+        asked = {"bootstrap": self._cluster.bootstrap, "topic": topic, "group": "prepare", "partitions": 1}
+        with running_client(asked) as client:
+            client.wait_until_steady()
+            client.finish()
+        wait_until("the cluster is whole", lambda: self._observer.is_in_sync([topic, OFFSETS_TOPIC]))
+
+    def run(self, scenario: Scenario) -> Outcome:
+        """Raises OSError, RuntimeError or TimeoutError if the cluster is not usable any more."""
+        number = next(self._numbers)
+        topic = f"faults-{number}"
+        self._observer.elect_preferred()
+        controller = self._observer.controller()
+        leader, third = [each for each in self._cluster.nodes if each != controller]
+        self._observer.create_topic(topic, [[leader, controller, third]] * PARTITIONS)
+        is_coordinator_apart = scenario.role in {Role.LEADER, Role.COORDINATOR}
+        group = self._group_coordinated_by(third if is_coordinator_apart else leader, number)
+        asked = {"bootstrap": self._cluster.bootstrap, "topic": topic, "group": group, "partitions": PARTITIONS}
+        with running_client(asked) as client:
+            client.wait_until_steady()
+            time.sleep(STEADY_S)
+            for _ in range(BOUNCES if scenario.is_bouncing else 1):
+                self._once(scenario, topic, group)
+                wait_until(f"{topic} is whole", lambda: self._observer.is_in_sync([topic, OFFSETS_TOPIC]))
+            time.sleep(STEADY_S)
+            return Outcome(name=scenario.name, verdict=client.finish())
+
+    def _once(self, scenario: Scenario, topic: str, group: str) -> None:
+        victim = self._victim(scenario.role, topic, group)
+        node = self._cluster.nodes[victim]
+        match scenario.fault:
+            case Fault.STOP | Fault.KILL:
+                if scenario.fault is Fault.STOP:
+                    node.stop()
+                else:
+                    node.kill()
+                if not scenario.is_bouncing:
+                    time.sleep(self._hold_s)
+                node.launch()
+                node.wait_for_port()
+            case Fault.PAUSE:
+                node.pause()
+                time.sleep(self._hold_s)
+                node.resume()
+            case Fault.CUT_SENDING | Fault.CUT_HEARING:
+                assert self._network is not None
+                if scenario.fault is Fault.CUT_SENDING:
+                    self._network.cut_sending(victim)
+                else:
+                    self._network.cut_hearing(victim)
+                time.sleep(self._hold_s)
+                self._network.heal(victim)
+
+    def _victim(self, role: Role, topic: str, group: str) -> int:
+        leader = self._observer.leader(topic)
+        match role:
+            case Role.LEADER:
+                return leader
+            case Role.CONTROLLER:
+                return self._observer.controller()
+            case Role.COORDINATOR:
+                coordinators = self._observer.coordinators()
+                return coordinators[coordinator_partition(group, len(coordinators))]
+            case Role.FOLLOWER:
+                controller = self._observer.controller()
+                return next(each for each in reversed(self._cluster.nodes) if each not in {leader, controller})
+
+    def _group_coordinated_by(self, node: int, number: int) -> str:
+        coordinators = self._observer.coordinators()
+        for attempt in range(1000):
+            group = f"readers-{number}-{attempt}"
+            if coordinators[coordinator_partition(group, len(coordinators))] == node:
+                return group
+        raise RuntimeError(f"broker {node} leads no partition of {OFFSETS_TOPIC}: {coordinators}")
+
+
+def by_name(names: Sequence[str]) -> list[Scenario]:
+    """Scenarios of the matrix, in the order of `names`."""
+    known = {scenario.name: scenario for scenario in MATRIX}
+    return [known[name] for name in names]

@@ -8,7 +8,22 @@ import sys
 
 import typer
 
-from pipeline.cli import audit, broker, consume, demo, group, load, local, log, mirror, output, produce, registry, topic
+from pipeline.cli import (
+    audit,
+    broker,
+    cluster,
+    consume,
+    demo,
+    group,
+    load,
+    local,
+    log,
+    mirror,
+    output,
+    produce,
+    registry,
+    topic,
+)
 from pipeline.errors import ConfigurationError, PipelineError
 
 app = typer.Typer(
@@ -22,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(local.app, name="local")
 app.add_typer(broker.app, name="broker")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(log.app, name="log")

@@ -1,5 +1,5 @@
-"""Topics made, removed, grown, described; offsets listed; settings, log dirs and the cluster described. Plain functions
-over a cluster.
+"""Topics made, removed, grown, described; offsets listed; settings, log dirs and the cluster described; leaders elected
+and partitions moved. Plain functions over a cluster.
 
 Each call has a deadline. What the controller refuses for the moment (it moved, it is starting) is tried again.
 """
@@ -25,6 +25,14 @@ from pipeline.client.configs import (
     ConfigSource,
     alter_configs,
     describe_configs,
+    describe_topic_settings,
+)
+from pipeline.client.elections import (
+    ElectionType,
+    Reassignment,
+    alter_reassignments,
+    elect_leaders,
+    list_reassignments,
 )
 from pipeline.client.metadata import TopicView
 from pipeline.client.offsets import (
@@ -61,10 +69,13 @@ __all__ = [
     "ConfigKind",
     "ConfigResource",
     "ConfigSource",
+    "ElectionType",
     "ListedOffset",
     "LogDir",
     "NewTopic",
+    "Reassignment",
     "alter_configs",
+    "alter_reassignments",
     "create_partitions",
     "create_topics",
     "delete_records",
@@ -72,9 +83,12 @@ __all__ = [
     "describe_cluster",
     "describe_configs",
     "describe_log_dirs",
+    "describe_topic_settings",
     "describe_topics",
     "describe_versions",
+    "elect_leaders",
     "list_offsets",
+    "list_reassignments",
     "list_topics",
 ]
 

@@ -23,6 +23,7 @@ from pipeline.protocol.messages.incremental_alter_configs import (
 )
 from pipeline.protocol.schema import Message
 
+_TOPICS_PER_REQUEST = 500
 _SET = 0
 _DELETE = 1
 
@@ -93,6 +94,32 @@ async def describe_configs(
             )
             for entry in result.configs
         }
+    return found
+
+
+async def describe_topic_settings(
+    cluster: Cluster, topics: Sequence[str], names: Sequence[str], *, timeout_s: float
+) -> dict[str, dict[str, str]]:
+    """What these settings are for each of these topics; a topic that is gone meanwhile is left out.
+
+    Raises KafkaError for the first that is refused otherwise.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for first in range(0, len(topics), _TOPICS_PER_REQUEST):
+        asked = tuple(
+            DescribeConfigsResource(
+                resource_type=ConfigKind.TOPIC, resource_name=topic, configuration_keys=tuple(names)
+            )
+            for topic in topics[first : first + _TOPICS_PER_REQUEST]
+        )
+        response: DescribeConfigsResponse = await cluster.request_any(
+            DescribeConfigsRequest(resources=asked), timeout_s=timeout_s
+        )
+        for result in response.results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            _check(ConfigResource(ConfigKind.TOPIC, result.resource_name), result.error_code, result.error_message)
+            found[result.resource_name] = {entry.name: entry.value or "" for entry in result.configs}
     return found
 
 

@@ -9,11 +9,16 @@ import trio
 
 from pipeline.client.admin import (
     LATEST,
+    ElectionType,
     NewTopic,
+    alter_reassignments,
     create_partitions,
     create_topics,
     delete_topics,
+    describe_topic_settings,
+    elect_leaders,
     list_offsets,
+    list_reassignments,
     list_topics,
 )
 from pipeline.client.cluster import open_cluster
@@ -21,8 +26,9 @@ from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pipeline.client.consumer import PartitionOffsetOutOfRangeError, open_consumer
 from pipeline.client.producer import open_producer
 from pipeline.client.raw_produce import can_keep_offsets, raw_produce
+from pipeline.client.throttle import FOLLOWER_REPLICAS, LEADER_REPLICAS, Move, remove_throttle, set_throttle
 from pipeline.model import BrokerId, TopicPartition
-from pipeline.protocol.errors import KafkaError
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 from tests.support.kafka import Kafka, running_kafka
@@ -76,3 +82,32 @@ async def test_topics_records_offsets_and_raw_batches(kafka: Kafka) -> None:
         result = (await raw_produce(cluster, copy, keep_offsets=False, timeout_s=DEADLINE_S))[TopicPartition("copy", 0)]
         assert isinstance(result.error, KafkaError), "stock Kafka takes one batch for a partition in a request"
         await delete_topics(cluster, ["ours"])
+
+
+@pytest.mark.timeout(900)
+async def test_elections_moves_and_throttles(kafka: Kafka) -> None:
+    one, two, moved = BrokerId(1), BrokerId(2), TopicPartition("moved", 0)
+    async with open_cluster(ClientConfig(bootstrap=parse_addresses(kafka.bootstrap))) as cluster:
+        await create_topics(cluster, [NewTopic(name="moved", partitions=1, replication_factor=1)])
+        for kind in ElectionType:
+            elected = await elect_leaders(cluster, [moved], kind, timeout_s=DEADLINE_S)
+            assert isinstance(elected[moved], KafkaError)
+            assert elected[moved].code is ErrorCode.ELECTION_NOT_NEEDED
+        assert await elect_leaders(cluster, None, ElectionType.PREFERRED, timeout_s=DEADLINE_S) == {}
+        assert await alter_reassignments(cluster, {moved: [one]}, timeout_s=DEADLINE_S) == {}
+        for target, code in (
+            ([one, two], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+            (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        ):
+            refused = await alter_reassignments(cluster, {moved: target}, timeout_s=DEADLINE_S)
+            assert refused[moved].code is code
+        assert await list_reassignments(cluster, timeout_s=DEADLINE_S) == {}
+        assert await list_reassignments(cluster, [moved], timeout_s=DEADLINE_S) == {}
+        names = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+        await set_throttle(cluster, {moved: Move(now=[one], target=[two])}, 1000, timeout_s=DEADLINE_S)
+        settings = await describe_topic_settings(cluster, ["moved", "none"], names, timeout_s=DEADLINE_S)
+        assert settings == {"moved": {LEADER_REPLICAS: "0:1", FOLLOWER_REPLICAS: "0:2"}}
+        await remove_throttle(cluster, ["moved"], timeout_s=DEADLINE_S)
+        settings = await describe_topic_settings(cluster, ["moved"], names, timeout_s=DEADLINE_S)
+        assert settings == {"moved": {LEADER_REPLICAS: "", FOLLOWER_REPLICAS: ""}}
+        await delete_topics(cluster, ["moved"])

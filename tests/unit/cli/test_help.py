@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 
 NOUNS = {
-    "local", "broker", "topic", "log", "produce", "consume", "mirror", "registry", "schema", "audit", "load", "demo",
+    "local", "broker", "cluster", "topic", "log", "produce", "consume", "mirror", "registry", "schema", "audit", "load",
+    "demo",
 }  # fmt: skip
 
 
@@ -25,6 +26,7 @@ COMMANDS = dict(commands(typer.main.get_command(app)))
 
 def test_the_commands_that_scripts_count_on_are_there() -> None:
     assert {path[0] for path in COMMANDS if path} >= NOUNS
+    assert {("cluster", "describe"), ("cluster", "elect"), ("cluster", "reassign", "plan")} <= COMMANDS.keys()
     for noun in ("broker", "mirror", "registry", "audit"):
         assert "config" in {parameter.name for parameter in COMMANDS[noun, "start"].params}
     assert {parameter.opts[0] for parameter in COMMANDS["local", "up"].params} >= {

@@ -1,0 +1,95 @@
+"""`pipeline cluster`: how a cluster is, who leads, and where partitions lie."""
+
+from functools import partial
+from typing import Annotated
+
+import trio
+import typer
+
+from pipeline.cli import output, reassign
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.client import admin
+from pipeline.client.admin import ElectionType
+from pipeline.errors import ConfigurationError
+from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+app = typer.Typer(no_args_is_help=True, help="A cluster as a whole: its health, its leaders, where partitions lie.")
+app.add_typer(reassign.app, name="reassign")
+
+TIMEOUT_S = 60.0
+
+
+@app.command()
+def describe(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
+    """Show brokers (leaders, replicas, bytes) and partitions in trouble, with the reason and what to do.
+
+    Exit code 1 if a partition is offline or has fewer in-sync replicas than min.insync.replicas.
+    """
+    from pipeline.cli.cluster_description import describe_cluster, is_in_trouble, print_description
+
+    description = trio.run(partial(describe_cluster, bootstrap, zookeeper))
+    if json:
+        output.print_json(description)
+    else:
+        print_description(description)
+    if is_in_trouble(description):
+        raise typer.Exit(output.EXIT_FAILED)
+
+
+@app.command()
+def elect(
+    is_unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean/--preferred",
+            help="Let any live replica lead where there is no leader: records that it lacks are lost for good. "
+            "Or (default) let the first replica lead, if it is in sync.",
+        ),
+    ] = False,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Partitions of this topic.")] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", min=0, help="Of --topic, this one; may be repeated. Default: all."),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All partitions that need it.")] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Elect leaders. Exit code 1 if one was wanted and cannot be had; partitions that need none are fine."""
+    if all_ == (topic is not None):
+        raise ConfigurationError("--topic", "give it, or --all, to say which partitions are meant")
+    if partition and topic is None:
+        raise ConfigurationError("--partition", "needs --topic")
+    kind = ElectionType.UNCLEAN if is_unclean else ElectionType.PREFERRED
+
+    async def run() -> dict[TopicPartition, KafkaError | None]:
+        async with connected(bootstrap, zookeeper, "pipeline-elect") as cluster:
+            meant = None
+            if topic is not None:
+                found = await find_topic(cluster, topic)
+                meant = [TopicPartition(topic, index) for index in partition or sorted(found.partitions)]
+            return await admin.elect_leaders(cluster, meant, kind, timeout_s=TIMEOUT_S)
+
+    results = trio.run(run)
+    rows = [
+        {"topic": name.topic, "partition": name.partition, "result": _result(refusal)}
+        for name, refusal in sorted(results.items())
+    ]
+    if json:
+        output.print_json({"partitions": rows})
+    elif rows:
+        output.say(output.table(["TOPIC", "PARTITION", "RESULT"], [list(row.values()) for row in rows]))
+    else:
+        output.say("No partition needs an election.")
+    if any(refusal is not None and refusal.code != ErrorCode.ELECTION_NOT_NEEDED for refusal in results.values()):
+        raise typer.Exit(output.EXIT_FAILED)
+
+
+def _result(refusal: KafkaError | None) -> str:
+    if refusal is None:
+        return "elected"
+    if refusal.code == ErrorCode.ELECTION_NOT_NEEDED:
+        return "not needed"
+    return str(refusal)

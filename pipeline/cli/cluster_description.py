@@ -1,0 +1,186 @@
+"""What `pipeline cluster describe` shows: brokers, and the partitions that need attention, with what to do."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.cli import output
+from pipeline.cli.connect import connected
+from pipeline.client import admin
+from pipeline.client.admin import Reassignment
+from pipeline.client.cluster import UNREACHABLE, Cluster
+from pipeline.client.metadata import ClusterView, PartitionView
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import KafkaError
+
+TIMEOUT_S = 30.0
+MIN_ISR = "min.insync.replicas"
+MAX_ROWS = 50
+"""Of each table for people; JSON has all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Troubles:
+    """Partitions by what is wrong with them. One that is offline is in no other list."""
+
+    under_replicated: list[dict[str, Any]]
+    below_min_isr: list[dict[str, Any]]
+    offline: list[dict[str, Any]]
+
+
+async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict[str, Any]:
+    """The cluster as its brokers tell of it. Raises NetworkError, KafkaError."""
+    async with connected(bootstrap, zookeeper, "pipeline-cluster") as cluster:
+        found = await admin.describe_cluster(cluster, timeout_s=TIMEOUT_S)
+        view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+        moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+        settings = await admin.describe_topic_settings(cluster, sorted(view.topics), (MIN_ISR,), timeout_s=TIMEOUT_S)
+        min_isr = {topic: int(values.get(MIN_ISR) or 1) for topic, values in settings.items()}
+        troubles = find_troubles(view, min_isr, moving)
+        sizes = {broker.id: await _read_size(cluster, broker.id) for broker in found.brokers}
+    return {
+        "cluster_id": found.cluster_id,
+        "controller": found.controller if found.controller in view.brokers else None,
+        "brokers": describe_brokers(view, sizes),
+        "topics": len(view.topics),
+        "partitions": sum(len(topic.partitions) for topic in view.topics.values()),
+        "moving": len(moving),
+        "under_replicated": troubles.under_replicated,
+        "below_min_isr": troubles.below_min_isr,
+        "offline": troubles.offline,
+    }
+
+
+async def _read_size(cluster: Cluster, broker: BrokerId) -> int | None:
+    """Bytes of all logs of a broker; None if it does not tell."""
+    try:
+        log_dirs = await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
+    except (*UNREACHABLE, KafkaError):
+        return None
+    return sum(size for log_dir in log_dirs for size in log_dir.partitions.values())
+
+
+def describe_brokers(view: ClusterView, sizes: Mapping[BrokerId, int | None]) -> list[dict[str, Any]]:
+    """All brokers that are alive or should hold replicas."""
+    partitions = [partition for topic in view.topics.values() for partition in topic.partitions.values()]
+    leaders = Counter(partition.leader for partition in partitions)
+    replicas = Counter(replica for partition in partitions for replica in partition.replicas)
+    told = []
+    for broker in sorted({*view.brokers, *replicas}):
+        endpoint = view.brokers.get(broker)
+        told.append(
+            {
+                "id": broker,
+                "address": None if endpoint is None else str(endpoint.address),
+                "rack": None if endpoint is None else endpoint.rack,
+                "alive": endpoint is not None,
+                "leaders": leaders[broker],
+                "replicas": replicas[broker],
+                "bytes": sizes.get(broker),
+            }
+        )
+    return told
+
+
+def find_troubles(
+    view: ClusterView, min_isr: Mapping[str, int], moving: Mapping[TopicPartition, Reassignment]
+) -> Troubles:
+    """Judge every partition. Pure. Replicas that a reassignment is about to bring are not missed yet."""
+    found = Troubles(under_replicated=[], below_min_isr=[], offline=[])
+    for name, topic in sorted(view.topics.items()):
+        for index, partition in sorted(topic.partitions.items()):
+            move = moving.get(TopicPartition(name, index))
+            told: dict[str, Any] = {
+                "topic": name,
+                "partition": index,
+                "leader": partition.leader,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+            }
+            if partition.leader is None:
+                reason, advice = _explain(view, name, index, partition)
+                found.offline.append({**told, "reason": reason, "advice": advice})
+                continue
+            if len(partition.isr) < len(partition.replicas) - (0 if move is None else len(move.adding)):
+                dead = [replica for replica in partition.replicas if replica not in view.brokers]
+                found.under_replicated.append({**told, "dead": dead})
+            if len(partition.isr) < min_isr.get(name, 1):
+                found.below_min_isr.append({**told, "min_isr": min_isr[name]})
+    return found
+
+
+def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView) -> tuple[str, str]:
+    """Why nobody leads a partition, and what helps."""
+    unclean = f"`pipeline cluster elect --unclean --topic {topic} --partition {index}`"
+    alive = [replica for replica in partition.replicas if replica in view.brokers]
+    if not partition.isr:
+        if not alive:
+            return "all its replicas are on dead brokers", f"start broker {_any_of(partition.replicas)}"
+        return (
+            "no replica is known to have all records: the last one that was in sync lost the end of its log",
+            f"{unclean} lets a live replica lead with what it has, the missing records are lost",
+        )
+    live_in_sync = [replica for replica in partition.isr if replica in alive]
+    if live_in_sync:
+        return (
+            f"broker {_any_of(live_in_sync)} is in sync and alive, but does not lead yet",
+            "if this stays so, look at the log of the controller and of that broker: its disk may have failed",
+        )
+    advice = f"start broker {_any_of(partition.isr)}"
+    if alive:
+        advice += f"; if it is lost for good, {unclean} lets broker {_any_of(alive)} lead, records are lost"
+    return f"the in-sync replicas are on dead brokers: {', '.join(map(str, partition.isr))}", advice
+
+
+def _any_of(brokers: tuple[BrokerId, ...] | list[BrokerId]) -> str:
+    return " or ".join(map(str, brokers))
+
+
+def is_in_trouble(description: Mapping[str, Any]) -> bool:
+    """Whether somebody cannot write: a partition is offline or below min.insync.replicas."""
+    return bool(description["offline"] or description["below_min_isr"])
+
+
+def print_description(told: Mapping[str, Any]) -> None:
+    """For people."""
+    output.say(
+        f"Cluster {told['cluster_id']}, controller {told['controller'] or 'none'}: {told['topics']} topics,"
+        f" {told['partitions']} partitions, {told['moving']} of them being moved"
+    )
+    keys = ["id", "address", "rack", "leaders", "replicas", "bytes"]
+    rows = [
+        [broker[key] if key != "address" or broker["alive"] else "not alive" for key in keys]
+        for broker in told["brokers"]
+    ]
+    output.say("\n" + output.table(["BROKER", "ADDRESS", "RACK", "LEADERS", "REPLICAS", "BYTES"], rows))
+    _print_partitions("Under-replicated", told["under_replicated"], {"dead": "DEAD-REPLICAS"})
+    _print_partitions("Below min.insync.replicas", told["below_min_isr"], {"min_isr": "MIN-ISR"})
+    _print_partitions("Offline", told["offline"], {})
+    for advice, partitions in _by_advice(told["offline"]).items():
+        output.say(f"\n{', '.join(partitions)}: {advice}")
+
+
+def _print_partitions(title: str, partitions: list[dict[str, Any]], more: Mapping[str, str]) -> None:
+    if not partitions:
+        output.say(f"\n{title}: none")
+        return
+    output.say(f"\n{title}: {len(partitions)}")
+    keys = ["topic", "partition", "leader", "replicas", "isr", *more]
+    rows = [[_cell(partition[key]) for key in keys] for partition in partitions[:MAX_ROWS]]
+    output.say(output.table(["TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", *more.values()], rows))
+    if len(partitions) > MAX_ROWS:
+        output.say(f"and {len(partitions) - MAX_ROWS} more, all with --json")
+
+
+def _by_advice(offline: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What to do, said once for all partitions of which the same is true."""
+    found: dict[str, list[str]] = {}
+    for partition in offline[:MAX_ROWS]:
+        name = f"{partition['topic']}-{partition['partition']}"
+        found.setdefault(f"{partition['reason']}; {partition['advice']}", []).append(name)
+    return found
+
+
+def _cell(value: Any) -> Any:
+    return (",".join(map(str, value)) or None) if isinstance(value, list) else value

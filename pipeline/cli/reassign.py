@@ -1,0 +1,319 @@
+"""`pipeline cluster reassign`: partitions moved to other brokers, by a plan that says where they are to be."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from pipeline.cli import output
+from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected
+from pipeline.client import admin
+from pipeline.client.admin import Reassignment
+from pipeline.client.cluster import Cluster
+from pipeline.client.metadata import ClusterView
+from pipeline.client.reassignment_plan import Placement, parse_plan, plan_reassignment, plan_to_json
+from pipeline.client.throttle import Move, remove_throttle, set_throttle
+from pipeline.errors import ConfigurationError
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+app = typer.Typer(
+    no_args_is_help=True, help="Partitions moved to other brokers: plan, apply, then status until nothing is left."
+)
+
+TIMEOUT_S = 30.0
+POLL_S = 0.5
+CLIENT_ID = "pipeline-reassign"
+
+
+@app.command("plan")
+def plan_(
+    brokers: Annotated[
+        str | None,
+        typer.Option(
+            "--brokers", metavar="ID,...", help="Brokers that may hold replicas. Default: all that are alive."
+        ),
+    ] = None,
+    topics: Annotated[
+        str | None, typer.Option("--topics", metavar="TOPIC,...", help="Only these. Default: all.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Print where replicas should be so that brokers hold equally many, racks are used, and little is moved.
+
+    The plan goes to stdout in the JSON that kafka-reassign-partitions reads too; what it costs is told on stderr,
+    unless --json is given. Nothing is changed.
+    """
+
+    async def run() -> tuple[ClusterView, Placement, dict[TopicPartition, int]]:
+        async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
+            view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+            plan = _plan(view, brokers, topics)
+            return view, plan, await _sizes(cluster, plan)
+
+    view, plan, sizes = trio.run(run)
+    output.print_json(plan_to_json(plan))
+    if not json:
+        moves = _moves(view, plan)
+        copies = sum(len(move.adding) for move in moves.values())
+        size = sum(len(move.adding) * sizes.get(name, 0) for name, move in moves.items())
+        sys.stderr.write(f"{len(plan)} partitions change, {copies} replicas of {size} bytes are copied\n")
+
+
+@app.command("apply")
+def apply_(
+    file: Annotated[typer.FileText, typer.Argument(metavar="PLAN.json", help="The plan; - reads it from stdin.")],
+    throttle: Annotated[
+        int | None,
+        typer.Option("--throttle", min=1, metavar="BYTES", help="Bytes per second and broker for what is copied."),
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Stay until all is moved, with progress on a terminal; lift the throttle then."),
+    ] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Begin to move partitions as a plan says. What is under way for them already is replaced.
+
+    With --throttle and without --wait the throttle stays until `reassign status --lift-throttle` finds nothing under
+    way. Ctrl-C while waiting leaves moves and throttle as they are.
+    """
+    try:
+        plan = parse_plan(file.read())
+    except ValueError as error:
+        raise ConfigurationError("PLAN.json", str(error)) from error
+
+    async def run() -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
+        async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
+            view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+            moves = _moves(view, plan)
+            _require_alive(view, moves)
+            if throttle is not None:
+                await set_throttle(cluster, moves, throttle, timeout_s=TIMEOUT_S)
+            targets = {name: move.target for name, move in moves.items()}
+            refused = await admin.alter_reassignments(cluster, targets, timeout_s=TIMEOUT_S) if targets else {}
+            begun = [name for name in moves if name not in refused]
+            if wait:
+                await _wait(cluster, begun)
+                if throttle is not None:
+                    await remove_throttle(cluster, {name.topic for name in moves}, timeout_s=TIMEOUT_S)
+            return begun, refused
+
+    begun, refused = trio.run(run)
+    if json:
+        output.print_json(
+            {
+                "partitions": [_named(name) for name in begun],
+                "done": wait,
+                "refused": [{**_named(name), "reason": str(refusal)} for name, refusal in sorted(refused.items())],
+            }
+        )
+    elif not begun and not refused:
+        output.say("Nothing to move: all partitions are where the plan wants them.")
+    else:
+        output.say(f"{'Moved' if wait else 'Began to move'} {len(begun)} partitions.")
+    _fail_if_refused(refused)
+
+
+@app.command()
+def status(
+    lift_throttle: Annotated[
+        bool,
+        typer.Option(
+            "--lift-throttle", help="If nothing is under way: take the throttles of all topics and brokers back."
+        ),
+    ] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Show which partitions are being moved, and how many bytes are left to copy."""
+
+    async def run() -> list[_Progress]:
+        async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
+            found = await _read_progress(cluster, await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S))
+            if lift_throttle and not found:
+                view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+                await remove_throttle(cluster, view.topics, timeout_s=TIMEOUT_S)
+            return found
+
+    found = trio.run(run)
+    rows = [
+        {
+            **_named(item.partition),
+            "replicas": list(item.move.replicas),
+            "adding": list(item.move.adding),
+            "removing": list(item.move.removing),
+            "bytes_left": item.bytes_left,
+        }
+        for item in found
+    ]
+    if json:
+        output.print_json({"moving": rows, "bytes_left": sum(item.bytes_left for item in found)})
+    elif not rows:
+        output.say("No partition is being moved." + (" The throttles are lifted." if lift_throttle else ""))
+    else:
+        headings = ["TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "BYTES-LEFT"]
+        cells = [[_cell(value) for value in row.values()] for row in rows]
+        output.say(output.table(headings, cells))
+    if lift_throttle and rows:
+        output.fail("the throttles stay while partitions are being moved")
+
+
+@app.command()
+def cancel(
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Partitions of this topic; may be repeated.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All that are under way.")] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Stop moving partitions and go back to the replicas they had. If nothing is left under way, throttles go too."""
+    if all_ == bool(topic):
+        raise ConfigurationError("--topic", "give it, or --all, to say which moves are meant")
+
+    async def run() -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
+        async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
+            moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+            meant = [name for name in moving if all_ or name.topic in (topic or ())]
+            refused: dict[TopicPartition, KafkaError] = {}
+            if meant:
+                refused = await admin.alter_reassignments(cluster, dict.fromkeys(meant), timeout_s=TIMEOUT_S)
+            refused = {n: r for n, r in refused.items() if r.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+            if not await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S):
+                view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+                await remove_throttle(cluster, view.topics, timeout_s=TIMEOUT_S)
+            return [name for name in meant if name not in refused], refused
+
+    cancelled, refused = trio.run(run)
+    if json:
+        output.print_json({"cancelled": [_named(name) for name in cancelled]})
+    else:
+        output.say(f"Cancelled {len(cancelled)} moves.")
+    _fail_if_refused(refused)
+
+
+def _plan(view: ClusterView, brokers: str | None, topics: str | None) -> Placement:
+    allowed = sorted(view.brokers) if brokers is None else _read_brokers(brokers)
+    missing = [broker for broker in allowed if broker not in view.brokers]
+    if missing:
+        raise ConfigurationError("--brokers", f"not alive: {', '.join(map(str, missing))}")
+    names = sorted(view.topics) if topics is None else [name.strip() for name in topics.split(",")]
+    for name in names:
+        if name not in view.topics:
+            output.fail(f"topic {name} does not exist, `pipeline topic list` shows those that do")
+    current = {
+        TopicPartition(name, index): partition.replicas
+        for name in names
+        for index, partition in view.topics[name].partitions.items()
+    }
+    return plan_reassignment(current, {broker: view.brokers[broker].rack for broker in allowed})
+
+
+def _read_brokers(text: str) -> list[BrokerId]:
+    try:
+        return sorted({BrokerId(int(part)) for part in text.split(",")})
+    except ValueError as error:
+        raise ConfigurationError("--brokers", f"{text!r} is not a list of broker ids") from error
+
+
+def _moves(view: ClusterView, plan: Placement) -> dict[TopicPartition, Move]:
+    """Those partitions of a plan that are not as it wants them. Ends the command for one that does not exist."""
+    moves = {}
+    for name, target in plan.items():
+        found = view.topics.get(name.topic)
+        if found is None or name.partition not in found.partitions:
+            output.fail(f"partition {name} does not exist")
+        now = found.partitions[name.partition].replicas
+        if tuple(now) != tuple(target):
+            moves[name] = Move(now=now, target=target)
+    return moves
+
+
+def _require_alive(view: ClusterView, moves: Mapping[TopicPartition, Move]) -> None:
+    dead = sorted({broker for move in moves.values() for broker in move.adding if broker not in view.brokers})
+    if dead:
+        output.fail(f"brokers that are to get replicas are not alive: {', '.join(map(str, dead))}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Progress:
+    """A partition that is being moved."""
+
+    partition: TopicPartition
+    move: Reassignment
+    replicas_left: int
+    bytes_left: int
+
+
+async def _read_progress(cluster: Cluster, moving: Mapping[TopicPartition, Reassignment]) -> list[_Progress]:
+    """What is left: for each replica that is to come and is not in sync, what the leader has more than it."""
+    if not moving:
+        return []
+    view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+    brokers = {broker for move in moving.values() for broker in move.replicas if broker in view.brokers}
+    sizes = {broker: await _sizes_at(cluster, broker) for broker in sorted(brokers)}
+    found = []
+    for name, move in sorted(moving.items()):
+        topic = view.topics.get(name.topic)
+        if topic is None or name.partition not in topic.partitions:
+            continue
+        partition = topic.partitions[name.partition]
+        of_leader = sizes.get(partition.leader or BrokerId(-1), {}).get(name, 0)
+        left = [broker for broker in move.adding if broker not in partition.isr]
+        bytes_left = sum(max(0, of_leader - sizes.get(broker, {}).get(name, 0)) for broker in left)
+        found.append(_Progress(partition=name, move=move, replicas_left=len(left), bytes_left=bytes_left))
+    return found
+
+
+async def _wait(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+    """Until none of these is being moved any more."""
+    total: int | None = None
+    with output.progress("Moving", total=None) as bar:
+        while True:
+            under_way = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+            moving = {name: move for name, move in under_way.items() if name in partitions}
+            if not moving:
+                return
+            progress = await _read_progress(cluster, moving)
+            left = sum(item.bytes_left for item in progress)
+            total = max(total or 0, left)
+            replicas = sum(item.replicas_left for item in progress)
+            bar.describe(f"Moving {len(moving)} partitions: {replicas} replicas, {left} of {total} bytes left")
+            await trio.sleep(POLL_S)
+
+
+async def _sizes(cluster: Cluster, plan: Placement) -> dict[TopicPartition, int]:
+    """Bytes of these partitions, at the replica that has most."""
+    sizes: dict[TopicPartition, int] = {}
+    for broker in sorted(cluster.view.brokers) if plan else ():
+        for name, size in (await _sizes_at(cluster, broker)).items():
+            sizes[name] = max(size, sizes.get(name, 0))
+    return sizes
+
+
+async def _sizes_at(cluster: Cluster, broker: BrokerId) -> dict[TopicPartition, int]:
+    log_dirs = await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
+    return {name: size for log_dir in log_dirs for name, size in log_dir.partitions.items()}
+
+
+def _named(partition: TopicPartition) -> dict[str, Any]:
+    return {"topic": partition.topic, "partition": partition.partition}
+
+
+def _cell(value: Any) -> Any:
+    return (",".join(map(str, value)) or None) if isinstance(value, list) else value
+
+
+def _fail_if_refused(refused: Mapping[TopicPartition, KafkaError]) -> None:
+    if refused:
+        output.fail("; ".join(f"{name}: {refusal}" for name, refusal in sorted(refused.items())))

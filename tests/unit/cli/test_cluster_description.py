@@ -1,0 +1,88 @@
+from pipeline.cli.cluster_description import describe_brokers, find_troubles, is_in_trouble, print_description
+from pipeline.client.admin import Reassignment
+from pipeline.client.metadata import ClusterView, PartitionView, TopicView
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
+
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+
+
+def view(*partitions: tuple[BrokerId | None, tuple[BrokerId, ...], tuple[BrokerId, ...]]) -> ClusterView:
+    """A topic `t` on brokers 1 and 2, which are alive, and 3, which is not: leader, replicas, ISR."""
+    brokers = {broker: BrokerEndpoint(id=broker, address=HostPort("h", broker), rack=None) for broker in (ONE, TWO)}
+    topic = TopicView(
+        name="t",
+        partitions={
+            index: PartitionView(leader=leader, replicas=replicas, isr=isr)
+            for index, (leader, replicas, isr) in enumerate(partitions)
+        },
+    )
+    return ClusterView(brokers=brokers, topics={"t": topic})
+
+
+def test_all_is_well() -> None:
+    found = find_troubles(view((ONE, (ONE, TWO), (TWO, ONE))), {"t": 2}, {})
+    assert (found.under_replicated, found.below_min_isr, found.offline) == ([], [], [])
+
+
+def test_partitions_that_lack_replicas() -> None:
+    found = find_troubles(view((ONE, (ONE, THREE), (ONE,)), (TWO, (TWO,), (TWO,))), {"t": 2}, {})
+    assert [(item["partition"], item["dead"]) for item in found.under_replicated] == [(0, [THREE])]
+    assert [(item["partition"], item["min_isr"]) for item in found.below_min_isr] == [(0, 2), (1, 2)]
+
+
+def test_replicas_on_their_way_are_not_missed() -> None:
+    moving = {TopicPartition("t", 0): Reassignment(replicas=(ONE, TWO), adding=(TWO,), removing=())}
+    assert find_troubles(view((ONE, (ONE, TWO), (ONE,))), {}, moving).under_replicated == []
+
+
+def test_offline_partitions_and_what_helps() -> None:
+    found = find_troubles(
+        view(
+            (None, (ONE, THREE), (THREE,)),
+            (None, (ONE, TWO), ()),
+            (None, (THREE,), ()),
+            (None, (ONE,), (ONE,)),
+        ),
+        {"t": 1},
+        {},
+    )
+    assert found.under_replicated == found.below_min_isr == []
+    told = [f"{item['reason']}; {item['advice']}" for item in found.offline]
+    assert "dead brokers: 3; start broker 3; if it is lost for good" in told[0]
+    assert "pipeline cluster elect --unclean --topic t --partition 0" in told[0]
+    assert "lost the end of its log" in told[1]
+    assert told[2] == "all its replicas are on dead brokers; start broker 3"
+    assert "broker 1 is in sync and alive, but does not lead yet" in told[3]
+
+
+def test_brokers_with_what_they_have() -> None:
+    told = describe_brokers(view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))), {ONE: 7, TWO: None})
+    assert [(item["id"], item["alive"], item["leaders"], item["replicas"], item["bytes"]) for item in told] == [
+        (1, True, 2, 2, 7),
+        (2, True, 0, 1, None),
+        (3, False, 0, 1, None),
+    ]
+
+
+def test_it_is_shown(capsys) -> None:
+    seen = view((ONE, (ONE, THREE), (ONE,)), (None, (THREE,), (THREE,)))
+    found = find_troubles(seen, {"t": 1}, {})
+    description = {
+        "cluster_id": "c",
+        "controller": 1,
+        "brokers": describe_brokers(seen, {}),
+        "topics": 1,
+        "partitions": 2,
+        "moving": 0,
+        "under_replicated": found.under_replicated,
+        "below_min_isr": found.below_min_isr,
+        "offline": found.offline,
+    }
+    print_description(description)
+    shown = capsys.readouterr().out
+    assert "Cluster c, controller 1: 1 topics, 2 partitions, 0 of them being moved" in shown
+    assert "not alive" in shown
+    assert "Under-replicated: 1\n" in shown
+    assert "Below min.insync.replicas: none" in shown
+    assert "t-1: the in-sync replicas are on dead brokers: 3; start broker 3" in shown
+    assert is_in_trouble(description)

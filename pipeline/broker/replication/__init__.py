@@ -1,0 +1,1 @@
+"""A partition on several brokers: its leader, its followers, and how far they agree."""

@@ -1,0 +1,470 @@
+"""What a replica fetcher asks its leader next, and what the answers mean for each partition. Pure.
+
+A partition is in one of four phases:
+
+    TRUNCATING -- the leader must say first where our last epoch ends in its log (KIP-101, KIP-279)
+    CUTTING    -- the log is being cut in a thread; nothing is appended meanwhile
+    FETCHING   -- part of the fetch session (KIP-227)
+    WAITING    -- after a refusal, for a while; then it begins with TRUNCATING again, for the leader may be another life
+                  of itself, or (CORRUPT, ...) with FETCHING
+
+Invariants
+  A. `_members` is what the leader's session holds once the next request has arrived there, `_told` what it holds now:
+     `_changed` are those whose position it does not know yet, `_forgotten` those that it must drop. So partitions
+     without news cost nothing, neither in a request nor here.
+  B. A log is cut to where both logs agree, never to the high watermark, and never beyond the answer of the leader whose
+     epoch the question bore. Only when the epochs agree does it fetch.
+  C. An answer counts only for a partition that is still fetching, in the epoch and from the place that was asked.
+"""
+
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from heapq import heappop, heappush
+from itertools import count
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from pipeline.log.leader_epochs import EpochStart
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from pipeline.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FIRST_EPOCH = 1
+MAX_EPOCH = 2**31 - 1
+FIRST_BACKOFF_S = 0.02
+"""The first wait after a refusal: the leader most often learns within milliseconds what we know already."""
+
+
+class FollowedLog(Protocol):
+    """The log of a follower, as far as the plan looks at it."""
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """Its first offset."""
+        ...
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Where it goes on."""
+        ...
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """Of its last record, -1 if it is empty."""
+        ...
+
+    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
+        """The newest epoch that is not above this one, and where it ends."""
+        ...
+
+
+class Phase(Enum):
+    """What a partition is about."""
+
+    TRUNCATING = auto()
+    CUTTING = auto()
+    FETCHING = auto()
+    WAITING = auto()
+
+
+class Reaction(Enum):
+    """What an error code of the leader means for a partition."""
+
+    TAKE = auto()
+    """None: take what came."""
+    COMPARE = auto()
+    """Our end is not in the leader's log: begin at its start, or compare epochs again."""
+    WAIT = auto()
+    """One of us does not know the newest state of the cluster yet: it will come."""
+    COMPLAIN = auto()
+    """As WAIT, but somebody should look."""
+
+
+REACTIONS: Mapping[ErrorCode, Reaction] = MappingProxyType(
+    {
+        ErrorCode.NONE: Reaction.TAKE,
+        ErrorCode.OFFSET_OUT_OF_RANGE: Reaction.COMPARE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER: Reaction.WAIT,
+        ErrorCode.FENCED_LEADER_EPOCH: Reaction.WAIT,
+        ErrorCode.UNKNOWN_LEADER_EPOCH: Reaction.WAIT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: Reaction.WAIT,
+        ErrorCode.UNKNOWN_TOPIC_ID: Reaction.WAIT,
+        ErrorCode.INCONSISTENT_TOPIC_ID: Reaction.WAIT,
+        ErrorCode.LEADER_NOT_AVAILABLE: Reaction.WAIT,
+        ErrorCode.REPLICA_NOT_AVAILABLE: Reaction.WAIT,
+    }
+)
+"""Every other code is one to complain about."""
+
+_SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+PartitionKey = tuple[uuid.UUID, int]
+
+
+@dataclass(slots=True, eq=False)
+class FollowedPartition:
+    """A partition that is followed, for as long as its leader and epoch stay."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID
+    leader_epoch: LeaderEpoch
+    log: FollowedLog
+    is_throttled: bool = False
+    """Whether it stands back while the rate of reassignments is used up."""
+    phase: Phase = Phase.TRUNCATING
+    resumes: Phase = Phase.TRUNCATING
+    """What comes after WAITING."""
+    compare_next: LeaderEpoch | None = None
+    """The epoch to ask about, if it is not that of the last record."""
+    failures: int = 0
+    """Refusals in a row."""
+    is_told: bool = False
+    """Whether the leader was told that it is fetched, in this epoch."""
+    asked_offset: int = -1
+    asked_start: int = -1
+    lag: int = 0
+    """Records of the leader's that were not fetched yet, as of its last answer."""
+
+    @property
+    def key(self) -> PartitionKey:
+        """How the session names it."""
+        return self.topic_id, self.topic_partition.partition
+
+
+class Answer(NamedTuple):
+    """What the leader said of a partition. `reaction` is TAKE, COMPARE or COMPLAIN; those that wait do so already."""
+
+    partition: FollowedPartition
+    reaction: Reaction
+    data: PartitionData
+
+
+class Cut(NamedTuple):
+    """A log is to end here. Both logs agree then, or `compare_next`, its last epoch then, is to be asked about."""
+
+    partition: FollowedPartition
+    offset: Offset
+    compare_next: LeaderEpoch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """The settings `replica.fetch.*`."""
+
+    own_id: BrokerId
+    min_bytes: int
+    max_wait_ms: int
+    max_partition_bytes: int
+    max_response_bytes: int
+    max_backoff_s: float
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """The partitions of one fetcher, all of one leader. `now_s` never goes back."""
+
+    limits: FetchLimits
+    _partitions: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
+    _members: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
+    _changed: dict[FollowedPartition, None] = field(default_factory=dict)
+    _forgotten: dict[PartitionKey, None] = field(default_factory=dict)
+    _told: set[PartitionKey] = field(default_factory=set)
+    """What the leader's session holds now, whichever epoch it was told of."""
+    _to_compare: deque[FollowedPartition] = field(default_factory=deque)
+    _waiting: list[tuple[float, int, FollowedPartition]] = field(default_factory=list)
+    _held_back: dict[FollowedPartition, None] = field(default_factory=dict)
+    """Those that would fetch if the rate of reassignments were not used up."""
+    _sequence: Iterator[int] = field(default_factory=count)
+    _session_id: int = NO_SESSION
+    _session_epoch: int = INITIAL_EPOCH
+    _is_refused: bool = False
+    """Whether the leader had no room for a session."""
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, FollowedPartition]:
+        """All of them, a live view."""
+        return MappingProxyType(self._partitions)
+
+    @property
+    def has_news(self) -> bool:
+        """Is there something to tell the leader that its session does not know?"""
+        return bool(self._changed)
+
+    @property
+    def can_overtake(self) -> bool:
+        """May a request be sent while another one waits for its answer? The newer one ends the wait of the older."""
+        return self._session_epoch != INITIAL_EPOCH
+
+    def is_current(self, partition: FollowedPartition) -> bool:
+        """Is it still followed, in this epoch?"""
+        return self._partitions.get(partition.topic_partition) is partition
+
+    # Coming and going
+
+    def add(self, partition: FollowedPartition) -> None:
+        """Follow this one. It takes the place of an older epoch of itself."""
+        self.remove(partition.topic_partition)
+        self._partitions[partition.topic_partition] = partition
+        self._begin(partition, Phase.TRUNCATING)
+
+    def remove(self, topic_partition: TopicPartition) -> FollowedPartition | None:
+        """Follow it no more: no answer counts for it from now on."""
+        partition = self._partitions.pop(topic_partition, None)
+        if partition is not None:
+            self._leave(partition)
+        return partition
+
+    def throttle(self, topic_partition: TopicPartition, *, is_throttled: bool) -> None:
+        """Have it stand back, or not, while the rate is used up."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.is_throttled != is_throttled:
+            partition.is_throttled = is_throttled
+            if not is_throttled and partition in self._held_back:
+                self._enter(partition)
+
+    def _begin(self, partition: FollowedPartition, phase: Phase) -> None:
+        """TRUNCATING, or FETCHING; an empty log has nothing to compare."""
+        if phase is Phase.TRUNCATING and partition.log.last_epoch != NO_LEADER_EPOCH:
+            self._leave(partition)
+            partition.phase = Phase.TRUNCATING
+            self._to_compare.append(partition)
+        else:
+            partition.phase, partition.compare_next = Phase.FETCHING, None
+            self._enter(partition)
+
+    def _enter(self, partition: FollowedPartition) -> None:
+        self._held_back.pop(partition, None)
+        self._members[partition.key] = partition
+        self._changed[partition] = None
+        self._forgotten.pop(partition.key, None)
+
+    def _leave(self, partition: FollowedPartition) -> None:
+        self._held_back.pop(partition, None)
+        if self._members.get(partition.key) is partition:
+            del self._members[partition.key]
+            self._changed.pop(partition, None)
+            if partition.key in self._told:
+                self._forgotten[partition.key] = None
+
+    # Back-off
+
+    def wait(self, partition: FollowedPartition, now_s: float, resumes: Phase = Phase.TRUNCATING) -> None:
+        """Leave it alone for a while, longer with each refusal in a row."""
+        self._leave(partition)
+        partition.phase, partition.resumes = Phase.WAITING, resumes
+        backoff_s = min(FIRST_BACKOFF_S * 2 ** min(partition.failures, 16), self.limits.max_backoff_s)
+        partition.failures += 1
+        heappush(self._waiting, (now_s + backoff_s, next(self._sequence), partition))
+
+    def resume(self, now_s: float) -> float | None:
+        """Go on with those that waited long enough. Returns when the next one has, None if none waits."""
+        while self._waiting and self._waiting[0][0] <= now_s:
+            _, _, partition = heappop(self._waiting)
+            if self.is_current(partition) and partition.phase is Phase.WAITING:
+                self._begin(partition, partition.resumes)
+        return self._waiting[0][0] if self._waiting else None
+
+    # Truncating
+
+    def epochs_request(self) -> tuple[OffsetForLeaderEpochRequest, list[FollowedPartition]] | None:
+        """Where do our last epochs end? With those asked about; None when there is nothing to ask."""
+        asked = [item for item in self._to_compare if self.is_current(item) and item.phase is Phase.TRUNCATING]
+        self._to_compare.clear()
+        if not asked:
+            return None
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for partition in asked:
+            name, index = partition.topic_partition
+            topics.setdefault(name, []).append(
+                OffsetForLeaderPartition(
+                    partition=index,
+                    current_leader_epoch=partition.leader_epoch,
+                    leader_epoch=_epoch_to_compare(partition),
+                )
+            )
+        named = [OffsetForLeaderTopic(topic=topic, partitions=found) for topic, found in topics.items()]
+        return OffsetForLeaderEpochRequest(replica_id=self.limits.own_id, topics=named), asked
+
+    def take_epochs(
+        self, asked: Sequence[FollowedPartition], response: OffsetForLeaderEpochResponse, now_s: float
+    ) -> tuple[list[Cut], list[tuple[FollowedPartition, ErrorCode]]]:
+        """Which logs are to be cut, all others fetch or wait; and whom to complain about."""
+        answers = {
+            (topic.topic, partition.partition): partition for topic in response.topics for partition in topic.partitions
+        }
+        cuts: list[Cut] = []
+        complaints: list[tuple[FollowedPartition, ErrorCode]] = []
+        for partition in asked:
+            if not self.is_current(partition) or partition.phase is not Phase.TRUNCATING:
+                continue
+            answer = answers.get(partition.topic_partition, EpochEndOffset(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            code = ErrorCode.of(answer.error_code)
+            if code is ErrorCode.NONE and answer.end_offset < 0:
+                code = ErrorCode.UNKNOWN_LEADER_EPOCH
+            reaction = REACTIONS.get(code, Reaction.COMPLAIN)
+            if reaction is Reaction.TAKE:
+                cut = where_to_cut(partition, LeaderEpoch(answer.leader_epoch), Offset(answer.end_offset))
+                if cut.offset < partition.log.log_end_offset:
+                    self.begin_cutting(partition)
+                    cuts.append(cut)
+                else:
+                    self.end_cutting(partition, cut.compare_next)
+            else:
+                self.wait(partition, now_s)
+                if reaction is not Reaction.WAIT:
+                    complaints.append((partition, code))
+        return cuts, complaints
+
+    def begin_cutting(self, partition: FollowedPartition) -> None:
+        """Its log is about to be cut, or begun anew elsewhere."""
+        self._leave(partition)
+        partition.phase = Phase.CUTTING
+
+    def end_cutting(self, partition: FollowedPartition, compare_next: LeaderEpoch | None) -> None:
+        """Its log ends where it should: fetch, or compare once more."""
+        if self.is_current(partition):
+            partition.compare_next = compare_next
+            self._begin(partition, Phase.FETCHING if compare_next is None else Phase.TRUNCATING)
+
+    # Fetching
+
+    def fetch_request(self, *, hold_back: bool) -> FetchRequest | None:
+        """The next request; None when there is nothing to fetch. `hold_back`: without those that are throttled."""
+        self._hold_back(hold_back=hold_back)
+        if not self._members:
+            return None
+        is_full = self._session_epoch == INITIAL_EPOCH
+        told: Iterable[FollowedPartition] = self._members.values() if is_full else self._changed
+        topics: dict[tuple[str, uuid.UUID], list[FetchPartition]] = {}
+        for partition in told:
+            topics.setdefault((partition.topic_partition.topic, partition.topic_id), []).append(self._ask(partition))
+        forgotten: dict[uuid.UUID, list[int]] = {}
+        if not is_full:
+            for topic_id, index in self._forgotten:
+                forgotten.setdefault(topic_id, []).append(index)
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=self.limits.own_id),
+            max_wait_ms=0 if is_full and not self._is_refused else self.limits.max_wait_ms,
+            min_bytes=self.limits.min_bytes,
+            max_bytes=self.limits.max_response_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=[FetchTopic(topic=name, topic_id=id_, partitions=found) for (name, id_), found in topics.items()],
+            forgotten_topics_data=[ForgottenTopic(topic_id=id_, partitions=found) for id_, found in forgotten.items()],
+        )
+        self._told.difference_update(self._forgotten)
+        self._told.update(partition.key for partition in told)
+        self._changed.clear()
+        self._forgotten.clear()
+        if not is_full:
+            self._session_epoch = self._session_epoch + 1 if self._session_epoch < MAX_EPOCH else FIRST_EPOCH
+        return request
+
+    def _ask(self, partition: FollowedPartition) -> FetchPartition:
+        log = partition.log
+        partition.is_told = True
+        partition.asked_offset, partition.asked_start = log.log_end_offset, log.log_start_offset
+        return FetchPartition(
+            partition=partition.topic_partition.partition,
+            current_leader_epoch=partition.leader_epoch,
+            fetch_offset=partition.asked_offset,
+            log_start_offset=partition.asked_start,
+            partition_max_bytes=self.limits.max_partition_bytes,
+        )
+
+    def _hold_back(self, *, hold_back: bool) -> None:
+        if hold_back:
+            for partition in [member for member in self._members.values() if member.is_throttled]:
+                self._leave(partition)
+                self._held_back[partition] = None
+        elif self._held_back:
+            for partition in list(self._held_back):
+                self._enter(partition)
+
+    def take_response(self, response: FetchResponse, now_s: float) -> list[Answer] | None:
+        """What came for the partitions that still fetch; None if the session is over and all is to be asked anew."""
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            self.lose_session()
+            if code not in _SESSION_ERRORS:
+                for partition in list(self._members.values()):
+                    self.wait(partition, now_s)
+            return None
+        if self._session_epoch == INITIAL_EPOCH:
+            self._is_refused = response.session_id == NO_SESSION
+            if not self._is_refused:
+                self._session_id, self._session_epoch = response.session_id, FIRST_EPOCH
+        answers = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                found = self._members.get((topic.topic_id, data.partition_index))
+                if found is None or not found.is_told:
+                    continue
+                reaction = REACTIONS.get(ErrorCode.of(data.error_code), Reaction.COMPLAIN)
+                if reaction in {Reaction.WAIT, Reaction.COMPLAIN}:
+                    self.wait(found, now_s)
+                if reaction is not Reaction.WAIT:
+                    answers.append(Answer(found, reaction, data))
+        return answers
+
+    def taken(self, partition: FollowedPartition) -> None:
+        """An answer was appended: the leader is told by the next request where the log goes on now."""
+        partition.failures = 0
+        log = partition.log
+        is_moved = (log.log_end_offset, log.log_start_offset) != (partition.asked_offset, partition.asked_start)
+        if is_moved and self._members.get(partition.key) is partition:
+            self._changed[partition] = None
+
+    def is_fetching(self, partition: FollowedPartition) -> bool:
+        """May what was fetched for it be appended?"""
+        return partition.phase is Phase.FETCHING and self.is_current(partition)
+
+    def lose_session(self) -> None:
+        """The leader knows nothing any more, or nobody knows what: tell it all. The old session ends with that."""
+        self._session_epoch = INITIAL_EPOCH
+        self._forgotten.clear()
+        self._told.clear()
+        for partition in self._members.values():
+            partition.is_told = False
+
+
+def _epoch_to_compare(partition: FollowedPartition) -> LeaderEpoch:
+    return partition.log.last_epoch if partition.compare_next is None else partition.compare_next
+
+
+def where_to_cut(partition: FollowedPartition, epoch: LeaderEpoch, end_offset: Offset) -> Cut:
+    """Where a follower's log is to end, given that `epoch` is the newest one of the leader's log that is not above the
+    one asked about, and ends at `end_offset` there (KIP-279).
+    """
+    log = partition.log
+    own_epoch, own_end = log.end_offset_for(epoch)
+    if own_epoch == NO_LEADER_EPOCH:
+        return Cut(partition, min(end_offset, log.log_end_offset), None)
+    offset = min(end_offset, own_end, log.log_end_offset)
+    return Cut(partition, offset, None if own_epoch == epoch else own_epoch)

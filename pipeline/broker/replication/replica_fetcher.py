@@ -1,0 +1,402 @@
+"""Fetches from one leader what the partitions lack that this broker follows it in.
+
+Owns its connections to that leader, and a plan (`fetch_plan`); decides nothing itself.
+
+Invariants
+  A. An append of what was fetched happens in the loop, at once, after the plan was asked whether the partition is
+     still followed in that epoch. A cut runs in a thread, and while it does the partition is in `_cutting`. `remove`
+     takes the partition out of the plan, `wait_until_untouched` returns when no cut of it is under way: who changes its
+     role after both can be sure that nothing of the old role touches the log any more.
+  B. While a log is cut, or begun anew elsewhere, nothing is appended to it: its phase is CUTTING.
+  C. At most one Fetch waits for data at the leader. A second one leaves only when the plan has news (a partition came,
+     or came back), on a connection of its own, and makes the leader end the wait of the first. So there is one answer
+     in memory, of `replica.fetch.response.max.bytes`, or two for the moment in which both cross.
+  D. What the disk refuses takes out the partition alone: it waits (full disk), or is not followed any more.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+import trio
+
+from pipeline.broker.replication.fetch_plan import (
+    FIRST_BACKOFF_S,
+    Answer,
+    Cut,
+    FetchLimits,
+    FetchPlan,
+    FollowedLog,
+    FollowedPartition,
+    Phase,
+    Reaction,
+)
+from pipeline.broker.replication.throttle import ReplicationThrottle
+from pipeline.errors import CorruptBatchError, NetworkError, OffsetOverlapError, PipelineError, StorageError
+from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, TopicPartition
+from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
+from pipeline.net.network import Network
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse
+from pipeline.records.batch import read_header
+
+GIVE_WAY_BYTES = 256 * 1024
+"""So much is appended before others have their turn."""
+EPOCHS_LANE = "epochs"
+FETCH_LANES = ("fetch", "overtaking")
+
+log = structlog.get_logger()
+
+
+class ReplicaLog(FollowedLog, Protocol):
+    """The log of a replica, as far as a fetcher looks at it."""
+
+    failure: StorageError | None
+
+
+class Replica(Protocol):
+    """A partition that follows a leader."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Which partition."""
+        ...
+
+    @property
+    def log(self) -> ReplicaLog:
+        """Where its records are."""
+        ...
+
+    def append_fetched(
+        self, records: memoryview, leader_high_watermark: Offset, leader_log_start_offset: Offset, now_ms: int
+    ) -> object:
+        """Append the whole batches of what the leader sent, and take over its high watermark and log start offset.
+
+        Raises CorruptBatchError, OffsetOverlapError, StorageError.
+        """
+        ...
+
+    async def truncate_to(self, offset: Offset) -> object:
+        """Drop all from this offset on. Raises StorageError."""
+        ...
+
+    async def restart_at(self, offset: Offset) -> object:
+        """Drop all and go on at this offset. Raises StorageError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetcherSettings:
+    """What all fetchers of a broker have in common."""
+
+    limits: FetchLimits
+    request_timeout_s: float
+    clock: Clock
+    network: Network
+    throttle: ReplicationThrottle
+    find_address: Callable[[BrokerId], HostPort | None]
+    """Where a broker listens now, None if it is not there."""
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    """A request under way, and what came of it."""
+
+    lane: str
+    request: Any
+    asked: Sequence[FollowedPartition] = ()
+    is_overtaken: bool = False
+    is_void: bool = False
+    """The session it belongs to is over."""
+    response: Any = None
+    error: PipelineError | None = None
+
+
+@dataclass(slots=True)
+class FetcherCounts:
+    """Plain counts, read when metrics are asked for."""
+
+    bytes_fetched: int = 0
+    failures: int = 0
+    """Requests to the leader that failed."""
+    corrupt_answers: int = 0
+
+    def add(self, other: "FetcherCounts") -> None:
+        """Count these, too."""
+        self.bytes_fetched += other.bytes_fetched
+        self.failures += other.failures
+        self.corrupt_answers += other.corrupt_answers
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaFetcher:
+    """The fetcher of one leader and number; `run` is its task."""
+
+    leader: BrokerId
+    number: int
+    settings: FetcherSettings
+    counts: FetcherCounts = field(default_factory=FetcherCounts)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _plan: FetchPlan = field(init=False)
+    _replicas: dict[TopicPartition, Replica] = field(default_factory=dict)
+    _cutting: dict[TopicPartition, trio.Event] = field(default_factory=dict)
+    _under_way: dict[str, _Exchange] = field(default_factory=dict)
+    _finished: deque[_Exchange] = field(default_factory=deque)
+    _woken: trio.Event = field(default_factory=trio.Event)
+    _silent_until_s: float = 0.0
+    _failures: int = 0
+
+    def __post_init__(self) -> None:
+        self._plan = FetchPlan(self.settings.limits)
+
+    @property
+    def partitions(self) -> Iterable[FollowedPartition]:
+        """Those it fetches, a live view."""
+        return self._plan.partitions.values()
+
+    @property
+    def is_needed(self) -> bool:
+        """Has it partitions?"""
+        return bool(self._plan.partitions)
+
+    # Coming and going
+
+    def follow(self, replica: Replica, partition: FollowedPartition) -> None:
+        """Fetch this one, too. It has left any fetcher it was in."""
+        self._replicas[partition.topic_partition] = replica
+        self._plan.add(partition)
+        self._woken.set()
+
+    def throttle(self, topic_partition: TopicPartition, *, is_throttled: bool) -> None:
+        """Have it stand back, or not, while the rate of reassignments is used up."""
+        self._plan.throttle(topic_partition, is_throttled=is_throttled)
+        self._woken.set()
+
+    def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these no more: nothing is appended to them from now on."""
+        for topic_partition in topic_partitions:
+            self._plan.remove(topic_partition)
+            self._replicas.pop(topic_partition, None)
+
+    async def wait_until_untouched(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Return when no log of these is being cut any more."""
+        for topic_partition in topic_partitions:
+            while (ended := self._cutting.get(topic_partition)) is not None:
+                await ended.wait()
+
+    # The task
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        client_id = f"broker-{self.settings.limits.own_id}-fetcher-{self.number}"
+        with self.scope:
+            async with (
+                open_connection_pool(client_id, self.settings.network.connect) as pool,
+                trio.open_nursery() as nursery,
+            ):
+                while True:
+                    deadline = self._begin_what_is_due(pool, nursery)
+                    with trio.move_on_at(deadline):
+                        await self._woken.wait()
+                    self._woken = trio.Event()
+                    while self._finished:
+                        await self._end(self._finished.popleft(), nursery)
+
+    def _begin_what_is_due(self, pool: ConnectionPool, nursery: trio.Nursery) -> float:
+        """Send what can be sent; returns when to look again at the latest."""
+        now_s = trio.current_time()
+        deadline = self._plan.resume(now_s)
+        deadline = float("inf") if deadline is None else deadline
+        if now_s < self._silent_until_s:
+            return min(deadline, self._silent_until_s) if self._plan.partitions else float("inf")
+        if EPOCHS_LANE not in self._under_way:
+            question = self._plan.epochs_request()
+            if question is not None:
+                self._begin(_Exchange(EPOCHS_LANE, question[0], question[1]), pool, nursery)
+        pause_s = self.settings.throttle.pause_s(now_s)
+        lane = self._free_lane()
+        if lane is not None:
+            request = self._plan.fetch_request(hold_back=pause_s > 0)
+            if request is not None:
+                for lane_under_way in FETCH_LANES:
+                    if lane_under_way in self._under_way:
+                        self._under_way[lane_under_way].is_overtaken = True
+                self._begin(_Exchange(lane, request), pool, nursery)
+            elif pause_s > 0:
+                deadline = min(deadline, now_s + pause_s)
+        return deadline
+
+    def _free_lane(self) -> str | None:
+        """Where the next Fetch may leave, None if it may not (invariant C)."""
+        free = [lane for lane in FETCH_LANES if lane not in self._under_way]
+        if len(free) == len(FETCH_LANES):
+            return free[0]
+        return free[0] if free and self._plan.has_news and self._plan.can_overtake else None
+
+    def _begin(self, exchange: _Exchange, pool: ConnectionPool, nursery: trio.Nursery) -> None:
+        self._under_way[exchange.lane] = exchange
+        nursery.start_soon(self._exchange, exchange, pool)
+
+    async def _exchange(self, exchange: _Exchange, pool: ConnectionPool) -> None:
+        settings = self.settings
+        address = settings.find_address(self.leader)
+        try:
+            if address is None:
+                raise NetworkError(f"broker {self.leader} is not there")
+            exchange.response = await pool.request(
+                address, exchange.request, timeout_s=settings.request_timeout_s, lane=exchange.lane
+            )
+        except PipelineError as error:
+            exchange.error = error
+        self._finished.append(exchange)
+        self._woken.set()
+
+    async def _end(self, exchange: _Exchange, nursery: trio.Nursery) -> None:
+        """Do what the answer asks for."""
+        del self._under_way[exchange.lane]
+        if exchange.error is not None:
+            self._failed(exchange, exchange.error)
+            return
+        self._failures = 0
+        if not isinstance(exchange.request, FetchRequest):
+            cuts, complaints = self._plan.take_epochs(exchange.asked, exchange.response, trio.current_time())
+            for partition, code in complaints:
+                self._complain(partition, code)
+            if cuts:
+                nursery.start_soon(self._cut, cuts)
+        elif not (exchange.is_void or (exchange.is_overtaken and exchange.response.error_code)):
+            await self._take(exchange.response, nursery)
+
+    def _failed(self, exchange: _Exchange, error: PipelineError) -> None:
+        """The leader was not to be reached, or broke off: tell it all anew, after a while."""
+        now_s = trio.current_time()
+        if isinstance(exchange.request, FetchRequest):
+            self._plan.lose_session()
+            self._void_session()
+        for partition in exchange.asked:
+            if self._plan.is_current(partition) and partition.phase is Phase.TRUNCATING:
+                self._plan.wait(partition, now_s)
+        if now_s >= self._silent_until_s:
+            backoff_s = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 16), self.settings.limits.max_backoff_s)
+            self._silent_until_s = now_s + backoff_s
+            if not self._failures:
+                log.warning("leader_unreachable", leader=self.leader, fetcher=self.number, error=str(error))
+            self._failures += 1
+            self.counts.failures += 1
+
+    def _void_session(self) -> None:
+        for lane in FETCH_LANES:
+            if lane in self._under_way:
+                self._under_way[lane].is_void = True
+
+    def _complain(self, partition: FollowedPartition, code: ErrorCode) -> None:
+        name = str(partition.topic_partition)
+        log.warning("fetch_refused", topic_partition=name, leader=self.leader, error=code.name)
+
+    # What was fetched
+
+    async def _take(self, response: FetchResponse, nursery: trio.Nursery) -> None:
+        answers = self._plan.take_response(response, trio.current_time())
+        if answers is None:
+            self._void_session()
+            return
+        unshared_bytes = 0
+        for answer in answers:
+            if answer.reaction is Reaction.COMPLAIN:
+                self._complain(answer.partition, ErrorCode.of(answer.data.error_code))
+            elif self._plan.is_fetching(answer.partition):
+                unshared_bytes += self._take_answer(answer, nursery)
+                if unshared_bytes >= GIVE_WAY_BYTES:
+                    unshared_bytes = 0
+                    await trio.lowlevel.checkpoint()
+
+    def _take_answer(self, answer: Answer, nursery: trio.Nursery) -> int:
+        """Append what came for one partition, or restart it; returns the bytes."""
+        partition, data = answer.partition, answer.data
+        if answer.reaction is Reaction.COMPARE:
+            if data.log_start_offset > partition.log.log_end_offset:
+                self._restart(partition, Offset(data.log_start_offset), nursery)
+            else:
+                self._plan.wait(partition, trio.current_time())
+            return 0
+        records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
+        try:
+            self._replicas[partition.topic_partition].append_fetched(
+                records, Offset(data.high_watermark), Offset(data.log_start_offset), self.settings.clock()
+            )
+        except CorruptBatchError as error:
+            self.counts.corrupt_answers += 1
+            log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
+            self._plan.wait(partition, trio.current_time(), Phase.FETCHING)
+        except OffsetOverlapError:
+            self._overlapped(partition, records, nursery)
+        except StorageError as error:
+            self._refused(partition, error)
+        else:
+            self._plan.taken(partition)
+            partition.lag = max(0, data.high_watermark - partition.log.log_end_offset)
+            self.counts.bytes_fetched += len(records)
+            if partition.is_throttled:
+                self.settings.throttle.count(len(records), trio.current_time())
+        return len(records)
+
+    def _overlapped(self, partition: FollowedPartition, records: memoryview, nursery: trio.Nursery) -> None:
+        """What came begins before our end: an answer that a later one was quicker than, or, in an empty log, the batch
+        within which the leader's log starts (DeleteRecords), which is to be had from its beginning.
+        """
+        own = partition.log
+        header = read_header(records)
+        if own.log_start_offset == own.log_end_offset < header.next_offset:
+            self._restart(partition, Offset(header.base_offset), nursery)
+        else:
+            self._plan.taken(partition)
+
+    def _refused(self, partition: FollowedPartition, error: StorageError) -> None:
+        """The disk did not take it (invariant D)."""
+        log.error("fetched_not_stored", topic_partition=str(partition.topic_partition), error=str(error))
+        replica = self._replicas.get(partition.topic_partition)
+        if replica is None or replica.log.failure is not None:
+            self._plan.remove(partition.topic_partition)
+        else:
+            self._plan.wait(partition, trio.current_time(), Phase.FETCHING)
+
+    # Cutting
+
+    def _restart(self, partition: FollowedPartition, offset: Offset, nursery: trio.Nursery) -> None:
+        name = str(partition.topic_partition)
+        log.warning("log_begun_anew", topic_partition=name, end=partition.log.log_end_offset, start=offset)
+        self._plan.begin_cutting(partition)
+        nursery.start_soon(self._change, partition, self._replicas[partition.topic_partition].restart_at, offset, None)
+
+    async def _cut(self, cuts: Sequence[Cut]) -> None:
+        for cut in cuts:
+            partition = cut.partition
+            if self._plan.is_current(partition):
+                name, end_offset = str(partition.topic_partition), partition.log.log_end_offset
+                log.info("log_truncated", topic_partition=name, offset=cut.offset, end=end_offset, leader=self.leader)
+                replica = self._replicas[partition.topic_partition]
+                await self._change(partition, replica.truncate_to, cut.offset, cut.compare_next)
+
+    async def _change(
+        self,
+        partition: FollowedPartition,
+        change: Callable[[Offset], Any],
+        offset: Offset,
+        compare_next: LeaderEpoch | None,
+    ) -> None:
+        """Have a log cut or begun anew, and go on with it."""
+        if not self._plan.is_current(partition):
+            return
+        ended = self._cutting[partition.topic_partition] = trio.Event()
+        try:
+            await change(offset)
+        except StorageError as error:
+            self._refused(partition, error)
+        else:
+            self._plan.end_cutting(partition, compare_next)
+        finally:
+            del self._cutting[partition.topic_partition]
+            ended.set()
+            self._woken.set()

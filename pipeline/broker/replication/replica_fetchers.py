@@ -1,0 +1,111 @@
+"""The fetchers of a broker: which leader's partitions are fetched by which task.
+
+Invariants
+  A. A partition is fetched by at most one fetcher, that of its leader; with which number its name alone decides.
+  B. There is a task, with connections, only for those that have partitions.
+  C. `leave` returns when nothing of the old role of these partitions touches their logs any more (see
+     `replica_fetcher`, invariant A); until then nobody may change their roles.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+import trio
+
+from pipeline.broker.replication.fetch_plan import FollowedPartition
+from pipeline.broker.replication.replica_fetcher import FetcherCounts, FetcherSettings, Replica, ReplicaFetcher
+from pipeline.model import BrokerId, TopicPartition
+
+FetcherKey = tuple[BrokerId, int]
+"""The leader, and which of its fetchers."""
+
+NOBODY: FetcherKey = (BrokerId(-1), 0)
+
+
+def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
+    """Which of so many fetchers: the partitions of a topic go round, from a place that its name decides."""
+    return (zlib.crc32(topic_partition.topic.encode()) + topic_partition.partition) % count
+
+
+class ReplicaFetchers:
+    """All fetchers; `run` holds their tasks."""
+
+    def __init__(self, settings: FetcherSettings, fetchers_per_leader: int) -> None:
+        self._settings = settings
+        self._fetchers_per_leader = fetchers_per_leader
+        self._fetchers: dict[FetcherKey, ReplicaFetcher] = {}
+        self._keys: dict[TopicPartition, FetcherKey] = {}
+        self._tasks: trio.Nursery | None = None
+        self._ended = FetcherCounts()
+
+    @property
+    def fetchers(self) -> Mapping[FetcherKey, ReplicaFetcher]:
+        """Those that have partitions, a live view."""
+        return MappingProxyType(self._fetchers)
+
+    @property
+    def partitions(self) -> Iterator[FollowedPartition]:
+        """All that are fetched."""
+        return (partition for fetcher in self._fetchers.values() for partition in fetcher.partitions)
+
+    @property
+    def max_lag(self) -> int:
+        """Records by which the partition that is furthest behind was behind its leader when that answered last."""
+        return max((partition.lag for partition in self.partitions), default=0)
+
+    def counts(self) -> FetcherCounts:
+        """Of all fetchers there ever were."""
+        total = FetcherCounts()
+        for counts in [self._ended, *(fetcher.counts for fetcher in self._fetchers.values())]:
+            total.add(counts)
+        return total
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fetch until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._tasks = nursery
+            try:
+                for fetcher in self._fetchers.values():
+                    nursery.start_soon(fetcher.run)
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._tasks = None
+
+    def follow(self, replica: Replica, partition: FollowedPartition, leader: BrokerId) -> None:
+        """Fetch it from this leader from now on. It is fetched by nobody: see `leave`."""
+        name = partition.topic_partition
+        key = leader, fetcher_number(name, self._fetchers_per_leader)
+        fetcher = self._fetchers.get(key)
+        if fetcher is None:
+            fetcher = self._fetchers[key] = ReplicaFetcher(leader, key[1], self._settings)
+            if self._tasks is not None:
+                self._tasks.start_soon(fetcher.run)
+        self._keys[name] = key
+        fetcher.follow(replica, partition)
+
+    def throttle(self, topic_partition: TopicPartition, *, is_throttled: bool) -> None:
+        """Have it stand back, or not, while the rate of reassignments is used up; nothing if nobody fetches it."""
+        fetcher = self._fetchers.get(self._keys.get(topic_partition, NOBODY))
+        if fetcher is not None:
+            fetcher.throttle(topic_partition, is_throttled=is_throttled)
+
+    async def leave(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these no more (invariant C)."""
+        leaving: dict[ReplicaFetcher, list[TopicPartition]] = {}
+        for topic_partition in topic_partitions:
+            fetcher = self._fetchers.get(self._keys.pop(topic_partition, NOBODY))
+            if fetcher is not None:
+                leaving.setdefault(fetcher, []).append(topic_partition)
+        for fetcher, left in leaving.items():
+            fetcher.remove(left)
+            if not fetcher.is_needed:
+                self._end(fetcher)
+        for fetcher, left in leaving.items():
+            await fetcher.wait_until_untouched(left)
+
+    def _end(self, fetcher: ReplicaFetcher) -> None:
+        del self._fetchers[fetcher.leader, fetcher.number]
+        self._ended.add(fetcher.counts)
+        fetcher.scope.cancel()

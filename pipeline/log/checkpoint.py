@@ -14,6 +14,7 @@ from pipeline.model import Offset, TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"

@@ -23,7 +23,7 @@ from pipeline.log.directory import LogDirectory
 from pipeline.log.files import Files
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import BrokerId, Offset, TopicPartition
 
 _LOGGER = structlog.get_logger()
 
@@ -95,9 +95,13 @@ class LogDirectories:
         return {**self._unopened, **failed}
 
     @property
+    def _online(self) -> Sequence[LogDirectory]:
+        return [directory for directory in self._opened if directory.failure is None]
+
+    @property
     def is_any_online(self) -> bool:
         """Is there one left?"""
-        return any(directory.failure is None for directory in self._opened)
+        return bool(self._online)
 
     def get(self, topic_partition: TopicPartition) -> UnifiedLog | None:
         """The log of a partition, None if there is none. Raises PipelineError if it cannot be opened."""
@@ -128,7 +132,7 @@ class LogDirectories:
         for path, error in self.offline.items():
             if not is_new:
                 raise StorageError(str(path), f"is offline and may hold {topic_partition}: {error.reason}")
-        online = [directory for directory in self._opened if directory.failure is None]
+        online = self._online
         if not online:
             raise StorageError(str(self._opened[0].path), "all log dirs are offline")
         fewest = min(online, key=lambda directory: len(directory.logs) + len(directory.failed))
@@ -162,6 +166,18 @@ class LogDirectories:
         for directory in self._opened:
             if log.directory.parent == directory.path:
                 directory.checkpoint_clean_offsets()
+
+    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Write down the high watermarks of these logs, wherever they are. Raises the first StorageError."""
+        _for_each(self._online, lambda directory: directory.checkpoint_high_watermarks(offsets))
+
+    def high_watermark(self, topic_partition: TopicPartition) -> Offset:
+        """As it was checkpointed last, within what the log holds; 0 if there is no log."""
+        for directory in self._opened:
+            log = directory.logs.get(topic_partition)
+            if log is not None:
+                return directory.high_watermark(log)
+        return Offset(0)
 
     def checkpoint_log_start_offset(self, log: UnifiedLog) -> None:
         """Return once the log start offset would survive a crash. Raises StorageError."""

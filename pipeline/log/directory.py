@@ -24,6 +24,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,6 +35,7 @@ from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
     DIRECTORY_ID,
+    HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -59,6 +61,8 @@ LOCK = ".lock"
 CHECKPOINT_INTERVAL_MS = 60_000
 MAX_CLOSING_THREADS = 16
 LOGS_PER_CLOSING_THREAD = 32
+
+_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, HIGH_WATERMARKS)
 
 _DELETED_SUFFIX = "-delete"
 _LOGGER = structlog.get_logger()
@@ -89,6 +93,7 @@ class LogDirectory:
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._checkpointing = threading.Lock()
         self._checkpointed: dict[str, dict[TopicPartition, Offset]] = {}
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._checkpointed_ms = now_ms
         self._deleted: list[tuple[int, Sequence[Path]]] = []
 
@@ -137,8 +142,9 @@ class LogDirectory:
         clean = self._files.exists(self.path / CLEAN_SHUTDOWN)
         self._files.unlink(self.path / CLEAN_SHUTDOWN)
         self._files.sync_directory(self.path)
-        for name in (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS):
+        for name in _CHECKPOINTS:
             self._checkpointed[name] = read_offsets(self._files, self.path / name)
+        self._high_watermarks = dict(self._checkpointed[HIGH_WATERMARKS])
         for name in self._files.names(self.path):
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self.path / name)
@@ -168,6 +174,7 @@ class LogDirectory:
 
     def _add(self, log: UnifiedLog) -> None:
         log.on_failure = self._take_offline
+        log.on_moving_back = partial(self._checkpoint_move, log)
         self._logs[log.topic_partition] = log
 
     def _take_offline(self, error: StorageError) -> None:
@@ -209,9 +216,10 @@ class LogDirectory:
         """
         if topic_partition in self._logs or topic_partition in self.failed:
             raise ValueError(f"there is a log of {topic_partition}")
+        self._high_watermarks.pop(topic_partition, None)
         directory = self.path / str(topic_partition)
         with self._noticing_failure():
-            self._checkpoint(RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, only_if_named=topic_partition)
+            self._checkpoint(*(name for name in _CHECKPOINTS if topic_partition in self._checkpointed[name]))
             self._files.make_directory(directory)
             if topic_id is not None:
                 replace_file(self._files, directory / PARTITION_METADATA, encode_partition_metadata(topic_id))
@@ -234,6 +242,7 @@ class LogDirectory:
         Raises StorageError.
         """
         log = self._logs.pop(topic_partition, None)
+        self._high_watermarks.pop(topic_partition, None)
         delay_ms = self.config.delete_delay_ms
         if log is not None:
             delay_ms = log.config.delete_delay_ms
@@ -280,6 +289,33 @@ class LogDirectory:
         with self._noticing_failure():
             self._checkpoint(LOG_START_OFFSETS)
 
+    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Write down the high watermarks of these logs; those of others stay as they were. Raises StorageError."""
+        with self._checkpointing:
+            self._high_watermarks.update((name, offset) for name, offset in offsets.items() if name in self._logs)
+        with self._noticing_failure():
+            self._checkpoint(HIGH_WATERMARKS)
+
+    def high_watermark(self, log: UnifiedLog) -> Offset:
+        """Of one of its logs, as it was checkpointed last, within what the log holds."""
+        checkpointed = self._high_watermarks.get(log.topic_partition, Offset(0))
+        return min(max(checkpointed, log.log_start_offset), log.log_end_offset)
+
+    def _checkpoint_move(self, log: UnifiedLog) -> None:
+        """An offset of this log moved back: let no checkpoint tell of more. Raises StorageError."""
+        name = log.topic_partition
+        now = {
+            RECOVERY_POINTS: log.recovery_point,
+            LOG_START_OFFSETS: log.log_start_offset,
+            CLEAN_OFFSETS: log.clean_offset or Offset(0),
+            HIGH_WATERMARKS: log.log_end_offset,
+        }
+        behind = [kind for kind, offset in now.items() if self._checkpointed[kind].get(name, 0) > offset]
+        if name in self._high_watermarks:
+            self._high_watermarks[name] = min(self._high_watermarks[name], log.log_end_offset)
+        with self._noticing_failure():
+            self._checkpoint(*behind)
+
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose time has come, and checkpoint from time to time how far each log is on disk.
 
@@ -311,17 +347,18 @@ class LogDirectory:
         else:
             self._files.unlink(path)
 
-    def _checkpoint(self, *names: str, only_if_named: TopicPartition | None = None) -> None:
-        """Write these checkpoints anew if they changed; with `only_if_named` only those that tell of this partition."""
+    def _checkpoint(self, *names: str) -> None:
+        """Write these checkpoints anew if they changed."""
         with self._checkpointing:
             for name in names:
-                if only_if_named is not None and only_if_named not in self._checkpointed[name]:
-                    continue
                 logs = list(self._logs.items())
                 if name == RECOVERY_POINTS:
                     offsets = {partition: log.recovery_point for partition, log in logs}
                 elif name == CLEAN_OFFSETS:
                     offsets = {partition: log.clean_offset for partition, log in logs if log.clean_offset is not None}
+                elif name == HIGH_WATERMARKS:
+                    known = self._high_watermarks
+                    offsets = {partition: known[partition] for partition, _ in logs if partition in known}
                 else:
                     offsets = {partition: log.log_start_offset for partition, log in logs if log.log_start_offset}
                 if offsets != self._checkpointed[name]:

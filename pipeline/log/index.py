@@ -14,7 +14,7 @@ Invariants:
 """
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 from pipeline.log.files import Files, LogFile
@@ -101,6 +101,35 @@ class Index:
         if low == high:
             return None
         return self._floor_within(file.read_at((high - low) * size, low * size), key)
+
+    def last_below(self, value: int) -> tuple[int, int] | None:
+        """The last entry whose value is below `value`, where values rise as well."""
+        if self.last is None or self.last[1] < value:
+            return self.last
+        entries = self._entries()
+        count = self._count_below(entries, value)
+        return self._unpack(entries, count - 1) if count else None
+
+    def beginning(self, value: int) -> "Index":
+        """The entries whose value is below `value`, as an index with the same path whose file is yet to be written."""
+        entries = self._entries()
+        count = self._count_below(entries, value)
+        index = Index(self._files, self.path, self._entry)
+        index._tail = bytearray(entries[: count * self._entry.size])
+        index.last = self._unpack(entries, count - 1) if count else None
+        return index
+
+    def _entries(self) -> bytes:
+        stored = self.open().read_at(self._stored * self._entry.size, 0) if self._stored else b""
+        return stored + self._tail
+
+    def _count_below(self, entries: bytes, value: int) -> int:
+        numbers = range(len(entries) // self._entry.size)
+        return bisect_left(numbers, value, key=lambda number: self._unpack(entries, number)[1])
+
+    def _unpack(self, entries: bytes, number: int) -> tuple[int, int]:
+        found: tuple[int, int] = self._entry.unpack_from(entries, number * self._entry.size)
+        return found
 
     def _floor_within(self, block: bytes | bytearray, key: int) -> tuple[int, int] | None:
         unpack, size = self._entry.unpack_from, self._entry.size

@@ -64,22 +64,30 @@ def place_next(
     return placed
 
 
-def place_as_they_are(
-    batches: bytearray | memoryview, headers: Sequence[BatchHeader], next_offset: int, leader_epoch: LeaderEpoch
+def set_epoch(
+    batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch
 ) -> list[BatchHeader]:
-    """Leave the batches their offsets. Raises OffsetOverlapError for one that lies before `next_offset` or before the
-    end of another one, ValueError if headers and bytes differ in length.
-    """
+    """Leave the batches their offsets and give them this epoch. Raises ValueError if headers and bytes differ."""
     position = 0
     placed = []
     for header in headers:
-        if header.base_offset < next_offset:
-            raise OffsetOverlapError(header.base_offset, next_offset)
         placed.append(place_batch(batches, position, header.base_offset, leader_epoch))
         position += header.batch_length + LOG_OVERHEAD
-        next_offset = header.next_offset
     _check_length(batches, position)
     return placed
+
+
+def check_rising(batches: bytearray | memoryview, headers: Sequence[BatchHeader], next_offset: int) -> None:
+    """Raises OffsetOverlapError for a batch that lies before `next_offset` or before the end of another one, ValueError
+    if headers and bytes differ in length.
+    """
+    size_bytes = 0
+    for header in headers:
+        if header.base_offset < next_offset:
+            raise OffsetOverlapError(header.base_offset, next_offset)
+        size_bytes += header.batch_length + LOG_OVERHEAD
+        next_offset = header.base_offset + header.last_offset_delta + 1
+    _check_length(batches, size_bytes)
 
 
 def _check_length(batches: bytearray | memoryview, size_bytes: int) -> None:

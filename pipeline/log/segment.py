@@ -234,6 +234,44 @@ class Segment:
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
 
+    def cut(self, size_bytes: int) -> "Segment":
+        """The first batches of this segment as a closed one in the same file, cut off and on the disk. Raises
+        StorageError.
+
+        Readers of this one go on, up to where the file ends: its indexes are open and have lost their names.
+        """
+        self.hold_open()
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._files.unlink(self._path(suffix))
+        file = self.file
+        file.truncate(size_bytes)
+        file.sync()
+        left = Segment(
+            self._files,
+            self._directory,
+            self.base_offset,
+            index_interval_bytes=self._index_interval_bytes,
+            now_ms=self.created_ms,
+        )
+        left._file = file
+        left.size_bytes = size_bytes
+        left._index_beginning_of(self.offset_index, self.time_index)
+        return left
+
+    def _index_beginning_of(self, offset_index: Index, time_index: Index) -> None:
+        """Take their entries as far as this segment reaches, and note the rest. Raises StorageError."""
+        entry = offset_index.last_below(self.size_bytes)
+        if entry is None or not self._agrees(*entry):
+            self.rebuild_indexes()
+            return
+        self.offset_index = offset_index.beginning(self.size_bytes)
+        self.time_index = time_index.beginning(entry[0] + 1)
+        if self.time_index.last is not None:
+            self.max_timestamp = self.time_index.last[0]
+            self._max_timestamp_offset = self.base_offset + self.time_index.last[1]
+        for place in self.places(entry[1]):
+            self.note(place.position, place.last_offset, place.max_timestamp, place.size_bytes)
+
     def remove(self) -> None:
         """Unlink its files, the log first. Raises StorageError."""
         for suffix in (LOG_SUFFIX, *BESIDE_LOG):
@@ -337,18 +375,21 @@ class Segment:
         for place in self.places():
             self.note(place.position, place.last_offset, place.max_timestamp, place.size_bytes)
 
-    def find_end(self) -> int | None:
-        """The offset behind the last batch, from the last index entry on; None if the file does not end with a whole
-        batch.
+    def find_end(self, size_bytes: int | None = None) -> int | None:
+        """The offset behind the last batch before this position (the end), from the nearest index entry on; None if
+        there is no end of a batch.
         """
-        start = self.offset_index.last[1] if self.offset_index.last else 0
-        next_offset, end = self.base_offset, start
+        size_bytes = self.size_bytes if size_bytes is None else size_bytes
+        entry = self.offset_index.last_below(size_bytes)
+        next_offset, end = self.base_offset, 0 if entry is None else entry[1]
         try:
-            for place in self.places(start):
+            for place in self.places(end):
+                if end >= size_bytes:
+                    break
                 next_offset, end = place.last_offset + 1, place.position + place.size_bytes
         except StorageError:
             return None
-        return next_offset if end == self.size_bytes else None
+        return next_offset if end == size_bytes else None
 
     # Reading
 

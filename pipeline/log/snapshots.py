@@ -34,6 +34,15 @@ def write_snapshot(
         files.unlink(segment_path(directory, stale, SNAPSHOT_SUFFIX))
 
 
+def remove_snapshots_behind(files: Files, directory: Path, offset: Offset) -> None:
+    """Remove for good the snapshots that tell of batches from this offset on. Raises StorageError."""
+    stale = [found for found in _snapshot_offsets(files.names(directory)) if found > offset]
+    for found in stale:
+        files.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
+    if stale:
+        files.sync_directory(directory)
+
+
 def restore_producers(
     files: Files,
     directory: Path,

@@ -159,10 +159,17 @@ class AbortedTransactions:
         return segment_path(self._directory, base_offset, TRANSACTION_INDEX_SUFFIX + file_suffix)
 
 
-def take_marker(
-    header: BatchHeader, producers: ProducerStates, aborted: AbortedTransactions, segments: Sequence[Segment]
+def take_batch(
+    header: BatchHeader,
+    now_ms: int,
+    producers: ProducerStates,
+    aborted: AbortedTransactions,
+    segments: Sequence[Segment],
 ) -> None:
-    """A control batch was appended: end its producer's transaction, if it is a marker. Raises StorageError."""
+    """Remember what a batch in the log tells of its producer; a marker ends its transaction. Raises StorageError."""
+    producers.update(header, now_ms)
+    if not header.is_control or header.producer_id < 0:
+        return
     aborts = is_abort(read_batch(segments, header), header)
     ended = None if aborts is None else producers.end_transaction(header)
     if ended is not None and aborts:

@@ -1,3 +1,4 @@
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,17 @@ from pipeline.log.loader import load_log
 from pipeline.log.placing import AppendInfo
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
-from pipeline.records.batch import BatchHeader, iterate_headers, read_header, set_base_offset, validate_for_append
+from pipeline.records.batch import (
+    BatchHeader,
+    iterate_headers,
+    place_batch,
+    read_header,
+    set_base_offset,
+    validate_for_append,
+)
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from pipeline.testing.faulty_files import FaultyFiles
 
 TOPIC_PARTITION = TopicPartition("events", 0)
 EPOCH = LeaderEpoch(3)
@@ -54,6 +63,17 @@ class Batches:
         buffer = bytearray(batches)
         headers = validate_for_append(buffer, max_batch_bytes=1 << 30, keep_offsets=True)
         return log.append_keeping_offsets(memoryview(buffer), headers, EPOCH, now_ms)
+
+    def copied(self, count: int = 1, *, epoch: int, base_offset: int, **make: int) -> bytearray:
+        """A batch as a leader hands it out, written there in this epoch."""
+        batch = self.make(count, base_offset=base_offset, **make)
+        place_batch(batch, 0, base_offset, epoch)
+        return batch
+
+    def append_copied(self, log: UnifiedLog, batches: bytes | bytearray, now_ms: int = NOW_MS) -> AppendInfo:
+        buffer = bytearray(batches)
+        headers = validate_for_append(buffer, max_batch_bytes=1 << 30, keep_offsets=True)
+        return log.append_copied(memoryview(buffer), headers, now_ms)
 
     def read(self, log: UnifiedLog, offset: int, max_bytes: int = 1, up_to: int | None = None) -> list[BatchHeader]:
         up_to = log.log_end_offset if up_to is None else up_to
@@ -135,6 +155,11 @@ def open_log(tmp_path: Path) -> Opener:
         )
 
     return open_it
+
+
+@pytest.fixture
+def faulty() -> FaultyFiles:
+    return FaultyFiles(DiskFiles(), random.Random(1))
 
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=1)

@@ -1,0 +1,77 @@
+"""What of a log is on the disk, and how the rest gets there.
+
+Invariants:
+
+- Everything before `recovery_point` survives a crash. It moves forward only after a sync that succeeded, and back only
+  with the end of the log.
+- One flush at a time: for whoever holds `lock` neither the recovery point nor the leader epochs on the disk move.
+- What is appended while a flush is under way is either flushed by it or waits for the next one.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipeline.errors import StorageError
+from pipeline.log.checkpoint import replace_file
+from pipeline.log.config import LogConfig
+from pipeline.log.files import Files
+from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from pipeline.log.segment import Segment
+from pipeline.model import Offset
+
+Row = tuple[Offset, Sequence[Segment], LeaderEpochs]
+"""The end of a log, its segments and its epochs, taken in this order."""
+
+
+class Flushing:
+    """The flushes of one log."""
+
+    __slots__ = (
+        "_directory",
+        "_files",
+        "has_new_names",
+        "lock",
+        "recovery_point",
+        "unflushed_messages",
+        "unflushed_since_ms",
+    )
+
+    def __init__(self, files: Files, directory: Path, recovery_point: Offset) -> None:
+        self._files = files
+        self._directory = directory
+        self.lock = threading.Lock()
+        self.recovery_point = recovery_point
+        self.has_new_names = True
+        """May there be names in the directory that are not on the disk?"""
+        self.unflushed_messages = 0
+        self.unflushed_since_ms: int | None = None
+
+    def flush(self, take_row: Callable[[], Row]) -> None:
+        """Bring to the disk what `take_row` gives; `lock` is held by the caller. Raises StorageError."""
+        self.unflushed_messages, self.unflushed_since_ms = 0, None
+        log_end_offset, segments, epochs = take_row()
+        try:
+            for segment in reversed(segments):
+                if segment.is_synced:
+                    break
+                is_closed = segment is not segments[-1]
+                segment.sync(with_indexes=is_closed)
+                segment.is_synced = is_closed
+            if self.has_new_names:
+                self.has_new_names = False
+                self._files.sync_directory(self._directory)
+            if epochs.is_changed:
+                replace_file(self._files, self._directory / LEADER_EPOCHS, epochs.encode())
+                epochs.is_changed = False
+        except StorageError:
+            self.unflushed_since_ms, self.has_new_names = 0, True
+            raise
+        self.recovery_point = log_end_offset
+
+    def is_due(self, segments: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
+        """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?"""
+        if len(segments) > 1 and not segments[-2].is_synced:
+            return True
+        since_ms, flush_ms = self.unflushed_since_ms, config.flush_ms
+        return since_ms is not None and flush_ms is not None and now_ms - since_ms >= flush_ms

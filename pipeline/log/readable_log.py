@@ -1,0 +1,164 @@
+"""What may be asked of an open log; nothing here changes it.
+
+Invariants:
+
+- The list of segments is a tuple that is replaced, never changed: a read works on the snapshot it took, and no read
+  blocks a write (Kafka's 0.7 design, *Deletes*).
+- Once `failure` is set every call raises StorageError.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pipeline.errors import OffsetOutOfRangeError, StorageError
+from pipeline.log import reading
+from pipeline.log.config import LogConfig
+from pipeline.log.files import Files
+from pipeline.log.flushing import Flushing
+from pipeline.log.leader_epochs import EpochStart, LeaderEpochs
+from pipeline.log.producer_state import ActiveProducer, ProducerStates
+from pipeline.log.reading import LogSlice
+from pipeline.log.segment import Segment
+from pipeline.log.transactions import AbortedTransaction, AbortedTransactions
+from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
+from pipeline.records.batch import BatchHeader
+
+
+class ReadableLog:
+    """What an open log holds."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        topic_id: uuid.UUID | None,
+        segments: tuple[Segment, ...],
+        producers: ProducerStates,
+        epochs: LeaderEpochs,
+        aborted: AbortedTransactions,
+        is_clean: bool,
+        log_start_offset: Offset,
+        log_end_offset: Offset,
+        recovery_point: Offset,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.directory = directory
+        self.clean_offset: Offset | None = None
+        """Up to where it has been compacted; None: never."""
+        self.failure: StorageError | None = None
+        self.on_failure: Callable[[StorageError], None] | None = None
+        self.on_moving_back: Callable[[], None] = lambda: None
+        """Sees to it that no checkpoint tells of more than the log does now."""
+        self._files = files
+        self._segments = segments
+        self._segments_lock = threading.Lock()
+        self._files_lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._end_lock = threading.Lock()
+        self._producers = producers
+        self._epochs = epochs
+        self._aborted = aborted
+        self._is_changed = not is_clean
+        self._log_start_offset = log_start_offset
+        self._log_end_offset = log_end_offset
+        self._flushing = Flushing(files, directory, recovery_point)
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The oldest offset that may be read."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The offset of the next record."""
+        return self._log_end_offset
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Every record before it survives a crash."""
+        return self._flushing.recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments."""
+        return len(self._segments)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The newest timestamp of all records, in ms; -1 if there is none."""
+        return max(segment.max_timestamp for segment in self._segments)
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Every transaction before it has ended, and nothing behind it is stable (KIP-98)."""
+        unstable = self._producers.first_unstable_offset
+        return self._log_end_offset if unstable is None else unstable
+
+    def aborted_transactions(self, from_offset: Offset, up_to_offset: Offset) -> Sequence[AbortedTransaction]:
+        """Those aborted that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
+        return self._aborted.between(from_offset, up_to_offset)
+
+    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
+        """The newest epoch of the log that is not above this one, and where it ends; (-1, -1) if it is not known."""
+        return self._epochs.end_offset_for(epoch, self._log_end_offset)
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """The epoch in which the last record was written, -1 if there is none."""
+        end_offset = self._log_end_offset
+        return NO_LEADER_EPOCH if end_offset == self._log_start_offset else self.epoch_at(Offset(end_offset - 1))
+
+    def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
+        """Where this epoch begins in the log, None if it is not known."""
+        return next((entry.start_offset for entry in self._epochs.entries if entry.epoch == epoch), None)
+
+    def epoch_at(self, offset: Offset) -> LeaderEpoch:
+        """The epoch in which the record at this offset was written, -1 if it is not known."""
+        return self._epochs.epoch_at(offset)
+
+    @property
+    def active_producers(self) -> Sequence[ActiveProducer]:
+        """The idempotent producers that the log remembers."""
+        return self._producers.active()
+
+    def _check_online(self) -> None:
+        if self.failure is not None:
+            raise StorageError(self.failure.path, self.failure.reason)
+
+    def read(self, offset: Offset, max_bytes: int, up_to_offset: Offset) -> LogSlice:
+        """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
+        `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
+
+        Raises OffsetOutOfRangeError, StorageError.
+        """
+        self._check_online()
+        end_offset, segments = self._log_end_offset, self._segments
+        if not self._log_start_offset <= offset <= end_offset:
+            raise OffsetOutOfRangeError(offset, self._log_start_offset, end_offset)
+        return reading.read(segments, offset, max_bytes, up_to_offset=up_to_offset, log_end_offset=end_offset)
+
+    def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
+        """The header of each batch from the one that holds `from_offset` up to the present end. Raises StorageError."""
+        self._check_online()
+        end_offset, segments = self._log_end_offset, self._segments
+        return reading.headers(segments, from_offset, end_offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, Offset] | None:
+        """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
+
+        Raises StorageError, CorruptBatchError.
+        """
+        self._check_online()
+        return reading.first_record_since(self._segments, timestamp, self._log_start_offset)

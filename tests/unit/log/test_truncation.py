@@ -1,0 +1,147 @@
+import random
+
+import pytest
+
+from pipeline.errors import OffsetOutOfRangeError, OffsetOverlapError, StorageError
+from pipeline.log.config import LogConfig
+from pipeline.log.leader_epochs import EpochStart
+from pipeline.model import LeaderEpoch, Offset
+from pipeline.records.batch import read_header
+
+EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
+
+
+def fill(log, batches, count=8, size=200):
+    """Two records a batch, in the epochs of EPOCHS; returns the headers."""
+    headers = []
+    for number in range(count):
+        batch = batches.copied(2, size=size, base_offset=log.log_end_offset, epoch=EPOCHS[number % len(EPOCHS)])
+        headers += batches.append_copied(log, batch).headers
+    return headers
+
+
+def test_a_copied_batch_keeps_its_offset_and_its_epoch(open_log, batches):
+    log = open_log()
+    headers = fill(log, batches)
+    batch = batches.copied(2, base_offset=100, epoch=9)
+    batches.append_copied(log, batch)
+    assert batches.read_all(log) == [*headers, read_header(batch)]
+    assert (log.last_epoch, log.epoch_start(LeaderEpoch(6)), log.log_end_offset) == (9, 10, 102)
+    assert log.epoch_start(LeaderEpoch(5)) is None
+    for base_offset in (0, 99, 101):
+        with pytest.raises(OffsetOverlapError):
+            batches.append_copied(log, batches.copied(1, base_offset=base_offset, epoch=9))
+
+
+def test_a_log_without_records_has_no_last_epoch(open_log, batches):
+    log = open_log()
+    log.begin_epoch(LeaderEpoch(4))
+    assert log.last_epoch == -1
+    fill(log, batches)
+    log.begin_epoch(LeaderEpoch(9))
+    assert log.last_epoch == 7
+    log.delete_records(log.log_end_offset)
+    assert log.last_epoch == -1
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_truncation_leaves_the_batches_before(open_log, batches, segment_bytes, flushed):
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    for offset in range(17):
+        log = open_log(config)
+        log.restart_at(Offset(0))
+        headers = fill(log, batches)
+        if flushed:
+            log.flush()
+        assert log.truncate_to(Offset(offset)) is (offset < 16)
+        left = headers[: offset // 2]
+        assert batches.read_all(log) == left
+        assert log.log_end_offset == 2 * len(left)
+        assert log.recovery_point <= log.log_end_offset
+        assert log.last_epoch == (left[-1].partition_leader_epoch if left else -1)
+        assert log.end_offset_for(LeaderEpoch(9)) == EpochStart(-1, -1)
+        batches.check_indexes(log)
+        again = fill(log, batches, 3)
+        assert batches.read_all(log) == left + again
+        batches.check_indexes(log)
+        log.close()
+        log = open_log(config, clean=True)
+        assert batches.read_all(log) == left + again
+        batches.check_indexes(log)
+        assert not log.truncate_to(log.log_end_offset)
+
+
+def test_a_log_starts_again_anywhere(open_log, batches, small_segments):
+    for offset in (0, 7, 8, 1000, 2**40):
+        log = open_log(small_segments)
+        log.restart_at(Offset(0))
+        fill(log, batches)
+        log.delete_records(Offset(5))
+        log.restart_at(Offset(offset))
+        assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (offset, offset, 0)
+        assert (log.last_epoch, log.active_producers) == (-1, [])
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(Offset(offset - 1), 1, log.log_end_offset)
+        headers = fill(log, batches, 2)
+        assert headers[0].base_offset == offset
+        log.close()
+        log = open_log(small_segments, clean=True)
+        assert batches.read_all(log) == headers
+
+
+def test_a_truncation_before_the_log_start_offset_empties_the_log(open_log, batches, small_segments):
+    for offset, start in ((0, 0), (3, 3), (4, 4), (5, 5), (6, 5), (7, 5)):
+        log = open_log(small_segments)
+        log.restart_at(Offset(0))
+        batches.append_copied(log, batches.copied(2, base_offset=0, epoch=3))
+        batches.append_copied(log, batches.copied(6, base_offset=2, epoch=3))
+        log.delete_records(Offset(5))
+        assert log.truncate_to(Offset(offset))
+        assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (start, start, 0)
+
+
+def test_gaps_are_cut_where_the_batches_end(open_log, batches):
+    bases = [0, 10, 11, 50, 2**33, 2**33 + 5, 2**40]
+    rng = random.Random(1)
+    for _ in range(60):
+        log = open_log(LogConfig(segment_bytes=rng.choice([1, 250, 1 << 20]), index_interval_bytes=1))
+        log.restart_at(Offset(0))
+        headers = []
+        for base in bases:
+            headers += batches.append_copied(log, batches.copied(1, base_offset=base, epoch=2)).headers
+        for _ in range(3):
+            offset = rng.choice(bases) + rng.randint(0, 2)
+            end = log.log_end_offset
+            assert log.truncate_to(Offset(offset)) is (offset < end)
+            headers = [header for header in headers if header.last_offset < offset]
+            assert batches.read_all(log) == headers
+            assert log.log_end_offset == (headers[-1].next_offset if headers else 0)
+            batches.check_indexes(log)
+        log = open_log(log.config)
+        assert batches.read_all(log) == headers
+        headers += batches.append_copied(log, batches.copied(1, base_offset=2**41, epoch=2)).headers
+        assert batches.read_all(open_log(log.config)) == headers
+
+
+def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log, batches):
+    log = open_log(LogConfig(index_interval_bytes=1))
+    fill(log, batches)
+    regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
+    before = [region.file.read_at(region.size, region.position) for region in regions]
+    log.truncate_to(Offset(8))
+    fill(log, batches)
+    after = [region.file.read_at(region.size, region.position) for region in regions]
+    assert after == before[:4] + [b""] * 4
+
+
+def test_a_disk_that_fails_while_truncating_takes_the_log_offline(open_log, batches, faulty):
+    for number in range(1, 4):
+        log = open_log(files=faulty)
+        log.restart_at(Offset(0))
+        fill(log, batches)
+        faulty.fail_sync_in = number
+        with pytest.raises(StorageError, match="Input/output"):
+            log.truncate_to(Offset(7))
+        with pytest.raises(StorageError, match="Input/output"):
+            batches.append_copied(log, batches.copied(1, base_offset=100, epoch=9))

@@ -105,8 +105,9 @@ def find_troubles(
             if len(partition.isr) < len(partition.replicas) - (0 if move is None else len(move.adding)):
                 dead = [replica for replica in partition.replicas if replica not in view.brokers]
                 found.under_replicated.append({**told, "dead": dead})
-            if len(partition.isr) < min_isr.get(name, 1):
-                found.below_min_isr.append({**told, "min_isr": min_isr[name]})
+            wanted = min(min_isr.get(name, 1), len(partition.replicas))
+            if len(partition.isr) < wanted:
+                found.below_min_isr.append({**told, "min_isr": wanted})
     return found
 
 

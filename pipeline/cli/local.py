@@ -17,12 +17,14 @@ from pipeline.cli.settings import parse_assignments
 from pipeline.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.cli.services import ServiceUnit, Unit
+    from pipeline.cli.services import Unit
 
 app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try things out.")
 
 LOCAL_SESSION_TIMEOUT_MS = 6000
 MAX_BROKERS = 32
+MAX_REPLICAS = 3
+"""Of the topics that brokers and registry keep for themselves."""
 MAX_PORT = 65535
 ZOOKEEPER_PORT = 2181
 REGISTRY_PORT = 8081
@@ -71,6 +73,9 @@ def up(
     ] = 5.0,
 ) -> None:
     """Start ZooKeeper and brokers on this machine and stay in the foreground.
+
+    Committed offsets and schemas are kept by up to three of the brokers. New topics have one replica unless they, or
+    --set default.replication.factor=3, say otherwise.
 
     When all is ready one line of JSON on stdout names the addresses and process ids. SIGTERM and SIGINT stop it all.
     """
@@ -124,28 +129,41 @@ async def _run_until_signalled(plan: "_Plan", restart_after_s: float) -> None:
 
 
 async def _run(plan: "_Plan", restart_after_s: float) -> None:
-    """Start all units one after the other, say so, keep them running; cancelled, stop them in the opposite order."""
+    """Start all units stage by stage, say so, keep them running; cancelled, stop them in the opposite order.
+
+    The brokers stop together: none of them hands its leaderships to one that is to stop next.
+    """
     import trio
 
-    started: list[Unit] = []
+    from pipeline.net.nurseries import unwrapped_errors
+
+    begun: list[list[Unit]] = []
     pids: dict[str, int] = {}
+
+    async def start(unit: "Unit", progress: output.Progress) -> None:
+        pids[unit.name] = await unit.start()
+        progress.advance()
+
     try:
-        with output.progress("Starting", total=len(plan.units)) as progress:
-            for unit in plan.units:
-                progress.describe(f"Starting {unit.name}")
-                started.append(unit)
-                pids[unit.name] = await unit.start()
-                if unit is plan.units[0] and plan.is_taken_up:
+        with output.progress("Starting", total=len(plan.units)) as progress, unwrapped_errors():
+            for stage in plan.stages:
+                progress.describe(f"Starting {', '.join(unit.name for unit in stage)}")
+                begun.append(stage)
+                async with trio.open_nursery() as nursery:
+                    for unit in stage:
+                        nursery.start_soon(start, unit, progress)
+                if stage is plan.stages[0] and plan.is_taken_up:
                     await _forget_former_brokers(plan.addresses["zookeeper"], plan.broker_count)
-                progress.advance()
-        output.print_json({**plan.addresses, "pids": pids})
+        output.print_json({**plan.addresses, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
         async with trio.open_nursery() as nursery:
             for unit in plan.units:
                 nursery.start_soon(_keep_running, unit, restart_after_s)
     finally:
         with trio.CancelScope(shield=True):
-            for unit in reversed(started):
-                await unit.stop()
+            for stage in reversed(begun):
+                async with trio.open_nursery() as nursery:
+                    for unit in stage:
+                        nursery.start_soon(unit.stop)
 
 
 async def _forget_former_brokers(zookeeper: str, count: int) -> None:
@@ -205,10 +223,12 @@ class _Plan:
         self.is_taken_up = (root / "zookeeper").exists()
         datacenter = options.settings.get("datacenter", "local")
         self.addresses = {"bootstrap": ",".join(f"127.0.0.1:{port}" for port in ports), "zookeeper": zookeeper}
-        self.units: list[Unit] = [ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))]
+        replicas = min(MAX_REPLICAS, options.brokers)
+        brokers: list[Unit] = []
         for number, port in enumerate(ports, start=1):
             settings = {
                 "zookeeper.session.timeout.ms": LOCAL_SESSION_TIMEOUT_MS,
+                "offsets.topic.replication.factor": replicas,
                 **({"datacenter": datacenter} if options.audit else {}),
                 **options.settings,
                 "broker.id": number,
@@ -217,16 +237,27 @@ class _Plan:
                 "zookeeper.connect": zookeeper,
             }
             read_broker_settings(settings)
-            self.units.append(ServiceUnit(f"broker-{number}", "broker", root / f"broker-{number}", settings))
+            brokers.append(ServiceUnit(f"broker-{number}", "broker", root / f"broker-{number}", settings))
+        services = self._services(root, options, datacenter, replicas)
+        zookeepers: list[Unit] = [ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))]
+        self.stages = [stage for stage in (zookeepers, brokers, services) if stage]
+        self.units = [unit for stage in self.stages for unit in stage]
+
+    def _services(self, root: Path, options: LocalOptions, datacenter: str, replicas: int) -> "list[Unit]":
+        from pipeline.cli.services import ServiceUnit
+
+        services: dict[str, ServiceUnit] = {}
         bootstrap = self.addresses["bootstrap"]
         if options.registry:
-            settings = {"bootstrap.servers": bootstrap, "kafkastore.topic.replication.factor": 1}
+            settings = {"bootstrap.servers": bootstrap, "kafkastore.topic.replication.factor": replicas}
             port = self._port(REGISTRY_PORT)
-            self._add("registry", ServiceUnit("registry", "registry", root / "registry", settings, port))
+            services["registry"] = ServiceUnit("registry", "registry", root / "registry", settings, port)
         if options.audit:
             clusters = [{"name": datacenter, "bootstrap.servers": bootstrap}]
             port = self._port(AUDIT_PORT)
-            self._add("audit", ServiceUnit("audit", "audit", root / "audit", {"live": clusters}, port))
+            services["audit"] = ServiceUnit("audit", "audit", root / "audit", {"live": clusters}, port)
+        self.addresses.update({key: unit.url for key, unit in services.items()})
+        return list(services.values())
 
     def require_free_ports(self) -> None:
         """Raises PipelineError when a broker could not listen, before anything runs."""
@@ -240,7 +271,3 @@ class _Plan:
         from pipeline.processes import free_port, is_port_free
 
         return usual if not self._has_free_ports and is_port_free(usual) else free_port()
-
-    def _add(self, key: str, unit: "ServiceUnit") -> None:
-        self.units.append(unit)
-        self.addresses[key] = unit.url

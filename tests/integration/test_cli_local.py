@@ -114,6 +114,17 @@ def test_with_an_audit_brokers_count_by_themselves() -> None:
     assert settings_of(named, "audit")["live"][0]["name"] == "east"
 
 
+def test_what_the_cluster_keeps_for_itself_is_replicated() -> None:
+    def factors(brokers: int, **settings: str) -> tuple[Any, Any]:
+        made = plan(local.LocalOptions(brokers=brokers, port=0, registry=True, settings=settings))
+        of_broker, of_registry = settings_of(made, "broker-1"), settings_of(made, "registry")
+        assert "default.replication.factor" not in of_broker
+        return of_broker["offsets.topic.replication.factor"], of_registry["kafkastore.topic.replication.factor"]
+
+    assert [factors(brokers) for brokers in (1, 2, 3, 5)] == [(1, 1), (2, 2), (3, 3), (3, 3)]
+    assert factors(3, **{"offsets.topic.replication.factor": "1"}) == ("1", 3)
+
+
 @pytest.mark.parametrize("written", [[], ["broker.toml"], ["broker.toml", "broker.log"]])
 def test_after_a_failure_the_logs_that_it_names_are_there(written: list[str]) -> None:
     with pytest.raises(PipelineError), local._temporary_directory() as directory:

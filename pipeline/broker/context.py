@@ -47,8 +47,8 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
-    """The broker, as its handlers see it. `partitions` are those that this broker leads and has opened, `failed`
-    those that its disk did not let it open. `config` is what the broker was started with, `settings` what counts now.
+    """The broker, as its handlers see it. `partitions` are those of which this broker has a replica, led here
+    or not; `failed` those that its disk did not let it open. `config` is what the broker was started with, `settings` what counts now.
     """
 
     apis: Mapping[int, ApiKey]
@@ -82,6 +82,8 @@ class BrokerContext:
         if epoch not in {NO_LEADER_EPOCH, partition.leader_epoch}:
             is_old = epoch < partition.leader_epoch
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
 
     def find_partition_by_id(self, topic_id: uuid.UUID, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:

@@ -11,6 +11,7 @@ Invariants:
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,18 +20,30 @@ from typing import Protocol
 import structlog
 import trio
 
+from pipeline.broker.cluster_view import PartitionView
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.partition import Partition
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.errors import PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import Clock, LeaderEpoch, TopicPartition
+from pipeline.model import BrokerId, Clock, LeaderEpoch, TopicPartition
 
 FLUSH_INTERVAL_S = 1.0
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedPartition:
+    """A partition of which this broker holds a replica."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID
+    settings: TopicSettings
+    view: PartitionView
 
 
 class PartitionFollower(Protocol):
@@ -67,8 +80,17 @@ class Replicas:
     """The broker's share of the cluster's partitions."""
 
     def __init__(
-        self, directories: LogDirectories, observer: LogObserver, clock: Clock, *, producer_expiration_ms: int
+        self,
+        directories: LogDirectories,
+        observer: LogObserver,
+        clock: Clock,
+        *,
+        own_id: BrokerId,
+        in_sync: InSyncWatch,
+        producer_expiration_ms: int,
     ) -> None:
+        self.in_sync = in_sync
+        self._own_id = own_id
         self._directories = directories
         self._observer = observer
         self._clock = clock
@@ -98,6 +120,26 @@ class Replicas:
         found += [f"{name}: {partition.problem}" for name, partition in self._partitions.items() if partition.problem]
         return found
 
+    async def assign(self, assigned: Sequence[AssignedPartition]) -> None:
+        """Let these partitions be as the cluster has them; all others stay as they are. Idempotent."""
+        for item in assigned:
+            partition = self._partitions.get(item.topic_partition)
+            if item.view.leader != self._own_id:
+                self.close(item.topic_partition)
+            elif partition is None or partition.leader_epoch != item.view.leader_epoch:
+                self.close(item.topic_partition)
+                await self.open(item.topic_partition, item.topic_id, item.settings, item.view.leader_epoch)
+
+    def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+        """Whether the log of this partition is missing, cannot be read, or may lack its tail."""
+        found = self._directories.get(topic_partition)
+        return found is None or found.topic_id not in {None, topic_id} or found.failure is not None
+
+    def resign_all(self) -> None:
+        """Lead nothing any more."""
+        for topic_partition in list(self._partitions):
+            self.close(topic_partition)
+
     async def open(
         self,
         topic_partition: TopicPartition,
@@ -115,9 +157,13 @@ class Replicas:
                 return
         self._failed.pop(topic_partition, None)
         opened.config = log_config(settings, self._producer_expiration_ms)
-        partition = Partition(opened, leader_epoch, settings, self._observer, self)
+        partition = Partition(opened, settings, self._observer, self, self._own_id)
+        own = (self._own_id,)
+        partition.lead(
+            PartitionView(replicas=own, leader=self._own_id, leader_epoch=leader_epoch, isr=own), self._clock()
+        )
         self._partitions[topic_partition] = partition
-        self._observer.loaded(topic_partition, opened.log_start_offset, opened.log_end_offset, opened.headers)
+        self._observer.loaded(partition)
         if topic_partition.topic in self._followers:
             self._followers[topic_partition.topic].opened(partition)
 
@@ -158,7 +204,7 @@ class Replicas:
         self._failed.pop(topic_partition, None)
         partition = self._partitions.pop(topic_partition, None)
         if partition is not None:
-            partition.wake_all()
+            partition.resign()
             self._observer.removed(topic_partition)
             if topic_partition.topic in self._followers:
                 self._followers[topic_partition.topic].closed(topic_partition)

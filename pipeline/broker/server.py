@@ -33,6 +33,7 @@ from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.quotas.watcher import watch_quotas
 from pipeline.broker.replicas import Replicas, log_config
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.registration import keep_registered
@@ -132,10 +133,15 @@ async def _run(
             timestamp_ms=clock(),
             directories=tuple(directories.ids),
         )
-        replicas = status.replicas = Replicas(
-            directories, observer, clock, producer_expiration_ms=config.producer_id_expiration_ms
-        )
         view = ClusterView(cluster_id)
+        replicas = status.replicas = Replicas(
+            directories,
+            observer,
+            clock,
+            own_id=own.id,
+            in_sync=InSyncWatch(view, config.replica_lag_time_max_ms),
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
         groups = GroupService(config, view, clock, random)
         broker = BrokerContext(
             apis=SERVED,

@@ -17,7 +17,8 @@ import trio
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
-from pipeline.broker.partition import FetchWaiter, Partition
+from pipeline.broker.partition import Partition
+from pipeline.broker.waiters import FetchWaiter
 from pipeline.errors import PipelineError
 from pipeline.log.reading import LogSlice
 from pipeline.model import LeaderEpoch, Offset
@@ -184,12 +185,12 @@ async def _wait_and_answer(
         waiter = reading.waiter()
         watched = [partition for partition, _ in reading.served]
         for partition in watched:
-            partition.waiters.add(waiter)
+            partition.waiters[waiter] = None
         try:
             may_wait_on = await _wait(waiter, deadline)
         finally:
             for partition in watched:
-                partition.waiters.discard(waiter)
+                partition.stop_waiting(waiter)
         reading = _Reading(broker, request, version)
         topics = _read(reading, request)
         if reading.is_complete or not may_wait_on:
@@ -268,7 +269,7 @@ def _read_due(reading: _Reading, session: FetchSession) -> _Found:
         else:
             partition, _ = reading.served[-1]
             due.watch(partition)
-            partition.waiters.add(due)
+            partition.waiters[due] = None
         found.append((due, data))
     return found
 

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.partition import Partition
 from pipeline.broker.replicas import log_config
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.errors import DiskFullError
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log
 from pipeline.log.placing import AppendInfo
-from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch
 
@@ -47,8 +49,11 @@ def _open(path: Path, files: Files, **overrides: str) -> Partition:
         clean=False,
         now_ms=NOW_MS,
     )
-    upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None)
-    return Partition(log, LeaderEpoch(0), settings, Observed(), upkeep)
+    upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None, in_sync=InSyncWatch(ClusterView("c"), 10_000))
+    own = BrokerId(1)
+    partition = Partition(log, settings, Observed(), upkeep, own)
+    partition.lead(PartitionView(replicas=(own,), leader=own, leader_epoch=LeaderEpoch(0), isr=(own,)), NOW_MS)
+    return partition
 
 
 class _Told:
@@ -77,7 +82,7 @@ async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_f
     assert partition.awaits_flush(info)
     assert partition.high_watermark == 1
     told = _Told(partition)
-    partition.waiters.add(told)
+    partition.waiters[told] = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partition.flush_up_to, Offset(2))
         await trio.to_thread.run_sync(files.is_reached.wait, TIMEOUT_S)

@@ -86,14 +86,14 @@ async def test_a_fetch_is_woken_by_the_append(start: Start) -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
-            while broker.handle.replicas.partitions[TopicPartition("t", 1)].waiters == set():
+            while broker.handle.replicas.partitions[TopicPartition("t", 1)].waiters == {}:
                 await trio.lowlevel.checkpoint()
             await broker.produce("t", batch(b"elsewhere"), partition=0)
             assert not woken_s
             appended_s = trio.current_time()
             await broker.produce("t", batch(b"here"), partition=1)
         assert woken_s[0] - appended_s < 1
-        assert broker.handle.replicas.partitions[TopicPartition("t", 1)].waiters == set()
+        assert broker.handle.replicas.partitions[TopicPartition("t", 1)].waiters == {}
 
 
 async def test_min_bytes_are_waited_for_and_max_wait_ends_it(start: Start) -> None:

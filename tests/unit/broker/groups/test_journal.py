@@ -24,6 +24,7 @@ from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import journal_records
 from pipeline.broker.observer import NoObserver
 from pipeline.broker.replicas import Replicas, log_config
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.topic_settings import TopicSettings, topic_settings
 from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
 from pipeline.log.config import DAY_MS
@@ -124,7 +125,14 @@ async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
     )
     journal, heard = Journal(view, lambda: NOW_MS, 50), Heard()
     journal.tell(heard)
-    replicas = Replicas(directories, NoObserver(), lambda: NOW_MS, producer_expiration_ms=DAY_MS)
+    replicas = Replicas(
+        directories,
+        NoObserver(),
+        lambda: NOW_MS,
+        own_id=BrokerId(1),
+        in_sync=InSyncWatch(view, 10_000),
+        producer_expiration_ms=DAY_MS,
+    )
     replicas.follow(GROUP_METADATA_TOPIC, journal)
     async with trio.open_nursery() as nursery:
         await nursery.start(journal.run)

@@ -1,0 +1,74 @@
+"""Those who wait at a partition: for more to read, or for what they wrote to be committed."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from pipeline.errors import PipelineError
+from pipeline.model import Offset
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+
+class Waiter(Protocol):
+    """Who wants to know when there is more to read."""
+
+    def arrived(self, size_bytes: int) -> None:
+        """At most so much more can be read; 0: a start offset is new, or a follower's high watermark."""
+        ...
+
+    def wake(self) -> None:
+        """The partition is closed, led elsewhere, or its disk failed."""
+        ...
+
+
+class FetchWaiter:
+    """A Fetch that waits for so many bytes, in all its partitions together."""
+
+    __slots__ = ("_missing_bytes", "is_over", "woken")
+
+    def __init__(self, missing_bytes: int) -> None:
+        self._missing_bytes = missing_bytes
+        self.woken = trio.Event()
+        self.is_over = False
+        """Whether what it waits for may not come any more."""
+
+    def arrived(self, size_bytes: int) -> None:
+        """At most so much more can be read."""
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes <= 0:
+            self.woken.set()
+
+    def wake(self) -> None:
+        """What it waits for may not come any more."""
+        self.is_over = True
+        self.woken.set()
+
+
+class CommitWait:
+    """A write that waits until every replica in sync has it. What came of it is known once `ended` is set."""
+
+    __slots__ = ("_error", "_leave", "end_offset", "ended")
+
+    def __init__(self, end_offset: Offset, leave: Callable[["CommitWait"], None]) -> None:
+        self.end_offset = end_offset
+        self.ended = trio.Event()
+        self._error: PipelineError | None = None
+        self._leave = leave
+
+    def end(self, error: PipelineError | None = None) -> None:
+        """For the partition to call: it is committed, or this is why nobody knows whether it ever will be."""
+        self._error = error
+        self.ended.set()
+
+    async def wait(self, deadline: float) -> None:
+        """Until it has ended. Raises KafkaError (REQUEST_TIMED_OUT at the deadline, in trio's time), StorageError."""
+        try:
+            with trio.move_on_at(deadline):
+                await self.ended.wait()
+        finally:
+            self._leave(self)
+        if not self.ended.is_set():
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the replicas in sync did not follow in time")
+        if self._error is not None:
+            raise self._error

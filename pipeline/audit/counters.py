@@ -1,28 +1,37 @@
 """Counting at the producer and at the broker: batch headers in, monitoring events out. No I/O: the checkpoint
 of a broker is written through a `CheckpointStore`.
 
-Invariants of the broker's counter:
-A. `up_to` of a partition never exceeds its log end offset, and every batch below it is counted exactly once.
+Invariants of the broker's counter (decision 0026):
+A. `up_to` of a partition never exceeds its high watermark, and every batch below it is counted exactly once. What is
+   above waits in lots; it is counted when the high watermark has passed it, and forgotten when it is cut off.
 B. The checkpoint is written only after what it holds was published. So a broker killed at any moment counts again, from
    the log itself, what it had counted since, and publishes it again; by the events' revisions this changes no sum.
-C. What does not go on from a checkpoint is counted from the start of the log, as a new generation, and told even if
-   there is nothing: what was told of a former log no longer holds. That it began is in the checkpoint before anything
-   is counted, so that the old checkpoint is not gone on from when the log has grown again. (A power failure right
-   between publishing and the checkpoint can take records away that stay told.)
+C. Each replica of a partition counts for itself and tells all that it counted, so nothing hangs on a broker that dies:
+   the leader at once, followers seldom. A leader first claims its epoch, and tells the newest windows again.
+D. What does not go on from a checkpoint is counted from the start of the log. That it began is in the checkpoint before
+   anything is counted, so that the old checkpoint is not gone on from when the log has grown again. (A power failure
+   right between publishing and the checkpoint can take records away that stay told.)
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from typing import Protocol
 
-from pipeline.audit.message import AuditEvent, AuditSource, Tier
+from pipeline.audit.message import AuditEvent, AuditSource, Claim, Tier
 from pipeline.audit.window import NOTHING, Counts, is_audited, window_start
-from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.model import Clock, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 
 MAX_APPENDED = 100
 """How many windows are appended to a checkpoint before it is written whole again: each makes a start slower."""
+FOLLOWER_TURNS = 30
+"""A follower tells only every so many times, for the case that the leader dies before it has told."""
+WINDOWS_CLAIMED = 36
+"""So many of the newest windows are told again with a claim, which may have voided them."""
 
 
 @dataclass(slots=True)
@@ -39,11 +48,73 @@ class WindowCounts:
         self.windows[start] = self.windows.get(start, NOTHING) + Counts.of(header)
         self.changed.add(start)
 
+    def add_all(self, other: "WindowCounts") -> None:
+        """Count what another has counted."""
+        for start, counts in other.windows.items():
+            self.windows[start] = self.windows.get(start, NOTHING) + counts
+        self.changed.update(other.windows)
+
     def take_changed(self) -> dict[int, Counts]:
         """The cumulative counts of the windows that changed; they count as unchanged from now on."""
         taken = {start: self.windows[start] for start in self.changed}
         self.changed.clear()
         return taken
+
+
+class CountedLog(Protocol):
+    """A replica's log."""
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic's id, None if it has none."""
+        ...
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """Where it starts."""
+        ...
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Where it ends."""
+        ...
+
+    def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
+        """Its batches, from the one with this offset on."""
+        ...
+
+    def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
+        """Where this leader epoch began in it."""
+        ...
+
+
+class CountedPartition(Protocol):
+    """A replica on this broker, as it stands whenever it is asked."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Which partition."""
+        ...
+
+    @property
+    def log(self) -> CountedLog:
+        """Its log."""
+        ...
+
+    @property
+    def high_watermark(self) -> Offset:
+        """The end of what is committed."""
+        ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+        ...
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """In which epoch it leads or follows."""
+        ...
 
 
 class CheckpointStore(Protocol):
@@ -90,7 +161,15 @@ class ProducerCounter:
                 source = AuditSource(
                     tier=Tier.PRODUCER, cluster=self._cluster, partition=partition, instance=self._instance
                 )
-                events.append(_event(source, self._sequence, self._clock(), counts))
+                events.append(
+                    AuditEvent(
+                        source=source,
+                        revision=self._sequence,
+                        created_ms=self._clock(),
+                        window_ms=self._window_ms,
+                        windows=counts.take_changed(),
+                    )
+                )
         return events
 
     def published(self, events: Sequence[AuditEvent]) -> None:
@@ -103,22 +182,78 @@ class ProducerCounter:
 
 
 @dataclass(slots=True)
-class _LogCounts:
-    generation: int
-    up_to: int
+class _Lot:
+    """Batches that follow each other, not committed yet when last looked."""
+
+    start_offset: int
+    end_offset: int
+    leader_epoch: int
     counts: WindowCounts
-    is_untold: bool
-    """Nothing of this generation was told yet."""
+
+
+@dataclass(slots=True)
+class _LogCounts:
+    """What is counted of a replica: `counts` up to `up_to`, the rest in `lots`. `leader_epoch`: of the last counted."""
+
+    partition: CountedPartition
+    up_to: int
+    leader_epoch: int
+    counts: WindowCounts
+    lots: deque[_Lot] = field(default_factory=deque)
+    is_lot_open: bool = False
+    """Whether the last lot takes more."""
+    claimed_epoch: int = -1
+    turns: int = 0
+    """How often nothing was told since something was."""
+    taken: AuditEvent | None = None
+    """The event that is on its way to the audit topic."""
     appended: float = math.inf
     """Windows appended since the checkpoint was written whole; infinite if it must be, before anything is appended."""
     whole: AuditEvent | None = None
     """All windows as they were when events were last taken, if they are to be written once those are published."""
 
+    @property
+    def end_offset(self) -> int:
+        """The end of what is counted or in a lot."""
+        return self.lots[-1].end_offset if self.lots else self.up_to
+
+    def add(self, headers: Iterable[BatchHeader]) -> None:
+        """Put batches into the last lot."""
+        end_offset = self.end_offset
+        for header in headers:
+            if header.base_offset < end_offset:
+                continue
+            if not self.is_lot_open:
+                self.is_lot_open = True
+                self.lots.append(_Lot(header.base_offset, end_offset, 0, WindowCounts(self.counts.window_ms)))
+            lot = self.lots[-1]
+            lot.counts.add(header)
+            lot.leader_epoch = header.partition_leader_epoch
+            lot.end_offset = end_offset = header.next_offset
+
+    def settle(self) -> None:
+        """Count what has been committed meanwhile."""
+        committed = self.partition.high_watermark
+        while self.lots and self.lots[0].end_offset <= committed:
+            lot = self.lots.popleft()
+            self.counts.add_all(lot.counts)
+            self.up_to, self.leader_epoch = lot.end_offset, lot.leader_epoch
+        self.is_lot_open = False
+
+    def cut_off(self, end_offset: int) -> None:
+        """The log ends there now, not before what is counted; or it is empty, and what it held is not to be had."""
+        self.is_lot_open = False
+        if self.partition.log.log_start_offset == end_offset:
+            self.lots.clear()
+        while self.lots and self.lots[-1].end_offset > end_offset:
+            lot = self.lots.pop()
+            if lot.start_offset < end_offset:
+                self.add(self.partition.log.headers(Offset(lot.start_offset)))
+
 
 class BrokerCounter:
-    """Counts what a broker appended to its logs, by partition and window; goes on after a restart (invariants above).
-
-    The broker calls `loaded`, `appended` and `removed` (it is the broker's observer).
+    """Counts what is committed in the logs of a broker, by partition and window; goes on after a restart (invariants
+    above). The broker calls `loaded`, `appended`, `truncated` and `removed` (it is the broker's observer).
     """
 
     def __init__(self, cluster: str, window_ms: int, checkpoints: CheckpointStore, clock: Clock) -> None:
@@ -128,59 +263,100 @@ class BrokerCounter:
         self._clock = clock
         self._logs: dict[TopicPartition, _LogCounts] = {}
 
-    def loaded(
-        self,
-        topic_partition: TopicPartition,
-        log_start_offset: Offset,
-        log_end_offset: Offset,
-        headers_from: Callable[[Offset], Iterator[BatchHeader]],
-    ) -> None:
-        """A log was opened: count what the checkpoint does not hold yet."""
-        if not is_audited(topic_partition.topic):
+    def loaded(self, partition: CountedPartition) -> None:
+        """A replica was opened: count what the checkpoint does not hold yet."""
+        name, log = partition.topic_partition, partition.log
+        if not is_audited(name.topic):
             return
-        saved = self._checkpoints.read(topic_partition)
+        saved = self._checkpoints.read(name)
         # A checkpoint past the end means that the log lost its end (power failure): what is left is counted anew.
-        if saved is not None and saved.window_ms == self._window_ms and saved.revision <= log_end_offset:
+        if (
+            saved is not None
+            and saved.window_ms == self._window_ms
+            and saved.source == self._source(partition)
+            and saved.revision <= log.log_end_offset
+        ):
             counts = WindowCounts(self._window_ms, dict(saved.windows))
-            log = _LogCounts(saved.generation, saved.revision, counts, is_untold=not saved.windows)
+            self._logs[name] = _LogCounts(partition, saved.revision, saved.leader_epoch, counts)
+            self._count_rest(self._logs[name])
         else:
-            generation = max(self._clock(), 0 if saved is None else saved.generation + 1)
-            log = _LogCounts(generation, log_start_offset, WindowCounts(self._window_ms), is_untold=True)
-            if saved is not None:
-                begun = replace(saved, generation=generation, revision=log_start_offset, window_ms=self._window_ms)
-                self._checkpoints.write(replace(begun, windows={}))
-        self._logs[topic_partition] = log
-        if log.up_to < log_end_offset:
-            self._count(log, headers_from(Offset(max(log.up_to, log_start_offset))))
+            self._count_anew(partition, is_saved=saved is not None)
+
+    def _count_anew(self, partition: CountedPartition, *, is_saved: bool) -> None:
+        start_offset = partition.log.log_start_offset
+        log = _LogCounts(partition, start_offset, 0, WindowCounts(self._window_ms))
+        self._logs[partition.topic_partition] = log
+        if is_saved:
+            self._checkpoints.write(self._event(log, {}))
+        self._count_rest(log)
+
+    @staticmethod
+    def _count_rest(log: _LogCounts) -> None:
+        """What lies behind `up_to`; what is known to be committed is a lot of its own."""
+        opened = log.partition.log
+        if log.up_to >= opened.log_end_offset:
+            return
+        committed = log.partition.high_watermark
+        for header in opened.headers(max(Offset(log.up_to), opened.log_start_offset)):
+            if header.next_offset > committed >= log.end_offset:
+                log.settle()
+            log.add((header,))
 
     def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
         """Batches were appended."""
         if is_audited(topic_partition.topic):
-            self._count(self._logs[topic_partition], headers)
+            self._logs[topic_partition].add(headers)
+
+    def truncated(self, topic_partition: TopicPartition) -> None:
+        """The end of a log was cut off, or all of it, to follow its leader."""
+        log = self._logs.get(topic_partition)
+        if log is None:
+            return
+        end_offset = log.partition.log.log_end_offset
+        if end_offset < log.up_to:
+            self._count_anew(log.partition, is_saved=True)
+        else:
+            log.cut_off(end_offset)
 
     def removed(self, topic_partition: TopicPartition) -> None:
-        """The partition was deleted; its counts go with it."""
+        """The replica is not here any more; its counts go with it."""
         self._logs.pop(topic_partition, None)
 
     def take_events(self) -> list[AuditEvent]:
-        """An event for each partition with changed windows."""
+        """An event for each replica of which there is something to tell."""
         events = []
-        for partition, log in self._logs.items():
-            if log.counts.changed or log.is_untold:
-                log.is_untold = False
-                source = AuditSource(tier=Tier.BROKER, cluster=self._cluster, partition=partition)
-                event = _event(source, log.up_to, self._clock(), log.counts, log.generation)
-                is_due = log.appended + len(event.windows) > MAX_APPENDED
-                log.whole = replace(event, windows=dict(log.counts.windows)) if is_due else None
-                events.append(event)
+        for log in self._logs.values():
+            log.settle()
+            log.turns += 1
+            claim = self._claim(log)
+            if claim is not None:
+                log.counts.changed.update(nlargest(WINDOWS_CLAIMED, log.counts.windows))
+            elif not log.counts.changed or not (log.partition.is_leader or log.turns >= FOLLOWER_TURNS):
+                continue
+            event = log.taken = self._event(log, log.counts.take_changed(), claim)
+            is_due = log.appended + len(event.windows) > MAX_APPENDED
+            log.whole = replace(event, windows=dict(log.counts.windows)) if is_due else None
+            log.turns = 0
+            events.append(event)
         return events
+
+    @staticmethod
+    def _claim(log: _LogCounts) -> Claim | None:
+        """What a leader that has not claimed its epoch yet says first."""
+        partition = log.partition
+        if not partition.is_leader or partition.leader_epoch == log.claimed_epoch:
+            return None
+        log.claimed_epoch = partition.leader_epoch
+        start_offset = partition.log.epoch_start(partition.leader_epoch)
+        return Claim(partition.leader_epoch, log.end_offset if start_offset is None else start_offset)
 
     def published(self, events: Sequence[AuditEvent]) -> None:
         """These are in the audit topic: remember how far their logs are counted."""
         for event in events:
             log = self._logs.get(event.source.partition)
-            if log is None or log.generation != event.generation:
+            if log is None or log.taken is not event:
                 continue
+            log.taken = None
             if log.whole is not None:
                 log.appended = 0 if self._checkpoints.write(log.whole) else math.inf
                 log.whole = None
@@ -191,24 +367,26 @@ class BrokerCounter:
         """These could not be published: take them again next time."""
         for event in events:
             log = self._logs.get(event.source.partition)
-            if log is not None and log.generation == event.generation:
+            if log is not None and log.taken is event:
+                log.taken = None
                 log.counts.changed.update(event.windows)
-                log.is_untold = True
+                log.turns = FOLLOWER_TURNS
+                if event.claim is not None:
+                    log.claimed_epoch = -1
 
-    @staticmethod
-    def _count(log: _LogCounts, headers: Iterable[BatchHeader]) -> None:
-        for header in headers:
-            if header.base_offset >= log.up_to:
-                log.counts.add(header)
-                log.up_to = header.next_offset
+    def _source(self, partition: CountedPartition) -> AuditSource:
+        instance = "" if partition.log.topic_id is None else str(partition.log.topic_id)
+        return AuditSource(
+            tier=Tier.BROKER, cluster=self._cluster, partition=partition.topic_partition, instance=instance
+        )
 
-
-def _event(source: AuditSource, revision: int, now_ms: int, counts: WindowCounts, generation: int = 0) -> AuditEvent:
-    return AuditEvent(
-        source=source,
-        generation=generation,
-        revision=revision,
-        created_ms=now_ms,
-        window_ms=counts.window_ms,
-        windows=counts.take_changed(),
-    )
+    def _event(self, log: _LogCounts, windows: dict[int, Counts], claim: Claim | None = None) -> AuditEvent:
+        return AuditEvent(
+            source=self._source(log.partition),
+            leader_epoch=log.leader_epoch,
+            claim=claim,
+            revision=log.up_to,
+            created_ms=self._clock(),
+            window_ms=self._window_ms,
+            windows=windows,
+        )

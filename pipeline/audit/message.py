@@ -1,24 +1,29 @@
 """The monitoring event (paper section 4): what one tier counted, published to a topic of its own.
 
 Invariants, by which events may be lost, repeated or overtaken without changing a sum:
-A. The counts of an event are cumulative: all that was counted for the window up to `revision`.
-B. Of two events with the same source and window the one with the higher revision holds.
-C. `revision` never goes back within a generation: it is the offset counted up to (broker, load) or a sequence number
-   (producer). A log that is counted anew from its start, because it lost its end or its topic was created again, begins
-   a higher generation, which voids all that was told in lower ones.
+A. The counts of an event are cumulative: all that was counted for the window up to `revision`, which is the offset
+   counted up to (broker, load) or a sequence number (producer).
+B. Of two events with the same source and window the one with the higher revision holds. All replicas of a partition
+   are one source: what they have counted up to an offset is the same, unless one of them never had the log's beginning.
+   So of brokers the one with more records holds.
+C. A broker tells only of what is committed. Where committed records were lost all the same (the end of the only
+   replica, an unclean election), the next leader's `claim` says so: in its epoch the log goes on from that offset, and
+   what was told of lower epochs beyond it is void.
+D. A topic that was created again is another source: `instance` is the topic's id. The one that told last holds.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from pipeline.audit.window import Counts
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 
 AUDIT_TOPIC = "_audit"
-MESSAGE_VERSION = 1
+MESSAGE_VERSION = 2
 MAX_WINDOWS_PER_MESSAGE = 5000
 
 
@@ -36,7 +41,10 @@ class AuditMessageError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSource:
-    """Who counted what. Brokers and loads of a cluster continue each other's counts; producers each have their own."""
+    """Who counted what. Brokers and loads of a cluster continue each other's counts; producers each have their own.
+
+    `instance` is the id of the producer's life or, of brokers, of the topic.
+    """
 
     tier: Tier
     cluster: str
@@ -44,15 +52,23 @@ class AuditSource:
     instance: str = ""
 
 
+class Claim(NamedTuple):
+    """A broker leads: in this epoch its log goes on from there."""
+
+    leader_epoch: int
+    start_offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One monitoring event."""
+    """One monitoring event. `leader_epoch` is that of the last batch that a broker counted."""
 
     source: AuditSource
     revision: int
     created_ms: int
     window_ms: int
-    generation: int = 0
+    leader_epoch: int = 0
+    claim: Claim | None = None
     windows: Mapping[int, Counts]
     """Window start (ms since 1970 UTC) to the counts up to `revision`; only windows that changed are named."""
 
@@ -60,7 +76,7 @@ class AuditEvent:
 def portions(event: AuditEvent) -> Iterator[AuditEvent]:
     """The same event in messages of bounded size. Each holds for the windows it names, so their order is free.
 
-    An event without windows is one message: it may begin a generation.
+    An event without windows is one message: it may bear a claim.
     """
     windows = sorted(event.windows.items())
     for first in range(0, max(1, len(windows)), MAX_WINDOWS_PER_MESSAGE):
@@ -83,7 +99,8 @@ def encode_event(event: AuditEvent) -> bytes:
         "instance": source.instance,
         "topic": source.partition.topic,
         "partition": source.partition.partition,
-        "generation": event.generation,
+        "leader_epoch": event.leader_epoch,
+        "claim": event.claim,
         "revision": event.revision,
         "created_ms": event.created_ms,
         "window_ms": event.window_ms,
@@ -105,7 +122,8 @@ def decode_event(value: bytes) -> AuditEvent:
                 partition=TopicPartition(str(document["topic"]), int(document["partition"])),
                 instance=str(document["instance"]),
             ),
-            generation=int(document["generation"]),
+            leader_epoch=int(document["leader_epoch"]),
+            claim=None if document["claim"] is None else Claim(*map(int, document["claim"])),
             revision=int(document["revision"]),
             created_ms=int(document["created_ms"]),
             window_ms=int(document["window_ms"]),

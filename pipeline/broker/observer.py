@@ -1,47 +1,99 @@
 """What a broker tells of its logs to whoever wants to count along; the audit's counter is plugged in here."""
 
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from pipeline.model import Offset, TopicPartition
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 
 
-class LogObserver(Protocol):
-    """Called in the loop, for the partitions of this broker; must return at once and not raise."""
+class ObservedLog(Protocol):
+    """A replica's log."""
 
-    def loaded(
-        self,
-        topic_partition: TopicPartition,
-        log_start_offset: Offset,
-        log_end_offset: Offset,
-        headers_from: Callable[[Offset], Iterator[BatchHeader]],
-    ) -> None:
-        """A partition was opened and holds this; its headers may be read again from an offset on."""
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        """The topic's id, None if it has none."""
+        ...
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """Where it starts."""
+        ...
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Where it ends."""
+        ...
+
+    def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
+        """Its batches, from the one with this offset on."""
+        ...
+
+    def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
+        """Where this leader epoch began in it, None if that is not known."""
+        ...
+
+
+class ObservedPartition(Protocol):
+    """A replica on this broker, as it stands whenever it is asked."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Which partition."""
+        ...
+
+    @property
+    def log(self) -> ObservedLog:
+        """Its log."""
+        ...
+
+    @property
+    def high_watermark(self) -> Offset:
+        """The end of what is committed."""
+        ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+        ...
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """In which epoch it leads or follows."""
+        ...
+
+
+class LogObserver(Protocol):
+    """Called in the loop, for the replicas on this broker; must return at once and not raise."""
+
+    def loaded(self, partition: ObservedPartition) -> None:
+        """A replica was opened, in whatever role."""
         ...
 
     def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
-        """These batches were appended, with the offsets they got."""
+        """These batches were appended, by clients or from its leader, with the offsets they have."""
+        ...
+
+    def truncated(self, topic_partition: TopicPartition) -> None:
+        """Its end was cut off, or all of it and it begins elsewhere, to follow its leader."""
         ...
 
     def removed(self, topic_partition: TopicPartition) -> None:
-        """The partition is no longer here."""
+        """The replica is no longer here."""
         ...
 
 
 class NoObserver:
     """Counts nothing."""
 
-    def loaded(
-        self,
-        topic_partition: TopicPartition,
-        log_start_offset: Offset,
-        log_end_offset: Offset,
-        headers_from: Callable[[Offset], Iterator[BatchHeader]],
-    ) -> None:
+    def loaded(self, partition: ObservedPartition) -> None:
         """Nothing."""
 
     def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
+        """Nothing."""
+
+    def truncated(self, topic_partition: TopicPartition) -> None:
         """Nothing."""
 
     def removed(self, topic_partition: TopicPartition) -> None:

@@ -12,6 +12,7 @@ from pipeline.audit.message import (
     AuditEvent,
     AuditMessageError,
     AuditSource,
+    Claim,
     Tier,
     decode_event,
     encode_event,
@@ -195,13 +196,14 @@ counts_values = st.builds(
     st.dictionaries(st.integers(0, 2**40), counts_values, max_size=5),
     st.text(max_size=5),
     st.integers(0, 2**62),
-    st.integers(0, 2**62),
+    st.none() | st.builds(Claim, st.integers(0, 2**31 - 1), st.integers(0, 2**62)),
 )
-def test_events_survive_the_wire(windows, instance, generation, revision):
+def test_events_survive_the_wire(windows, instance, revision, claim):
     source = AuditSource(tier=Tier.PRODUCER, cluster="east", partition=EAST, instance=instance)
     original = AuditEvent(
         source=source,
-        generation=generation,
+        leader_epoch=3,
+        claim=claim,
         revision=revision,
         created_ms=5,
         window_ms=WINDOW_MS,
@@ -211,18 +213,18 @@ def test_events_survive_the_wire(windows, instance, generation, revision):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5000, 5001])
-def test_portions_hold_each_window_once_and_the_generation_even_without_windows(count):
+def test_portions_hold_each_window_once_and_the_claim_even_without_windows(count):
     source = AuditSource(tier=Tier.BROKER, cluster="east", partition=EAST)
     whole = AuditEvent(
         source=source,
-        generation=3,
+        claim=Claim(3, 9),
         revision=9,
         created_ms=5,
         window_ms=WINDOW_MS,
         windows=dict.fromkeys(range(count), FULL),
     )
     parts = list(portions(whole))
-    assert {part.generation for part in parts} == {3}
+    assert {part.claim for part in parts} == {Claim(3, 9)}
     assert [start for part in parts for start in part.windows] == list(range(count))
 
 
@@ -233,11 +235,12 @@ def test_portions_hold_each_window_once_and_the_generation_even_without_windows(
         b"{}",
         b"[]",
         b"null",
+        b'{"version":1}',
         b'{"version":2}',
         b"\xff",
-        b'{"version":1,"windows":3}',
+        b'{"version":2,"windows":3}',
         b"[" * 100_000,
-        b'{"version":1,"tier":"load","cluster":"c","topic":"t","partition":Infinity}',
+        b'{"version":2,"tier":"load","cluster":"c","topic":"t","partition":Infinity}',
     ],
 )
 def test_other_values_are_refused(value):

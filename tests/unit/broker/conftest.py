@@ -1,5 +1,5 @@
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +10,9 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.observer import ObservedPartition
 from pipeline.broker.server import BrokerHandle, run_broker
-from pipeline.model import HostPort, Offset, TopicPartition
+from pipeline.model import HostPort, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -37,18 +38,16 @@ class Observed:
 
     events: list[tuple[str, TopicPartition, Any]] = field(default_factory=list)
 
-    def loaded(
-        self,
-        topic_partition: TopicPartition,
-        log_start_offset: Offset,
-        log_end_offset: Offset,
-        headers_from: Callable[[Offset], Iterator[BatchHeader]],
-    ) -> None:
-        counted = sum(header.record_count for header in headers_from(log_start_offset))
-        self.events.append(("loaded", topic_partition, (log_start_offset, log_end_offset, counted)))
+    def loaded(self, partition: ObservedPartition) -> None:
+        log = partition.log
+        counted = sum(header.record_count for header in log.headers(log.log_start_offset))
+        self.events.append(("loaded", partition.topic_partition, (log.log_start_offset, log.log_end_offset, counted)))
 
     def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
         self.events.append(("appended", topic_partition, [header.base_offset for header in headers]))
+
+    def truncated(self, topic_partition: TopicPartition) -> None:
+        self.events.append(("truncated", topic_partition, None))
 
     def removed(self, topic_partition: TopicPartition) -> None:
         self.events.append(("removed", topic_partition, None))

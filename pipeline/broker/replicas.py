@@ -1,8 +1,10 @@
-"""The partitions on this broker's disk: opened, reconfigured, closed and deleted as the cluster wants it.
+"""The replicas on this broker's disk: opened, told their role, reconfigured and deleted as the cluster wants it.
 
 Invariants:
 
-- A partition is in `partitions` while it is served, in `failed` while its disk does not let it; never in both.
+- A partition is in `partitions` while its disk lets it be, in `failed` otherwise; never in both.
+- While a partition changes its role, nothing of its old role touches its log any more: it has left its fetcher
+  (`ReplicaFetchers.leave`) before it is told. Epochs only rise; what the cluster said of an older one is passed over.
 - A log bears the id of its topic. One of another id is the rest of a deleted topic of the same name and is removed
   before the new one is opened, so that two topics are never mixed.
 - Logs of which the cluster knows nothing are left alone: a broker that was pointed to the wrong place destroys nothing.
@@ -12,7 +14,6 @@ Invariants:
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -20,18 +21,24 @@ from typing import Protocol
 import structlog
 import trio
 
-from pipeline.broker.cluster_view import PartitionView
+from pipeline.broker.cluster_view import NO_BROKER, PartitionView
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.partition import Partition
+from pipeline.broker.replication.fetch_plan import FollowedPartition
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
+from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.errors import PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import BrokerId, Clock, LeaderEpoch, TopicPartition
+from pipeline.model import BrokerId, Clock, Offset, TopicPartition
 
 FLUSH_INTERVAL_S = 1.0
+LOGS_PER_THREAD = 64
+"""So many logs are opened at once, by one call of a thread."""
+CLOSE_TIMEOUT_S = 2.0
 
 log = structlog.get_logger()
 
@@ -87,9 +94,11 @@ class Replicas:
         *,
         own_id: BrokerId,
         in_sync: InSyncWatch,
+        fetchers: ReplicaFetchers,
         producer_expiration_ms: int,
     ) -> None:
         self.in_sync = in_sync
+        self.fetchers = fetchers
         self._own_id = own_id
         self._directories = directories
         self._observer = observer
@@ -105,12 +114,12 @@ class Replicas:
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """Those that are served, a live view."""
+        """Those that are open, led here or not, a live view."""
         return MappingProxyType(self._partitions)
 
     @property
     def failed(self) -> Mapping[TopicPartition, PipelineError]:
-        """Those that could not be opened, a live view."""
+        """Those that the disk does not let be, a live view."""
         return MappingProxyType(self._failed)
 
     def problems(self) -> Sequence[str]:
@@ -120,76 +129,157 @@ class Replicas:
         found += [f"{name}: {partition.problem}" for name, partition in self._partitions.items() if partition.problem]
         return found
 
+    # Roles
+
     async def assign(self, assigned: Sequence[AssignedPartition]) -> None:
-        """Let these partitions be as the cluster has them; all others stay as they are. Idempotent."""
-        for item in assigned:
-            partition = self._partitions.get(item.topic_partition)
-            if item.view.leader != self._own_id:
-                self.close(item.topic_partition)
-            elif partition is None or partition.leader_epoch != item.view.leader_epoch:
-                self.close(item.topic_partition)
-                await self.open(item.topic_partition, item.topic_id, item.settings, item.view.leader_epoch)
+        """Let these partitions be as the cluster has them; all others stay as they are. Idempotent.
+
+        One whose log cannot be opened is noted in `failed`.
+        """
+        async with self._changing:
+            await self._open(
+                [item for item in assigned if not self._is_open(item) and item.topic_partition not in self._failed]
+            )
+            changing = [item for item in assigned if self._changes_role(item)]
+            await self.fetchers.leave([item.topic_partition for item in changing])
+            for item in changing:
+                self._change_role(item)
+            for item in assigned:
+                self._update(item)
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether the log of this partition is missing, cannot be read, or may lack its tail."""
-        found = self._directories.get(topic_partition)
+        try:
+            found = self._directories.get(topic_partition)
+        except PipelineError:
+            return True
         return found is None or found.topic_id not in {None, topic_id} or found.failure is not None
 
     def resign_all(self) -> None:
-        """Lead nothing any more."""
-        for topic_partition in list(self._partitions):
-            self.close(topic_partition)
+        """Lead nothing any more, at once. What is followed is followed on."""
+        for partition in self._partitions.values():
+            if partition.is_leader:
+                self._resign(partition)
 
-    async def open(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: uuid.UUID,
-        settings: TopicSettings,
-        leader_epoch: LeaderEpoch,
-    ) -> None:
-        """Serve a partition as its leader. One that cannot be opened is noted in `failed`."""
-        async with self._changing:
-            try:
-                opened = await self._open_log(topic_partition, topic_id, settings, is_new=leader_epoch == 0)
-            except PipelineError as error:
-                log.error("partition_offline", topic_partition=str(topic_partition), error=str(error))
-                self._failed[topic_partition] = error
-                return
-        self._failed.pop(topic_partition, None)
-        opened.config = log_config(settings, self._producer_expiration_ms)
-        partition = Partition(opened, settings, self._observer, self, self._own_id)
-        own = (self._own_id,)
-        partition.lead(
-            PartitionView(replicas=own, leader=self._own_id, leader_epoch=leader_epoch, isr=own), self._clock()
-        )
-        self._partitions[topic_partition] = partition
-        self._observer.loaded(partition)
-        if topic_partition.topic in self._followers:
-            self._followers[topic_partition.topic].opened(partition)
+    def _resign(self, partition: Partition) -> None:
+        was_leader = partition.is_leader
+        partition.resign()
+        follower = self._followers.get(partition.topic_partition.topic)
+        if was_leader and follower is not None:
+            follower.closed(partition.topic_partition)
+
+    def _is_open(self, item: AssignedPartition) -> bool:
+        partition = self._partitions.get(item.topic_partition)
+        return partition is not None and partition.log.topic_id in {None, item.topic_id}
+
+    def _changes_role(self, item: AssignedPartition) -> bool:
+        partition = self._partitions.get(item.topic_partition)
+        if partition is None or item.view.leader_epoch < partition.leader_epoch:
+            return False
+        return (item.view.leader, item.view.leader_epoch) != (partition.leader, partition.leader_epoch)
+
+    def _change_role(self, item: AssignedPartition) -> None:
+        """Nothing of the old role is under way any more."""
+        partition, view = self._partitions.get(item.topic_partition), item.view
+        if partition is None:  # its disk failed meanwhile
+            return
+        if view.leader == self._own_id:
+            was_leader = partition.is_leader
+            partition.lead(view, self._clock())
+            follower = self._followers.get(item.topic_partition.topic)
+            if not was_leader and follower is not None:
+                follower.opened(partition)
+            return
+        self._resign(partition)
+        partition.follow(view)
+        if view.leader != NO_BROKER:
+            followed = FollowedPartition(
+                item.topic_partition,
+                item.topic_id,
+                view.leader_epoch,
+                partition.log,
+                is_throttled=self._is_throttled(partition),
+            )
+            self.fetchers.follow(partition, followed, view.leader)
+
+    def _update(self, item: AssignedPartition) -> None:
+        """What may change within an epoch."""
+        partition = self._partitions.get(item.topic_partition)
+        if partition is not None and partition.leader_epoch == item.view.leader_epoch:
+            partition.update(item.view, self._clock())
+            self.fetchers.throttle(item.topic_partition, is_throttled=self._is_throttled(partition))
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether it stands back while the rate of reassignments is used up: never one that is in sync."""
+        replicas, index = partition.settings.follower_throttled_replicas, partition.topic_partition.partition
+        return self._own_id not in partition.isr and is_throttled(replicas, index, self._own_id)
 
     def follow(self, topic: str, follower: PartitionFollower) -> None:
         """Tell this one of the partitions of a topic, from now on."""
         self._followers[topic] = follower
 
-    async def _open_log(
-        self, topic_partition: TopicPartition, topic_id: uuid.UUID, settings: TopicSettings, *, is_new: bool
-    ) -> UnifiedLog:
-        found = self._directories.get(topic_partition)
-        if found is not None and found.topic_id not in {None, topic_id}:
-            log.warning("log_of_deleted_topic_removed", topic_partition=str(topic_partition), topic_id=found.topic_id)
-            await trio.to_thread.run_sync(self._directories.delete, topic_partition, self._clock())
+    # Opening and deleting
+
+    async def _open(self, items: Sequence[AssignedPartition]) -> None:
+        for item in items:
+            known = self._partitions.get(item.topic_partition)
+            if known is not None:  # of a deleted topic of the same name
+                await self._close(item.topic_partition)
+        for start in range(0, len(items), LOGS_PER_THREAD):
+            some = items[start : start + LOGS_PER_THREAD]
+            logs = await trio.to_thread.run_sync(self._open_logs, some, self._clock())
+            for item, found in zip(some, logs, strict=True):
+                self._opened(item, found)
+            await trio.lowlevel.checkpoint()
+
+    def _open_logs(self, items: Sequence[AssignedPartition], now_ms: int) -> list[UnifiedLog | PipelineError]:
+        """The logs of these, opened or made, or why they could not be. In a thread."""
+        found: list[UnifiedLog | PipelineError] = []
+        for item in items:
+            try:
+                found.append(self._open_log(item, now_ms))
+            except PipelineError as error:
+                found.append(error)
+        return found
+
+    def _open_log(self, item: AssignedPartition, now_ms: int) -> UnifiedLog:
+        name = item.topic_partition
+        found = self._directories.get(name)
+        if found is not None and found.topic_id not in {None, item.topic_id}:
+            log.warning("log_of_deleted_topic_removed", topic_partition=str(name), topic_id=found.topic_id)
+            self._directories.delete(name, now_ms)
             found = None
-        if found is not None:
-            return found
-        create = partial(
-            self._directories.create,
-            topic_partition,
-            is_new=is_new,
-            now_ms=self._clock(),
-            topic_id=topic_id,
-            config=log_config(settings, self._producer_expiration_ms),
-        )
-        return await trio.to_thread.run_sync(create)
+        if found is None:
+            found = self._directories.create(
+                name,
+                is_new=item.view.leader_epoch <= 0,
+                now_ms=now_ms,
+                topic_id=item.topic_id,
+                config=log_config(item.settings, self._producer_expiration_ms),
+            )
+        if found.failure is not None:
+            raise found.failure
+        return found
+
+    def _opened(self, item: AssignedPartition, found: UnifiedLog | PipelineError) -> None:
+        name = item.topic_partition
+        if isinstance(found, PipelineError):
+            log.error("partition_offline", topic_partition=str(name), error=str(found))
+            self._failed[name] = found
+            return
+        found.config = log_config(item.settings, self._producer_expiration_ms)
+        high_watermark = self._directories.high_watermark(name)
+        self._partitions[name] = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
+        self._observer.loaded(self._partitions[name])
+
+    async def _close(self, topic_partition: TopicPartition) -> None:
+        """Serve a partition no longer; its log stays."""
+        await self.fetchers.leave([topic_partition])
+        self._failed.pop(topic_partition, None)
+        partition = self._partitions.pop(topic_partition, None)
+        if partition is not None:
+            self._resign(partition)
+            self._observer.removed(topic_partition)
 
     def reconfigure(self, topic: str, indexes: Iterable[int], settings: TopicSettings) -> None:
         """The settings of the topic with these partitions have changed."""
@@ -198,21 +288,12 @@ class Replicas:
             if partition is not None:
                 partition.log.config = log_config(settings, self._producer_expiration_ms)
                 partition.reconfigure(settings)
-
-    def close(self, topic_partition: TopicPartition) -> None:
-        """Serve a partition no longer; its log stays."""
-        self._failed.pop(topic_partition, None)
-        partition = self._partitions.pop(topic_partition, None)
-        if partition is not None:
-            partition.resign()
-            self._observer.removed(topic_partition)
-            if topic_partition.topic in self._followers:
-                self._followers[topic_partition.topic].closed(topic_partition)
+                self.fetchers.throttle(partition.topic_partition, is_throttled=self._is_throttled(partition))
 
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Serve a partition no longer and remove its log."""
-        self.close(topic_partition)
         async with self._changing:
+            await self._close(topic_partition)
             try:
                 await trio.to_thread.run_sync(self._directories.delete, topic_partition, self._clock())
             except PipelineError as error:
@@ -220,7 +301,8 @@ class Replicas:
 
     def strays(self) -> Sequence[TopicPartition]:
         """Logs on the disk that nobody asked for."""
-        return sorted(name for name in self._directories.logs if name not in self._partitions)
+        known = self._partitions.keys() | self._failed.keys()
+        return sorted(name for name in self._directories.logs if name not in known)
 
     # Upkeep of partitions
 
@@ -261,6 +343,30 @@ class Replicas:
         path, failure = next(iter(self._directories.offline.items()))
         raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
 
+    async def checkpoint_for_ever(self, interval_ms: int) -> None:
+        """Write down the high watermarks, each time after so long and at the end: a follower begins with them."""
+        written: Mapping[TopicPartition, Offset] = {}
+        try:
+            while True:
+                await trio.sleep(interval_ms / 1000)
+                written = await self._checkpoint_high_watermarks(written)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):
+                await self._checkpoint_high_watermarks(written)
+
+    async def _checkpoint_high_watermarks(
+        self, written: Mapping[TopicPartition, Offset]
+    ) -> Mapping[TopicPartition, Offset]:
+        offsets = {name: partition.high_watermark for name, partition in self._partitions.items()}
+        if offsets != written:
+            try:
+                await trio.to_thread.run_sync(
+                    self._directories.checkpoint_high_watermarks, offsets, abandon_on_cancel=True
+                )
+            except PipelineError as error:
+                log.error("checkpoint_failed", error=str(error))
+        return offsets
+
     async def _flush_due(self) -> None:
         try:
             await trio.to_thread.run_sync(self._directories.flush_due, self._clock())
@@ -275,8 +381,11 @@ class Replicas:
         offline = frozenset(self._directories.offline)
         if offline != self._known_offline:
             self._known_offline = offline
-            for partition in self._partitions.values():
+            for name, partition in list(self._partitions.items()):
                 if partition.log.failure is not None:
+                    self._failed[name] = partition.log.failure
+                    del self._partitions[name]
+                    self._resign(partition)
                     partition.wake_all()
 
     async def delete_expired_for_ever(self, interval_ms: int) -> None:

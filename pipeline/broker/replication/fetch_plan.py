@@ -3,7 +3,7 @@
 A partition is in one of four phases:
 
     TRUNCATING -- the leader must say first where our last epoch ends in its log (KIP-101, KIP-279)
-    CUTTING    -- the log is being cut in a thread; nothing is appended meanwhile
+    SET_ASIDE  -- the log is being cut, or flushed, in a thread; nothing is appended meanwhile
     FETCHING   -- part of the fetch session (KIP-227)
     WAITING    -- after a refusal, for a while; then it begins with TRUNCATING again, for the leader may be another life
                   of itself, or (CORRUPT, ...) with FETCHING
@@ -82,7 +82,7 @@ class Phase(Enum):
     """What a partition is about."""
 
     TRUNCATING = auto()
-    CUTTING = auto()
+    SET_ASIDE = auto()
     FETCHING = auto()
     WAITING = auto()
 
@@ -331,22 +331,22 @@ class FetchPlan:
             if reaction is Reaction.TAKE:
                 cut = where_to_cut(partition, LeaderEpoch(answer.leader_epoch), Offset(answer.end_offset))
                 if cut.offset < partition.log.log_end_offset:
-                    self.begin_cutting(partition)
+                    self.set_aside(partition)
                     cuts.append(cut)
                 else:
-                    self.end_cutting(partition, cut.compare_next)
+                    self.go_on(partition, cut.compare_next)
             else:
                 self.wait(partition, now_s)
                 if reaction is not Reaction.WAIT:
                     complaints.append((partition, code))
         return cuts, complaints
 
-    def begin_cutting(self, partition: FollowedPartition) -> None:
-        """Its log is about to be cut, or begun anew elsewhere."""
+    def set_aside(self, partition: FollowedPartition) -> None:
+        """Its log is about to be cut, begun anew elsewhere, or flushed."""
         self._leave(partition)
-        partition.phase = Phase.CUTTING
+        partition.phase = Phase.SET_ASIDE
 
-    def end_cutting(self, partition: FollowedPartition, compare_next: LeaderEpoch | None) -> None:
+    def go_on(self, partition: FollowedPartition, compare_next: LeaderEpoch | None) -> None:
         """Its log ends where it should: fetch, or compare once more."""
         if self.is_current(partition):
             partition.compare_next = compare_next

@@ -7,7 +7,7 @@ Invariants
      still followed in that epoch. A cut runs in a thread, and while it does the partition is in `_cutting`. `remove`
      takes the partition out of the plan, `wait_until_untouched` returns when no cut of it is under way: who changes its
      role after both can be sure that nothing of the old role touches the log any more.
-  B. While a log is cut, or begun anew elsewhere, nothing is appended to it: its phase is CUTTING.
+  B. While a log is cut, begun anew elsewhere or flushed, nothing is appended to it: its phase is SET_ASIDE.
   C. At most one Fetch waits for data at the leader. A second one leaves only when the plan has news (a partition came,
      or came back), on a connection of its own, and makes the leader end the wait of the first. So there is one answer
      in memory, of `replica.fetch.response.max.bytes`, or two for the moment in which both cross.
@@ -35,12 +35,13 @@ from pipeline.broker.replication.fetch_plan import (
 )
 from pipeline.broker.replication.throttle import ReplicationThrottle
 from pipeline.errors import CorruptBatchError, NetworkError, OffsetOverlapError, PipelineError, StorageError
+from pipeline.log.placing import AppendInfo
 from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.network import Network
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse
-from pipeline.records.batch import read_header
+from pipeline.records.batch import read_header, whole_batches
 
 GIVE_WAY_BYTES = 256 * 1024
 """So much is appended before others have their turn."""
@@ -71,11 +72,19 @@ class Replica(Protocol):
 
     def append_fetched(
         self, records: memoryview, leader_high_watermark: Offset, leader_log_start_offset: Offset, now_ms: int
-    ) -> object:
-        """Append the whole batches of what the leader sent, and take over its high watermark and log start offset.
+    ) -> AppendInfo | None:
+        """Append whole batches, None if there are none, and take over the leader's high watermark and log start offset.
 
         Raises CorruptBatchError, OffsetOverlapError, StorageError.
         """
+        ...
+
+    def awaits_flush(self, info: AppendInfo) -> bool:
+        """Must what was appended be on the disk before the leader may think that it is kept?"""
+        ...
+
+    async def flush_up_to(self, offset: Offset) -> object:
+        """Return once everything before it is on the disk. Raises StorageError."""
         ...
 
     async def truncate_to(self, offset: Offset) -> object:
@@ -322,8 +331,10 @@ class ReplicaFetcher:
                 self._plan.wait(partition, trio.current_time())
             return 0
         records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
+        replica = self._replicas[partition.topic_partition]
         try:
-            self._replicas[partition.topic_partition].append_fetched(
+            records = records[: whole_batches(records)]
+            info = replica.append_fetched(
                 records, Offset(data.high_watermark), Offset(data.log_start_offset), self.settings.clock()
             )
         except CorruptBatchError as error:
@@ -340,6 +351,9 @@ class ReplicaFetcher:
             self.counts.bytes_fetched += len(records)
             if partition.is_throttled:
                 self.settings.throttle.count(len(records), trio.current_time())
+            if info is not None and replica.awaits_flush(info):
+                self._plan.set_aside(partition)
+                nursery.start_soon(self._change, partition, replica.flush_up_to, partition.log.log_end_offset, None)
         return len(records)
 
     def _overlapped(self, partition: FollowedPartition, records: memoryview, nursery: trio.Nursery) -> None:
@@ -367,7 +381,7 @@ class ReplicaFetcher:
     def _restart(self, partition: FollowedPartition, offset: Offset, nursery: trio.Nursery) -> None:
         name = str(partition.topic_partition)
         log.warning("log_begun_anew", topic_partition=name, end=partition.log.log_end_offset, start=offset)
-        self._plan.begin_cutting(partition)
+        self._plan.set_aside(partition)
         nursery.start_soon(self._change, partition, self._replicas[partition.topic_partition].restart_at, offset, None)
 
     async def _cut(self, cuts: Sequence[Cut]) -> None:
@@ -386,7 +400,7 @@ class ReplicaFetcher:
         offset: Offset,
         compare_next: LeaderEpoch | None,
     ) -> None:
-        """Have a log cut or begun anew, and go on with it."""
+        """Have a log cut, begun anew or flushed, and go on with it."""
         if not self._plan.is_current(partition):
             return
         ended = self._cutting[partition.topic_partition] = trio.Event()
@@ -395,7 +409,7 @@ class ReplicaFetcher:
         except StorageError as error:
             self._refused(partition, error)
         else:
-            self._plan.end_cutting(partition, compare_next)
+            self._plan.go_on(partition, compare_next)
         finally:
             del self._cutting[partition.topic_partition]
             ended.set()

@@ -13,9 +13,14 @@ from types import MappingProxyType
 
 import trio
 
-from pipeline.broker.replication.fetch_plan import FollowedPartition
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.replication.fetch_plan import FetchLimits, FollowedPartition
 from pipeline.broker.replication.replica_fetcher import FetcherCounts, FetcherSettings, Replica, ReplicaFetcher
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.broker.replication.throttle import ReplicationThrottle
+from pipeline.model import BrokerId, Clock, HostPort, TopicPartition
+from pipeline.net.network import Network
 
 FetcherKey = tuple[BrokerId, int]
 """The leader, and which of its fetchers."""
@@ -109,3 +114,35 @@ class ReplicaFetchers:
         del self._fetchers[fetcher.leader, fetcher.number]
         self._ended.add(fetcher.counts)
         fetcher.scope.cancel()
+
+
+def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock, network: Network) -> ReplicaFetchers:
+    """The fetchers of a broker with these settings."""
+    config = settings.static
+    throttle = ReplicationThrottle(config.follower_replication_throttled_rate)
+
+    def take_rate(changed: BrokerConfig) -> None:
+        throttle.bytes_per_s = changed.follower_replication_throttled_rate
+
+    def find_address(broker: BrokerId) -> HostPort | None:
+        found = view.brokers.get(broker)
+        return None if found is None else found.address
+
+    settings.follow(take_rate)
+    limits = FetchLimits(
+        own_id=config.broker_id,
+        min_bytes=config.replica_fetch_min_bytes,
+        max_wait_ms=config.replica_fetch_wait_max_ms,
+        max_partition_bytes=config.replica_fetch_max_bytes,
+        max_response_bytes=config.replica_fetch_response_max_bytes,
+        max_backoff_s=config.replica_fetch_backoff_ms / 1000,
+    )
+    fetcher_settings = FetcherSettings(
+        limits=limits,
+        request_timeout_s=(config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000,
+        clock=clock,
+        network=network,
+        throttle=throttle,
+        find_address=find_address,
+    )
+    return ReplicaFetchers(fetcher_settings, config.num_replica_fetchers)

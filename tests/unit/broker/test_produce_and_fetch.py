@@ -309,7 +309,7 @@ async def test_records_that_the_topic_does_not_take_are_named(start: Start) -> N
         assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-async def test_what_was_opened_is_not_appended_to_a_partition_that_was_closed_meanwhile(
+async def test_what_was_opened_is_not_appended_to_a_partition_that_is_led_elsewhere_meanwhile(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached, may_go = threading.Event(), threading.Event()
@@ -332,7 +332,7 @@ async def test_what_was_opened_is_not_appended_to_a_partition_that_was_closed_me
 
             nursery.start_soon(produce)
             await trio.to_thread.run_sync(reached.wait, 5)
-            broker.handle.replicas.close(TopicPartition("t", 0))
+            partition.resign()
             may_go.set()
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         assert partition.log.log_end_offset == 0

@@ -345,10 +345,10 @@ def test_what_the_leader_never_had_is_cut() -> None:
     plan.add(partition)
     _, cuts = compare(plan, 3, 90)
     assert cuts == [Cut(partition, Offset(90), None)]
-    assert partition.phase is Phase.CUTTING
+    assert partition.phase is Phase.SET_ASIDE
     assert plan.fetch_request(hold_back=False) is None
     partition.log.log_end_offset = Offset(90)  # type: ignore[misc]
-    plan.end_cutting(partition, None)
+    plan.go_on(partition, None)
     assert [partition.fetch_offset for partition in asked(plan.fetch_request(hold_back=False))] == [90]
 
 
@@ -363,13 +363,13 @@ def test_it_goes_on_comparing_until_the_epochs_agree() -> None:
     assert cuts == [Cut(partition, Offset(60), LeaderEpoch(2))]
     log.log_end_offset = Offset(60)
     log.epochs.truncate_from_end(Offset(60))
-    plan.end_cutting(partition, cuts[0].compare_next)
+    plan.go_on(partition, cuts[0].compare_next)
     epoch, cuts = compare(plan, 1, 30)
     assert epoch == 2
     assert cuts == [Cut(partition, Offset(20), LeaderEpoch(0))]
     log.log_end_offset = Offset(20)
     log.epochs.truncate_from_end(Offset(20))
-    plan.end_cutting(partition, cuts[0].compare_next)
+    plan.go_on(partition, cuts[0].compare_next)
     epoch, cuts = compare(plan, 0, 10)
     assert (epoch, cuts) == (0, [Cut(partition, Offset(10), None)])
 
@@ -407,7 +407,7 @@ def test_comparing_finds_the_end_of_what_both_logs_share(seed: int) -> None:
         for cut in cuts:
             own.log_end_offset = cut.offset
             own.epochs.truncate_from_end(cut.offset)
-            plan.end_cutting(partition, cut.compare_next)
+            plan.go_on(partition, cut.compare_next)
     assert own.log_end_offset == min(shared, own.log_end_offset)
     assert own.log_end_offset >= min(shared, theirs.log_end_offset)
 

@@ -1,132 +1,105 @@
-"""Claims the leadership of partitions in ZooKeeper: many partitions of a topic by one request to read and one to write.
+"""What a broker writes of its own partitions when it joins the cluster: it leaves the ISRs of those whose log it cannot
+vouch for, and claims anew what it led.
 
 Invariants:
 
-- Each claim writes the leader epoch after the one it found, on the condition that nobody wrote meanwhile.
-- A write whose answer was lost is read back: what it wrote counts, and is not written again.
-- Where somebody else wrote, all of the request was refused: then each partition is claimed by a request of its own.
-- Znodes are made below a topic's znode, never that itself: nothing is claimed of a topic that is gone.
+- A broker leads only in an epoch that it was given, or that it claimed, since it joined: nobody takes the log of an
+  earlier life, which may have lost its unflushed end, for that of the present one (KIP-320).
+- The last in-sync replica of several does not lead on without its tail: then nobody leads but by an unclean election
+  (KIP-966, decision 0022). A partition that has one replica is led on with what is left of it.
+- Everything is conditional on the version that was read; what somebody else wrote meanwhile is read and decided anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import structlog
-import trio
 
-from pipeline.coordination.interface import CoordinationClient, CreateNode, NodeValue, Operation, SetNode
-from pipeline.coordination.znodes import (
-    PartitionState,
-    partition_path,
-    partition_state_path,
-    partitions_path,
-    topic_path,
-)
-from pipeline.errors import (
-    BadVersionError,
-    CoordinationLostError,
-    CoordinationUnavailableError,
-    NodeExistsError,
-    NoNodeError,
-)
-from pipeline.model import BrokerId, LeaderEpoch
-
-RETRY_S = 0.1
-NO_CONTROLLER_EPOCH = 0
+from pipeline.broker.cluster_view import NO_BROKER, ClusterView
+from pipeline.broker.state_watcher import patiently
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.coordination.partition_states import StateChange, Written, read_states, write_states
+from pipeline.coordination.znodes import PartitionState
+from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 
 log = structlog.get_logger()
 
 
-async def claim(
-    zookeeper: CoordinationClient, leader: BrokerId, topic: str, indexes: Sequence[int]
-) -> Mapping[int, PartitionState]:
-    """Write this broker as the leader of at most `MAX_AT_ONCE` partitions; none of a topic that is gone meanwhile.
-
-    Goes on until it is answered. Raises CoordinationError for a znode that cannot be read.
-    """
-    claims = _Claims(zookeeper, leader, topic)
-    pending = list(indexes)
-    while pending:
-        at_once = pending[:1] if claims.is_disputed else pending
-        try:
-            if not await claims.write(at_once):
-                break
-        except (BadVersionError, NoNodeError, NodeExistsError):
-            continue
-        except (CoordinationLostError, CoordinationUnavailableError) as error:
-            log.warning("claim_repeated", topic=topic, partitions=len(at_once), reason=error.reason)
-            await trio.sleep(RETRY_S)
-        else:
-            pending = pending[len(at_once) :]
-    return claims.written
+def left_state(state: PartitionState, own: BrokerId, replica_count: int) -> PartitionState | None:
+    """The state once this broker has left the ISR; None if it stays as it is. Pure."""
+    if own not in state.isr or replica_count == 1:
+        return None
+    isr = tuple(replica for replica in state.isr if replica != own)
+    if state.leader != own:
+        return replace(state, isr=isr)
+    return replace(state, isr=isr, leader=NO_BROKER, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
 
 
-class _Claims:
-    """What is known while the claims of one topic are written."""
+def claimed_state(state: PartitionState, own: BrokerId) -> PartitionState | None:
+    """The state in the next epoch, if this broker leads; else None. Pure."""
+    if state.leader != own:
+        return None
+    return replace(state, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
 
-    def __init__(self, zookeeper: CoordinationClient, leader: BrokerId, topic: str) -> None:
-        self._zookeeper = zookeeper
-        self._leader = leader
-        self._topic = topic
-        self._lost: dict[int, NodeValue] = {}
-        """What the states hold if writes whose answer was lost were carried out."""
-        self._half_made: set[str] = set()
-        """Znodes of partitions that are there without a state."""
-        self.written: dict[int, PartitionState] = {}
-        self.is_disputed = False
 
-    async def write(self, indexes: Sequence[int]) -> bool:
-        """Read and write once; False if the topic is gone. Raises as a transaction does."""
-        paths = [partition_state_path(self._topic, index) for index in indexes]
-        found = dict(zip(indexes, await self._zookeeper.get_each(paths), strict=True))
-        for index, value in found.items():
-            if value is not None and value == self._lost.get(index):
-                self.written[index] = PartitionState.decode(self._topic, index, value.data)
-        states = {index: self._next(index, value) for index, value in found.items() if index not in self.written}
-        operations = [operation for index in states for operation in self._operations(states[index], found[index])]
-        try:
-            await self._zookeeper.transaction(operations)
-        except NodeExistsError as error:
-            self._half_made.add(error.path)
-            self.is_disputed = True
-            raise
-        except NoNodeError:
-            return await self._make_parent()
-        except BadVersionError:
-            self.is_disputed = True
-            raise
-        except CoordinationLostError:
-            for index, state in states.items():
-                before = found[index]
-                self._lost[index] = NodeValue(state.encode(), 0 if before is None else before.version + 1)
-            raise
-        self.written.update(states)
-        return True
-
-    def _next(self, index: int, found: NodeValue | None) -> PartitionState:
-        epoch = 0
-        if found is not None:
-            epoch = PartitionState.decode(self._topic, index, found.data).leader_epoch + 1
-        return PartitionState(
-            topic=self._topic,
-            partition=index,
-            leader=self._leader,
-            leader_epoch=LeaderEpoch(epoch),
-            isr=(self._leader,),
-            controller_epoch=NO_CONTROLLER_EPOCH,
+async def leave(
+    zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, lacking: Sequence[TopicPartition]
+) -> Sequence[TopicPartition]:
+    """Leave the ISR of each of these, and the leadership. Returns those of one replica, which are led on uncleanly."""
+    counts = {name: len(found.replicas) for name in lacking if (found := view.partition(name)) is not None}
+    written = await _rewrite(zookeeper, view, list(counts), lambda name, state: left_state(state, own, counts[name]))
+    for name, (state, _) in written.items():
+        log.warning("isr_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
+    alone = [name for name, count in counts.items() if count == 1 and _is_in_sync(view, name, own)]
+    for name in alone:
+        log.warning(
+            "unclean_leadership_claimed", topic_partition=str(name), reason="its log is missing, or lost its tail"
         )
+    return alone
 
-    def _operations(self, state: PartitionState, found: NodeValue | None) -> Sequence[Operation]:
-        if found is not None:
-            return [SetNode(path=state.path, data=state.encode(), version=found.version)]
-        make_state = CreateNode(path=state.path, data=state.encode())
-        parent = partition_path(self._topic, state.partition)
-        return [make_state] if parent in self._half_made else [CreateNode(path=parent), make_state]
 
-    async def _make_parent(self) -> bool:
-        """Something is not there: False if it is the topic. Raises NoNodeError if something else, to begin again."""
-        parent = partitions_path(self._topic)
-        if await self._zookeeper.exists(topic_path(self._topic)) is None:
-            return False
-        self._half_made.clear()
-        await self._zookeeper.create(parent, make_parents=False)
-        raise NoNodeError(parent, "was not there")
+def _is_in_sync(view: ClusterView, name: TopicPartition, own: BrokerId) -> bool:
+    found = view.partition(name)
+    return found is not None and own in found.isr
+
+
+async def claim(zookeeper: CoordinationClient, view: ClusterView, own: BrokerId) -> Sequence[TopicPartition]:
+    """Begin the next epoch of each partition that this broker leads, in ZooKeeper and in the view."""
+    names = own_partitions(view, own)
+    return list(await _rewrite(zookeeper, view, names, lambda _, state: claimed_state(state, own)))
+
+
+def own_partitions(view: ClusterView, own: BrokerId) -> list[TopicPartition]:
+    """Those of which this broker holds a replica."""
+    return [
+        TopicPartition(topic.name, index)
+        for topic in view.topics()
+        for index, found in sorted(topic.partitions.items())
+        if own in found.replicas
+    ]
+
+
+async def _rewrite(
+    zookeeper: CoordinationClient,
+    view: ClusterView,
+    names: Sequence[TopicPartition],
+    decide: Callable[[TopicPartition, PartitionState], PartitionState | None],
+) -> Mapping[TopicPartition, Written]:
+    """Read the states, write what is decided of each, again where somebody else wrote meanwhile."""
+    written: dict[TopicPartition, Written] = {}
+    pending = list(names)
+    while pending:
+        ids = view.topic_ids(pending)
+        found = await patiently(partial(read_states, zookeeper, pending))
+        changes = [
+            StateChange(state=decided, version=version)
+            for name, (state, version) in found.items()
+            if (decided := decide(name, state)) is not None
+        ]
+        results = await write_states(zookeeper, changes)
+        done = {name: result for name, result in results.items() if result is not None}
+        view.accept_states(ids, {**found, **done})
+        written.update(done)
+        pending = [name for name, result in results.items() if result is None]
+    return written

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.controller.controller import Controller
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.groups.coordinator import Coordinator
@@ -43,18 +44,21 @@ class RequestCounts:
     failed_produce_partitions: int = 0
     fetch_partitions: int = 0
     failed_fetch_partitions: int = 0
+    replication_bytes_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
-    """The broker, as its handlers see it. `partitions` are those of which this broker has a replica, led here
-    or not; `failed` those that its disk did not let it open. `config` is what the broker was started with, `settings` what counts now.
+    """The broker, as its handlers see it. `partitions` are those of which this broker has a replica, led here or not;
+    `failed` those that its disk did not let it open. `config` is what the broker was started with, `settings` what
+    counts now.
     """
 
     apis: Mapping[int, ApiKey]
     config: BrokerConfig
     settings: DynamicSettings
     view: ClusterView
+    controller: Controller
     partitions: Mapping[TopicPartition, Partition]
     failed: Mapping[TopicPartition, PipelineError]
     log_dirs: LogDirectories

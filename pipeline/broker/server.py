@@ -1,8 +1,9 @@
 """A broker from start to end: its directory, its registration, its sockets.
 
 Order of a start: listen (so that the address is ours), ask who has our broker id, take the directory and recover what
-needs it, register, open what the cluster assigns to us, serve. A stop is a cancellation: the sockets close, then every
-log is brought to disk and the directory marked as cleanly shut down.
+needs it, see the cluster, join it (`membership`), open what it assigns to us, serve. A stop is a cancellation: others
+take over what they can, the sockets close, then every log is brought to disk and the directory marked as cleanly shut
+down.
 """
 
 import random
@@ -19,12 +20,14 @@ from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
+from pipeline.broker.controller.controller import Controller
 from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
 from pipeline.broker.log_cleaner import LogCleaner
+from pipeline.broker.membership import Membership
 from pipeline.broker.metrics.cleaner import run_with_metrics
 from pipeline.broker.metrics.collector import BrokerCollector
 from pipeline.broker.observer import LogObserver
@@ -32,11 +35,13 @@ from pipeline.broker.producer_ids import ProducerIds
 from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.quotas.watcher import watch_quotas
+from pipeline.broker.replica_assigner import ReplicaAssigner
 from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.replica_fetchers import replica_fetchers
+from pipeline.broker.stopping import run_until_relieved
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
-from pipeline.coordination.registration import keep_registered
 from pipeline.coordination.znodes import BrokerRegistration, ClusterId, Listener, broker_path, encode_uuid
 from pipeline.errors import ConfigurationError, CoordinationLostError, NodeExistsError, NodeOwnedError, StorageError
 from pipeline.log.directories import LogDirectories, find_directory_ids
@@ -48,7 +53,7 @@ from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.server import Server, ServerConfig
 from pipeline.settings import MAX_INT64
 
-CLOSE_TIMEOUT_S = 8.0
+CLOSE_TIMEOUT_S = 5.0
 MAX_PROBLEMS_TOLD = 3
 
 log = structlog.get_logger()
@@ -85,24 +90,27 @@ async def run_broker(
     CoordinationError, StorageError.
     """
     status = _Status()
-    async with _listening(config, network) as listeners:
-        with unwrapped_errors():
-            async with trio.open_nursery() as nursery:
-                http_address = await _serve_http(nursery, config, metrics, status)
-                await _run(
-                    config,
-                    zookeeper,
-                    listeners,
-                    http_address,
-                    status,
-                    clock=clock,
-                    random=random,
-                    observer=observer,
-                    metrics=metrics,
-                    files=files or DiskFiles(),
-                    network=network,
-                    task_status=task_status,
-                )
+
+    async def run() -> None:
+        async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
+            http_address = await _serve_http(nursery, config, metrics, status)
+            await _run(
+                config,
+                zookeeper,
+                listeners,
+                http_address,
+                status,
+                clock=clock,
+                random=random,
+                observer=observer,
+                metrics=metrics,
+                files=files or DiskFiles(),
+                network=network,
+                task_status=task_status,
+            )
+
+    with unwrapped_errors():
+        await run_until_relieved(run, status.relieve)
 
 
 async def _run(
@@ -134,20 +142,27 @@ async def _run(
             directories=tuple(directories.ids),
         )
         view = ClusterView(cluster_id)
+        settings = DynamicSettings(config)
         replicas = status.replicas = Replicas(
             directories,
             observer,
             clock,
             own_id=own.id,
             in_sync=InSyncWatch(view, config.replica_lag_time_max_ms),
+            fetchers=replica_fetchers(settings, view, clock, network),
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         groups = GroupService(config, view, clock, random)
+        watcher = ClusterWatcher(zookeeper, settings, view, own)
+        assigner = ReplicaAssigner(view, replicas, own.id)
+        membership = Membership(zookeeper, registration, view, replicas, assigner, watcher.states)
+        controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
         broker = BrokerContext(
             apis=SERVED,
             config=config,
-            settings=DynamicSettings(config),
+            settings=settings,
             view=view,
+            controller=controller,
             partitions=replicas.partitions,
             failed=replicas.failed,
             log_dirs=directories,
@@ -161,20 +176,24 @@ async def _run(
             clock=clock,
             random=random,
         )
-        watcher = ClusterWatcher(zookeeper, broker.settings, broker.view, replicas, own)
         with unwrapped_errors():
             async with trio.open_nursery() as nursery:
-                await nursery.start(_keep_registered, zookeeper, registration)
                 replicas.follow(GROUP_METADATA_TOPIC, groups.journal)
                 await nursery.start(groups.run)
                 await nursery.start(watcher.run)
                 await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
+                await nursery.start(replicas.fetchers.run)
+                nursery.start_soon(assigner.run)
+                await nursery.start(_keep_joined, membership, registration)
+                await nursery.start(controller.run)
                 nursery.start_soon(replicas.flush_for_ever)
+                nursery.start_soon(replicas.checkpoint_for_ever, config.replica_high_watermark_checkpoint_interval_ms)
                 if config.log_cleaner_enable:
                     cleaner = LogCleaner(config, replicas.partitions, directories, files, clock, random)
                     nursery.start_soon(run_with_metrics, cleaner, metrics)
                 nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
                 await nursery.start(_serve, broker, listeners, metrics, network)
+                status.membership = membership if settings.current.controlled_shutdown else None
                 status.is_serving = True
                 log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
                 task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
@@ -207,10 +226,17 @@ async def _serve(
 
 @dataclass(slots=True)
 class _Status:
-    """How far a broker is, for those who ask over HTTP."""
+    """How far a broker is, for those who ask over HTTP, and for whoever stops it."""
 
     replicas: Replicas | None = None
+    membership: Membership | None = None
+    """What others are to take over before it stops."""
     is_serving: bool = False
+
+    async def relieve(self) -> None:
+        """Let others take over what they can."""
+        if self.membership is not None:
+            await self.membership.leave()
 
     def health(self) -> str | None:
         """None when all is well, else a sentence saying what is not."""
@@ -307,16 +333,12 @@ async def _find_cluster_id(zookeeper: CoordinationClient, random: random.Random)
             continue
 
 
-async def _keep_registered(
-    zookeeper: CoordinationClient, registration: BrokerRegistration, *, task_status: trio.TaskStatus[None]
+async def _keep_joined(
+    membership: Membership, registration: BrokerRegistration, *, task_status: trio.TaskStatus[None]
 ) -> None:
     try:
-        await keep_registered(
-            zookeeper,
-            registration.path,
-            registration.encode(),
-            is_former_self=lambda data: _names_any(registration.id, data, registration.directories),
-            task_status=task_status,
+        await membership.run(
+            lambda data: _names_any(registration.id, data, registration.directories), task_status=task_status
         )
     except NodeOwnedError as error:
         raise _owned_by(registration.id, error.data) from error

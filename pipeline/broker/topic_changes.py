@@ -62,8 +62,8 @@ async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_
     config = TopicConfig(topic=planned.name, settings=planned.settings)
 
     def is_there(view: ClusterView) -> bool:
-        topic = view.topic_of_id(topic_id)
-        return topic is not None and topic.is_led
+        topic = view.applied(assignment.topic)
+        return topic is not None and topic.topic_id == topic_id and topic.is_led
 
     deadline = trio.current_time() + timeout_s
     with writing(timeout_s):
@@ -129,8 +129,8 @@ async def grow_topic(
     """Add partitions and wait until they are led. Raises KafkaError, CoordinationError."""
 
     def is_there(view: ClusterView) -> bool:
-        topic = view.topic(name)
-        return validate_only or topic is None or (len(topic.partitions) >= total and topic.is_led)
+        topic = view.applied(name)
+        return validate_only or view.topic(name) is None or _is_grown(topic, total)
 
     deadline = trio.current_time() + timeout_s
     with writing(timeout_s):
@@ -139,6 +139,10 @@ async def grow_topic(
         await broker.view.wait_until(is_there)
     if not is_there(broker.view):
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+
+def _is_grown(topic: TopicView | None, total: int) -> bool:
+    return topic is not None and len(topic.partitions) >= total and topic.is_led
 
 
 async def _write_growth(
@@ -178,7 +182,8 @@ async def delete_topic(broker: BrokerContext, topic: TopicView, *, timeout_s: fl
     """Delete a topic and wait until it is gone here. Raises KafkaError, CoordinationError."""
 
     def is_gone(view: ClusterView) -> bool:
-        return view.topic_of_id(topic.topic_id) is None
+        applied = view.applied(topic.name)
+        return view.topic_of_id(topic.topic_id) is None and (applied is None or applied.topic_id != topic.topic_id)
 
     deadline = trio.current_time() + timeout_s
     with writing(timeout_s):

@@ -3,14 +3,15 @@
 Invariant: the znode is ours, or we are about to make it, or the caller has been told by an exception whose it is.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Never
 
 import structlog
 import trio
 
-from pipeline.coordination.interface import CoordinationClient, NodeStat, SessionState
+from pipeline.coordination.interface import CoordinationClient, NodeStat, SessionId, SessionState
 from pipeline.errors import (
     BadVersionError,
     CoordinationLostError,
@@ -27,12 +28,29 @@ def _nobody(_data: bytes) -> bool:
     return False
 
 
+async def _nothing() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What is done around registrations. `lost` as soon as a session has expired."""
+
+    before: Callable[[], Awaitable[None]] = _nothing
+    after: Callable[[], Awaitable[None]] = _nothing
+    lost: Callable[[], Awaitable[None]] = _nothing
+
+
+NO_HOOKS = Hooks()
+
+
 async def keep_registered(
     client: CoordinationClient,
     path: str,
     data: bytes,
     *,
     is_former_self: Callable[[bytes], bool] = _nobody,
+    hooks: Hooks = NO_HOOKS,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> Never:
     """Create the ephemeral znode, report started, and create it again after every expired session, until cancelled.
@@ -43,13 +61,19 @@ async def keep_registered(
     the data found there.
     """
     events = client.sessions()
+    registered: SessionId | None = None
     is_started = False
     while True:
         event = await anext(events)
-        if event.state is not SessionState.CONNECTED:
+        if event.state is SessionState.EXPIRED:
+            await hooks.lost()
+        if event.state is not SessionState.CONNECTED or event.session_id == registered:
             continue
+        await hooks.before()
         await _register(client, path, data, is_former_self)
+        registered = event.session_id
         _log.info("registered", path=path, session=f"0x{client.session_id:x}")
+        await hooks.after()
         if not is_started:
             task_status.started()
             is_started = True

@@ -112,7 +112,9 @@ class MemoryZooKeeper:
         parent_path = _parent(path)
         if make_parents and parent_path not in self._nodes:
             self.create(parent_path, b"", None, sequential=False, make_parents=True)
-        parent = self.find(parent_path)
+        parent = self._nodes.get(parent_path)
+        if parent is None:
+            raise NoNodeError(path, "its parent is not there")
         if parent.owner is not None:
             raise CoordinationError(path, "ZooKeeper refused: NoChildrenForEphemeralsError")
         if sequential:

@@ -1,0 +1,220 @@
+"""The controller as each broker has it: stands for election whenever there is none, and reigns while it is elected.
+
+Invariants:
+
+- `/controller` (ephemeral) and the next number in `/controller_epoch` are written by one transaction. Whatever a
+  controller writes demands the version of `/controller_epoch` that it left: what an older one has not written by
+  then, it will never write.
+- It plans from this broker's view of the cluster, which may be old: each write is conditional on what was planned on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+import trio
+
+from pipeline.broker.cluster_view import NO_BROKER, ClusterView
+from pipeline.broker.controller.controller_plan import ElectPreferred, ElectUnclean
+from pipeline.broker.controller.reassignment import Outcome, Target
+from pipeline.broker.controller.reign import Reign, ReignCounts
+from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.state_watcher import StateWatcher, patiently
+from pipeline.coordination.cluster_znodes import ControllerEpoch, ControllerNode
+from pipeline.coordination.interface import CoordinationClient, CreateNode, NodeValue, SetNode
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+RETRY_S = 0.1
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Elected:
+    """The time as the controller."""
+
+    node: ControllerNode
+    reign: Reign
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class Controller:
+    """The task that follows who is the controller, and is it at times."""
+
+    def __init__(
+        self,
+        zookeeper: CoordinationClient,
+        settings: DynamicSettings,
+        view: ClusterView,
+        states: StateWatcher,
+        own_id: BrokerId,
+        clock: Clock,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._settings = settings
+        self._view = view
+        self._states = states
+        self._own_id = own_id
+        self._clock = clock
+        self._elected: _Elected | None = None
+        self.counts = ReignCounts()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._elected is not None
+
+    async def elect(
+        self, partitions: Sequence[TopicPartition] | None, *, is_unclean: bool, timeout_s: float
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Elect leaders by hand, of these or (None) of all partitions, and return how each ended.
+
+        Raises KafkaError: NOT_CONTROLLER, REQUEST_TIMED_OUT.
+        """
+        event = ElectUnclean(partitions) if is_unclean else ElectPreferred(partitions)
+        with trio.move_on_after(timeout_s):
+            return await self._reigning().elect(event)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, Target], *, may_change_factor: bool = True, timeout_s: float
+    ) -> Mapping[TopicPartition, Outcome]:
+        """Begin to move partitions to these replicas, or (None) stop moving them, and return how each began.
+
+        Raises KafkaError: NOT_CONTROLLER, REQUEST_TIMED_OUT.
+        """
+        with trio.move_on_after(timeout_s):
+            return await self._reigning().reassign(targets, may_change_factor=may_change_factor)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _reigning(self) -> Reign:
+        if self._elected is None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        return self._elected.reign
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow and stand for election until cancelled. Reports started when there is a controller."""
+        try:
+            async with trio.open_nursery() as nursery:
+                async for value in self._zookeeper.watch_data(ControllerNode.PATH):
+                    node = self._decode(value)
+                    if self._elected is not None and node != self._elected.node:
+                        self._abdicate()
+                    if value is None:
+                        self._elected = await self._stand()
+                        node = None if self._elected is None else self._elected.node
+                        if self._elected is not None:
+                            nursery.start_soon(self._reign, self._elected)
+                    elif self._elected is None and node is not None and node.broker == self._own_id:
+                        await self._remove_former_self(value)
+                        node = None
+                    self._view.set_controller(NO_BROKER if node is None else node.broker)
+                    if node is not None:
+                        task_status.started()
+                        task_status = trio.TASK_STATUS_IGNORED
+        finally:
+            self._elected = None
+
+    def _decode(self, value: NodeValue | None) -> ControllerNode | None:
+        try:
+            return None if value is None else ControllerNode.decode(value.data)
+        except CoordinationError as error:
+            log.error("controller_unreadable", error=str(error))
+            return None
+
+    def _abdicate(self) -> None:
+        if self._elected is not None:
+            log.info("controller_resigned", broker=self._own_id, epoch=self._elected.reign.epoch)
+            self._elected.scope.cancel()
+            self._elected = None
+
+    async def _reign(self, elected: _Elected) -> None:
+        with elected.scope:
+            log.info("controller_elected", broker=self._own_id, epoch=elected.reign.epoch)
+            await elected.reign.run()
+            await self._remove_own(elected.node)
+
+    async def _remove_own(self, node: ControllerNode) -> None:
+        """Somebody wrote another epoch. Let go what may still say that this broker is the controller."""
+        written = await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH))
+        if written is not None and written.data == node.encode():
+            await self._remove(written)
+
+    async def _stand(self) -> _Elected | None:
+        """Try to become the controller; None if somebody else is it."""
+        while True:
+            try:
+                found = await self._zookeeper.get_or_none(ControllerEpoch.PATH)
+                if found is None:
+                    await self._zookeeper.create(ControllerEpoch.PATH, ControllerEpoch(epoch=0).encode())
+                    continue
+                return await self._take(found)
+            except NodeExistsError as error:
+                if error.path == ControllerNode.PATH:
+                    return None
+            except (BadVersionError, NoNodeError):
+                continue
+            except (CoordinationLostError, CoordinationUnavailableError) as error:
+                log.warning("election_repeated", reason=error.reason)
+                await trio.sleep(RETRY_S)
+
+    async def _take(self, found: NodeValue) -> _Elected:
+        """Write ourselves over this epoch. Raises what a transaction raises."""
+        epoch = ControllerEpoch(epoch=ControllerEpoch.decode(found.data).epoch + 1)
+        node = ControllerNode(broker=self._own_id, timestamp_ms=self._clock())
+        try:
+            await self._zookeeper.transaction(
+                [
+                    SetNode(path=ControllerEpoch.PATH, data=epoch.encode(), version=found.version),
+                    CreateNode(path=ControllerNode.PATH, data=node.encode(), ephemeral=True),
+                ]
+            )
+        except CoordinationLostError:
+            if not await self._is_taken(node, epoch, found.version + 1):
+                raise
+        reign = Reign(
+            self._zookeeper,
+            self._settings,
+            self._view,
+            self._states,
+            epoch=epoch.epoch,
+            epoch_version=found.version + 1,
+            counts=self.counts,
+        )
+        return _Elected(node, reign)
+
+    async def _is_taken(self, node: ControllerNode, epoch: ControllerEpoch, version: int) -> bool:
+        """Whether a write was carried out whose answer was lost."""
+        stat = await patiently(partial(self._zookeeper.exists, ControllerNode.PATH))
+        written = await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH))
+        known = await patiently(partial(self._zookeeper.get_or_none, ControllerEpoch.PATH))
+        return (
+            stat is not None
+            and stat.ephemeral_owner == self._zookeeper.session_id
+            and written is not None
+            and written.data == node.encode()
+            and known == NodeValue(epoch.encode(), version)
+        )
+
+    async def _remove_former_self(self, value: NodeValue) -> None:
+        """The controller was this broker in an earlier life, which is dead: it holds the log dirs now."""
+        stat = await patiently(partial(self._zookeeper.exists, ControllerNode.PATH))
+        if stat is None or stat.ephemeral_owner == self._zookeeper.session_id:
+            return
+        await self._remove(value)
+
+    async def _remove(self, value: NodeValue) -> None:
+        try:
+            await self._zookeeper.delete(ControllerNode.PATH, value.version)
+        except CoordinationError as error:
+            log.info("controller_not_removed", reason=error.reason)

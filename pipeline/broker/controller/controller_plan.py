@@ -1,0 +1,266 @@
+"""What the controller decides: who leads each partition, who is in sync, which reassignments are over. Pure.
+
+`plan(state, event)` looks at whole partitions, never at how they became so: planned again after it was carried out, it
+gives nothing. Rules, in the order in which a partition is judged:
+
+1. A partition without a state gets its first live replica as leader, all live ones as ISR, epoch 0.
+2. Whoever is in the ISR but no replica any more leaves it. So do brokers that are dead or want to stop, as long as
+   somebody is left; the leader itself is the last to go.
+3. A leader that is dead, wants to stop, or is no replica any more is followed by the first of the replicas that is
+   alive and in sync; one that wants to stop is taken only if there is no other.
+4. Without any such replica nobody leads, and the ISR stays as it is: one of them has to come back. Where unclean
+   elections are allowed, the first live replica leads, alone in sync.
+5. A reassignment whose target replicas are all in sync ends: a leader that is not among them hands over, and then the
+   topic's znode names the target alone.
+
+Each change of the leader raises the leader epoch by one; a change of the ISR alone does not.
+Sources: Kafka's partition state machine; KIP-455 (reassignment), KIP-460 (elections by hand), KIP-966.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
+from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """The cluster as far as a decision needs it: some topics, and the brokers."""
+
+    topics: Sequence[TopicView]
+    live: frozenset[BrokerId]
+    shutting_down: frozenset[BrokerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Something has changed: set right what is not as it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectPreferred:
+    """Let the preferred replica of each of these lead (by hand); None stands for all."""
+
+    partitions: Sequence[TopicPartition] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElectUnclean:
+    """Let any live replica of each of these lead if nobody does (by hand); None stands for all."""
+
+    partitions: Sequence[TopicPartition] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """Let preferred replicas lead where more than so many percent of a broker's partitions are led by others."""
+
+    allowed_percentage: int
+
+
+_Choice = Callable[[PartitionView, ClusterState], PartitionView | ErrorCode]
+
+Event = Look | ElectPreferred | ElectUnclean | Rebalance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The state of a partition as it is to be. `before` is what it was decided on."""
+
+    topic_partition: TopicPartition
+    before: PartitionView
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+
+    @property
+    def is_election(self) -> bool:
+        """Somebody else leads than before."""
+        return self.leader not in {self.before.leader, NO_BROKER}
+
+    @property
+    def is_unclean(self) -> bool:
+        """The new leader was not in sync: what it lacks is lost."""
+        return self.is_election and self.before.state_version >= 0 and self.leader not in self.before.isr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be written. `over`: replicas of the partitions whose reassignment ends. `results` answer an election
+    by hand, for each partition that was asked for.
+    """
+
+    decisions: Sequence[Decision] = ()
+    over: Mapping[TopicPartition, tuple[BrokerId, ...]] = field(default_factory=dict)
+    results: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is to be written."""
+        return not self.decisions and not self.over
+
+
+def plan(state: ClusterState, event: Event) -> Plan:
+    """Decide. Topics and partitions are judged in their order, so that the same state gives the same plan."""
+    match event:
+        case Look():
+            return _look(state)
+        case ElectPreferred(partitions=partitions):
+            return _elect(state, partitions, prefer)
+        case ElectUnclean(partitions=partitions):
+            return _elect(state, partitions, elect_any)
+        case Rebalance(allowed_percentage=percentage):
+            return _rebalance(state, percentage)
+
+
+def target_replicas(partition: PartitionView) -> tuple[BrokerId, ...]:
+    """The replicas without those that a reassignment takes away; the first is the preferred leader."""
+    return tuple(replica for replica in partition.replicas if replica not in partition.removing)
+
+
+def judge(
+    partition: PartitionView,
+    live: Collection[BrokerId],
+    shutting_down: Collection[BrokerId],
+    *,
+    allow_unclean: bool,
+) -> PartitionView:
+    """The partition as it should be by rules 1 to 5, but for the end of a reassignment."""
+    replicas = partition.replicas
+    alive = [replica for replica in replicas if replica in live]
+    staying = [replica for replica in alive if replica not in shutting_down]
+    if partition.state_version < 0:
+        return _with(partition, (staying or alive)[0], alive, epoch=LeaderEpoch(0)) if alive else partition
+    in_sync = [replica for replica in partition.isr if replica in replicas]
+    able = [replica for replica in alive if replica in in_sync]
+    able_staying = [replica for replica in able if replica not in shutting_down]
+    isr = able_staying or able
+    leader = partition.leader
+    if leader in isr and not _is_handing_over(partition, leader, isr):
+        return _with(partition, leader, [replica for replica in partition.isr if replica in isr])
+    if isr:
+        candidates = [replica for replica in target_replicas(partition) if replica in isr] or isr
+        return _with(partition, candidates[0], [replica for replica in partition.isr if replica in isr])
+    if allow_unclean and alive:
+        return elect_uncleanly(partition, staying or alive)
+    return _with(partition, NO_BROKER, in_sync or partition.isr)
+
+
+def elect_uncleanly(partition: PartitionView, alive: Sequence[BrokerId]) -> PartitionView:
+    """The first live replica leads, alone in sync."""
+    return _with(partition, alive[0], alive[:1])
+
+
+def _is_handing_over(partition: PartitionView, leader: BrokerId, isr: Collection[BrokerId]) -> bool:
+    """Whether a reassignment takes the leader away, and all that are to stay are in sync."""
+    return leader in partition.removing and all(replica in isr for replica in target_replicas(partition))
+
+
+def _with(
+    partition: PartitionView, leader: BrokerId, isr: Iterable[BrokerId], epoch: LeaderEpoch | None = None
+) -> PartitionView:
+    if epoch is None:
+        epoch = partition.leader_epoch
+        if leader != partition.leader:
+            epoch = LeaderEpoch(epoch + 1)
+    return PartitionView(
+        replicas=partition.replicas,
+        leader=leader,
+        leader_epoch=epoch,
+        isr=tuple(isr),
+        state_version=partition.state_version,
+        adding=partition.adding,
+        removing=partition.removing,
+    )
+
+
+def _look(state: ClusterState) -> Plan:
+    decisions: list[Decision] = []
+    over = {}
+    for topic in state.topics:
+        allow_unclean = topic.settings.unclean_leader_election
+        for index, partition in topic.partitions.items():
+            name = TopicPartition(topic.name, index)
+            judged = judge(partition, state.live, state.shutting_down, allow_unclean=allow_unclean)
+            if judged != partition:
+                decisions.append(_decision(name, partition, judged))
+            elif is_reassigned(partition):
+                over[name] = target_replicas(partition)
+    return Plan(decisions=decisions, over=over)
+
+
+def is_reassigned(partition: PartitionView) -> bool:
+    """Whether a reassignment has come to its end."""
+    if not (partition.adding or partition.removing) or partition.state_version < 0:
+        return False
+    target = target_replicas(partition)
+    return partition.leader in target and set(target) <= set(partition.isr)
+
+
+def _decision(name: TopicPartition, before: PartitionView, after: PartitionView) -> Decision:
+    return Decision(
+        topic_partition=name,
+        before=before,
+        leader=after.leader,
+        leader_epoch=after.leader_epoch,
+        isr=after.isr,
+    )
+
+
+def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, choose: _Choice) -> Plan:
+    topics = {topic.name: topic for topic in state.topics}
+    if partitions is None:
+        partitions = [TopicPartition(topic.name, index) for topic in state.topics for index in topic.partitions]
+    decisions = []
+    results: dict[TopicPartition, ErrorCode] = {}
+    for name in dict.fromkeys(partitions):
+        topic = topics.get(name.topic)
+        partition = None if topic is None else topic.partitions.get(name.partition)
+        if partition is None:
+            results[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        chosen = choose(partition, state)
+        if isinstance(chosen, ErrorCode):
+            results[name] = chosen
+        else:
+            results[name] = ErrorCode.NONE
+            decisions.append(_decision(name, partition, chosen))
+    return Plan(decisions=decisions, results=results)
+
+
+def prefer(partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
+    """The partition led by its preferred replica, or why that cannot be."""
+    preferred = target_replicas(partition)[0]
+    if partition.leader == preferred:
+        return ErrorCode.ELECTION_NOT_NEEDED
+    if preferred not in partition.isr or preferred not in state.live or preferred in state.shutting_down:
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    return _with(partition, preferred, partition.isr)
+
+
+def elect_any(partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
+    """The partition led by a live replica, in sync or not, or why that cannot be."""
+    if partition.leader in state.live:
+        return ErrorCode.ELECTION_NOT_NEEDED
+    judged = judge(partition, state.live, state.shutting_down, allow_unclean=True)
+    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if judged.leader == NO_BROKER else judged
+
+
+def _rebalance(state: ClusterState, allowed_percentage: int) -> Plan:
+    preferred: dict[BrokerId, list[tuple[TopicPartition, PartitionView]]] = {}
+    for topic in state.topics:
+        for index, partition in topic.partitions.items():
+            owner = target_replicas(partition)[0]
+            preferred.setdefault(owner, []).append((TopicPartition(topic.name, index), partition))
+    decisions = []
+    for owner in sorted(preferred):
+        led_by_others = [item for item in preferred[owner] if item[1].leader != owner]
+        if len(led_by_others) * 100 <= allowed_percentage * len(preferred[owner]):
+            continue
+        for name, partition in led_by_others:
+            chosen = prefer(partition, state)
+            if not isinstance(chosen, ErrorCode):
+                decisions.append(_decision(name, partition, chosen))
+    return Plan(decisions=decisions)

@@ -1,0 +1,137 @@
+"""What a wish to move replicas means for a topic's znode (KIP-455). Pure.
+
+While a reassignment runs, the znode names all replicas, those of the target first, and which of them come and go. A
+new one takes the place of one under way; None ends it and goes back to the replicas from before. Replicas that were
+about to come and are wanted no more are let go at once; that is refused where nobody else is in sync.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from pipeline.broker.cluster_view import PartitionView
+from pipeline.coordination.znodes import TopicAssignment
+from pipeline.model import BrokerId
+from pipeline.protocol.errors import ErrorCode
+
+Target = tuple[BrokerId, ...] | None
+"""The replicas that a partition is to have, the preferred leader first; None to stop what is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a wish for one partition ended."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassigned:
+    """A topic's znode as it is to be, and what became of the wish for each partition.
+
+    `letting_go` are partitions that lose replicas at once, so that their states must not have changed meanwhile.
+    """
+
+    assignment: TopicAssignment
+    outcomes: Mapping[int, Outcome]
+    letting_go: tuple[int, ...]
+
+
+def reassign(
+    assignment: TopicAssignment,
+    partitions: Mapping[int, PartitionView],
+    targets: Mapping[int, Target],
+    live: Collection[BrokerId],
+    *,
+    may_change_factor: bool,
+) -> Reassigned:
+    """Decide for all partitions of one topic. `partitions` is what is known of their states."""
+    outcomes = {}
+    letting_go = []
+    for index in sorted(targets):
+        state = partitions.get(index)
+        if index not in assignment.partitions or state is None:
+            outcomes[index] = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        changed = _reassign_one(assignment, index, targets[index])
+        outcomes[index] = _check(assignment, changed, index, targets[index], state, live, may_change_factor)
+        if outcomes[index].code == ErrorCode.NONE:
+            if not set(assignment.partitions[index]) <= set(changed.partitions[index]):
+                letting_go.append(index)
+            assignment = changed
+    return Reassigned(assignment=assignment, outcomes=outcomes, letting_go=tuple(letting_go))
+
+
+def ended(assignment: TopicAssignment, index: int, replicas: tuple[BrokerId, ...]) -> TopicAssignment:
+    """The znode once the reassignment of a partition is over."""
+    return _with(assignment, index, replicas, (), ())
+
+
+def _origin(assignment: TopicAssignment, index: int) -> tuple[BrokerId, ...]:
+    """The replicas that a partition had before the reassignment under way, or has."""
+    adding = assignment.adding_replicas.get(index, ())
+    return tuple(replica for replica in assignment.partitions[index] if replica not in adding)
+
+
+def _is_under_way(assignment: TopicAssignment, index: int) -> bool:
+    return bool(assignment.adding_replicas.get(index) or assignment.removing_replicas.get(index))
+
+
+def _reassign_one(assignment: TopicAssignment, index: int, target: Target) -> TopicAssignment:
+    origin = _origin(assignment, index)
+    if target is None:
+        return ended(assignment, index, origin)
+    replicas = tuple(dict.fromkeys(target + origin))
+    adding = tuple(replica for replica in replicas if replica not in origin)
+    removing = tuple(replica for replica in replicas if replica not in target)
+    return _with(assignment, index, replicas, adding, removing)
+
+
+def _with(
+    assignment: TopicAssignment,
+    index: int,
+    replicas: tuple[BrokerId, ...],
+    adding: tuple[BrokerId, ...],
+    removing: tuple[BrokerId, ...],
+) -> TopicAssignment:
+    def put(
+        known: Mapping[int, tuple[BrokerId, ...]], brokers: tuple[BrokerId, ...]
+    ) -> Mapping[int, tuple[BrokerId, ...]]:
+        others = {other: found for other, found in known.items() if other != index}
+        return {**others, index: brokers} if brokers else others
+
+    return replace(
+        assignment,
+        partitions=put(assignment.partitions, replicas),
+        adding_replicas=put(assignment.adding_replicas, adding),
+        removing_replicas=put(assignment.removing_replicas, removing),
+    )
+
+
+def _check(
+    before: TopicAssignment,
+    after: TopicAssignment,
+    index: int,
+    target: Target,
+    state: PartitionView,
+    live: Collection[BrokerId],
+    may_change_factor: bool,
+) -> Outcome:
+    if target is None:
+        if not _is_under_way(before, index):
+            return Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+    else:
+        if not target or len(set(target)) < len(target) or min(target) < 0:
+            return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Replicas must be named, each of them once.")
+        origin = _origin(before, index)
+        unknown = sorted(replica for replica in target if replica not in live and replica not in origin)
+        if unknown:
+            reason = f"Replica assignment has brokers that are not alive: {unknown}"
+            return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        if not may_change_factor and len(target) != len(origin):
+            reason = f"The replication factor is changed from {len(origin)} to {len(target)}"
+            return Outcome(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+    if state.isr and set(state.isr).isdisjoint(after.partitions[index]):
+        reason = f"Nobody but replicas that would be let go is in sync: {list(state.isr)}"
+        return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    return Outcome()

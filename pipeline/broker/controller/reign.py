@@ -1,0 +1,315 @@
+"""One broker's time as the controller: looks, has `controller_plan` decide, writes it, and looks again.
+
+Invariants:
+
+- One plan is written at a time, each on what the view said when it was made. What somebody else wrote meanwhile is left
+  out, read, and planned anew.
+- Every write demands the version of `/controller_epoch`. Once it is another, this reign writes nothing more.
+- An unclean election is written only after ZooKeeper was asked anew who is alive.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+import trio
+
+from pipeline.broker.cluster_view import ClusterView, TopicView
+from pipeline.broker.controller.controller_plan import (
+    ClusterState,
+    Decision,
+    ElectPreferred,
+    ElectUnclean,
+    Event,
+    Look,
+    Plan,
+    Rebalance,
+    plan,
+)
+from pipeline.broker.controller.reassignment import Outcome, Reassigned, Target, ended, reassign
+from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.state_watcher import StateWatcher, patiently
+from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch
+from pipeline.coordination.interface import MAX_AT_ONCE, CheckNode, CoordinationClient, DeleteNode, Operation, SetNode
+from pipeline.coordination.partition_states import RETRY_S, StateChange, write_states
+from pipeline.coordination.znodes import BROKER_IDS, PartitionState, TopicAssignment, partition_state_path, topic_path
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NoNodeError,
+)
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+
+NOTIFICATIONS_KEPT = 100
+PURGE_INTERVAL_S = 5.0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class ReignCounts:
+    """Plain counts of what this broker did as the controller, read when metrics are asked for."""
+
+    leader_elections: int = 0
+    unclean_elections: int = 0
+
+
+class _Dethroned(Exception):
+    """Another controller has begun."""
+
+
+class Reign:
+    """What one controller does in one controller epoch."""
+
+    def __init__(
+        self,
+        zookeeper: CoordinationClient,
+        settings: DynamicSettings,
+        view: ClusterView,
+        states: StateWatcher,
+        *,
+        epoch: int,
+        epoch_version: int,
+        counts: ReignCounts,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._settings = settings
+        self._view = view
+        self._states = states
+        self.epoch = epoch
+        self._check = CheckNode(path=ControllerEpoch.PATH, version=epoch_version)
+        self._counts = counts
+        self._writing = trio.Lock()
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Reign until cancelled, or until another controller has begun."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._purge_for_ever)
+                nursery.start_soon(self._rebalance_for_ever)
+                await self._look_for_ever()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._is_over = True
+
+    # Looking
+
+    async def _look_for_ever(self) -> None:
+        changes = self._view.changes()
+        brokers: tuple[frozenset[BrokerId], frozenset[BrokerId]] | None = None
+        try:
+            while not self._is_over:
+                await changes.wait()
+                names: Sequence[str] = changes.take()
+                if brokers != (brokers := self._brokers()):
+                    names = [topic.name for topic in self._view.topics()]
+                await self._act(Look(), names)
+        except _Dethroned:
+            log.warning("controller_superseded", epoch=self.epoch)
+        finally:
+            self._view.stop_noting(changes)
+
+    def _brokers(self) -> tuple[frozenset[BrokerId], frozenset[BrokerId]]:
+        return frozenset(self._view.brokers), self._view.shutting_down
+
+    async def _act(self, event: Event, names: Sequence[str] | None = None) -> tuple[Plan, Sequence[TopicPartition]]:
+        """Plan for these topics (None: all), write it, and read what was refused. Returns both. Raises _Dethroned."""
+        async with self._writing:
+            planned = plan(self._state(names), event)
+            if planned.is_empty:
+                return planned, ()
+            if any(decision.is_unclean for decision in planned.decisions):
+                planned = await self._confirmed(planned, event, names)
+            ids = self._view.topic_ids(decision.topic_partition for decision in planned.decisions)
+            changes = [self._change(decision) for decision in planned.decisions]
+            try:
+                results = await write_states(self._zookeeper, changes, [self._check])
+            except (BadVersionError, NoNodeError) as error:
+                raise self._dethroned() from error
+            self._view.accept_states(ids, {name: found for name, found in results.items() if found is not None})
+            written = [item for item in planned.decisions if results[item.topic_partition] is not None]
+            self._report(written)
+            refused = [name for name, found in results.items() if found is None]
+            if refused:
+                await self._states.read(refused)
+            await self._end_reassignments(planned.over)
+            return planned, refused
+
+    def _state(self, names: Sequence[str] | None) -> ClusterState:
+        topics: Sequence[TopicView]
+        if names is None:
+            topics = list(self._view.topics())
+        else:
+            topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
+        live, shutting_down = self._brokers()
+        return ClusterState(topics=topics, live=live, shutting_down=shutting_down)
+
+    async def _confirmed(self, planned: Plan, event: Event, names: Sequence[str] | None) -> Plan:
+        """The plan with those brokers who are alive as ZooKeeper says now."""
+        registered = {BrokerId(int(name)) for name in await patiently(partial(self._zookeeper.children, BROKER_IDS))}
+        state = self._state(names)
+        if registered <= state.live:
+            return planned
+        confirmed = plan(replace(state, live=state.live | registered), event)
+        clean = [decision for decision in confirmed.decisions if not decision.is_unclean]
+        return replace(confirmed, decisions=clean)
+
+    def _change(self, decision: Decision) -> StateChange:
+        name = decision.topic_partition
+        topic = self._view.topic(name.topic)
+        state = PartitionState(
+            topic=name.topic,
+            partition=name.partition,
+            leader=decision.leader,
+            leader_epoch=decision.leader_epoch,
+            isr=decision.isr,
+            controller_epoch=self.epoch,
+        )
+        if decision.before.state_version >= 0:
+            return StateChange(state=state, version=decision.before.state_version)
+        return StateChange(state=state, version=None, topic_version=-1 if topic is None else topic.assignment_version)
+
+    def _dethroned(self) -> _Dethroned:
+        self._is_over = True
+        return _Dethroned()
+
+    def _report(self, written: Sequence[Decision]) -> None:
+        elected = [decision for decision in written if decision.is_election and decision.before.state_version >= 0]
+        self._counts.leader_elections += len(elected)
+        for decision in elected:
+            if decision.is_unclean:
+                self._counts.unclean_elections += 1
+                log.warning(
+                    "unclean_leader_election",
+                    topic_partition=str(decision.topic_partition),
+                    leader=decision.leader,
+                    epoch=decision.leader_epoch,
+                    lost_isr=decision.before.isr,
+                )
+        if written:
+            offline = sum(1 for decision in written if decision.leader < 0)
+            log.info("states_written", count=len(written), elections=len(elected), offline=offline)
+
+    # By hand
+
+    async def elect(self, event: ElectPreferred | ElectUnclean) -> Mapping[TopicPartition, ErrorCode]:
+        """Elect leaders by hand. Raises KafkaError (NOT_CONTROLLER)."""
+        results: dict[TopicPartition, ErrorCode] = {}
+        try:
+            while True:
+                planned, refused = await self._act(event)
+                results.update(planned.results)
+                if not refused:
+                    return results
+                event = replace(event, partitions=refused)
+        except _Dethroned as error:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER) from error
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, Target], *, may_change_factor: bool
+    ) -> Mapping[TopicPartition, Outcome]:
+        """Begin or stop reassignments. Raises KafkaError (NOT_CONTROLLER)."""
+        wanted: dict[str, dict[int, Target]] = {}
+        for (topic, index), target in targets.items():
+            wanted.setdefault(topic, {})[index] = target
+        outcomes = {}
+        for topic, of_topic in sorted(wanted.items()):
+            try:
+                async with self._writing:
+                    found = await self._reassign_topic(topic, of_topic, may_change_factor=may_change_factor)
+            except _Dethroned as error:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER) from error
+            outcomes.update({TopicPartition(topic, index): outcome for index, outcome in found.items()})
+        return outcomes
+
+    async def _reassign_topic(
+        self, name: str, targets: Mapping[int, Target], *, may_change_factor: bool
+    ) -> Mapping[int, Outcome]:
+        decided: Reassigned | None = None
+        while True:
+            value = await patiently(partial(self._zookeeper.get_or_none, topic_path(name)))
+            topic = self._view.topic(name)
+            if value is None or topic is None:
+                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            current = TopicAssignment.decode(name, value.data)
+            if decided is not None and current == decided.assignment:  # written, but the answer was lost
+                return decided.outcomes
+            decided = reassign(
+                current, topic.partitions, targets, self._view.brokers, may_change_factor=may_change_factor
+            )
+            if decided.assignment == current:
+                return decided.outcomes
+            checks = [
+                CheckNode(path=partition_state_path(name, index), version=topic.partitions[index].state_version)
+                for index in decided.letting_go
+                if topic.partitions[index].state_version >= 0
+            ]
+            write = SetNode(path=decided.assignment.path, data=decided.assignment.encode(), version=value.version)
+            if await self._write([*checks, write]):
+                log.info("reassignment_begun", topic=name, partitions=sorted(targets))
+                return decided.outcomes
+            await self._states.read([TopicPartition(name, index) for index in decided.letting_go])
+
+    async def _end_reassignments(self, over: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for name in over:
+            by_topic.setdefault(name.topic, []).append(name)
+        for topic, names in by_topic.items():
+            while not await self._end_of_topic(topic, {name.partition: over[name] for name in names}):
+                log.info("reassignment_end_repeated", topic=topic)
+
+    async def _end_of_topic(self, topic: str, over: Mapping[int, tuple[BrokerId, ...]]) -> bool:
+        """Write the end of reassignments; True also if the topic is another by now, which is about to be seen."""
+        value = await patiently(partial(self._zookeeper.get_or_none, topic_path(topic)))
+        known = self._view.topic(topic)
+        if value is None or known is None or value.version != known.assignment_version:
+            return True
+        assignment = TopicAssignment.decode(topic, value.data)
+        for index, replicas in over.items():
+            assignment = ended(assignment, index, replicas)
+        write = SetNode(path=assignment.path, data=assignment.encode(), version=value.version)
+        is_written = await self._write([write])
+        if is_written:
+            log.info("reassignment_over", topic=topic, partitions=sorted(over))
+        return is_written
+
+    async def _write(self, operations: Sequence[Operation]) -> bool:
+        """Whether it was written; if not, read and decide anew. Raises _Dethroned."""
+        try:
+            await self._zookeeper.transaction([self._check, *operations])
+        except (BadVersionError, NoNodeError) as error:
+            if error.path == self._check.path:
+                raise self._dethroned() from error
+            return False
+        except (CoordinationLostError, CoordinationUnavailableError):
+            await trio.sleep(RETRY_S)
+            return False
+        return True
+
+    # From time to time
+
+    async def _rebalance_for_ever(self) -> None:
+        try:
+            while not self._is_over:
+                config = self._settings.current
+                await trio.sleep(config.leader_imbalance_check_interval_seconds)
+                if config.auto_leader_rebalance:
+                    await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
+        except _Dethroned:
+            return
+
+    async def _purge_for_ever(self) -> None:
+        """Keep the newest notifications: whoever has not read an older one by now reads all states again."""
+        while not self._is_over:
+            await trio.sleep(PURGE_INTERVAL_S)
+            try:
+                names = sorted(await self._zookeeper.children(STATE_CHANGES))
+                old = names[: max(len(names) - NOTIFICATIONS_KEPT, 0)][:MAX_AT_ONCE]
+                await self._zookeeper.transaction([DeleteNode(path=f"{STATE_CHANGES}/{name}") for name in old])
+            except CoordinationError as error:
+                log.info("notifications_not_purged", reason=error.reason)

@@ -1,0 +1,161 @@
+"""Lets this broker's replicas follow the view of the cluster: opened, given their roles, reconfigured, deleted.
+
+Invariants:
+
+- Nothing is done before `resume`, nor between `pause` and the next one: what the view says of leaders counts only while
+  this broker is a member of the cluster and has claimed anew what it led in an earlier life.
+- One change at a time; each is what the view says at that moment, so many changes of one partition become one.
+- What is done is told by `view.applied`.
+- Only logs of which the cluster says that they are elsewhere now, or gone, are deleted; of all others that nobody asked
+  for, nothing is known, and they are left alone.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
+from pipeline.broker.replicas import AssignedPartition, Replicas
+from pipeline.broker.topic_settings import TopicSettings
+from pipeline.model import BrokerId, TopicPartition
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Followed:
+    """What this broker's replicas of one topic have been told."""
+
+    topic_id: uuid.UUID
+    settings: TopicSettings
+    partitions: dict[int, PartitionView] = field(default_factory=dict)
+
+
+class ReplicaAssigner:
+    """The task that follows the view. `own_id` is this broker."""
+
+    def __init__(self, view: ClusterView, replicas: Replicas, own_id: BrokerId) -> None:
+        self._view = view
+        self._replicas = replicas
+        self._own_id = own_id
+        self._changes = view.changes()
+        self._followed: dict[str, _Followed] = {}
+        self._is_active = False
+        self._resumed = trio.Event()
+        self._applying = trio.Lock()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            await self._resumed.wait()
+            await self._changes.wait()
+            await self._apply()
+
+    async def resume(self) -> None:
+        """Return once all that the view says now is done; from then on all that it will say."""
+        self._is_active = True
+        self._resumed.set()
+        await self._apply()
+        for stray in self._replicas.strays():
+            if self._view.partition(stray) is not None:
+                log.info("replica_removed", topic_partition=str(stray), reason="it is assigned elsewhere")
+                await self._replicas.delete(stray)
+            else:
+                log.warning("stray_log", topic_partition=str(stray), advice="the cluster does not know it; remove it")
+
+    async def pause(self) -> None:
+        """Lead nothing any more, and follow nothing that the view says, until resumed."""
+        self._is_active = False
+        self._resumed = trio.Event()
+        self._replicas.resign_all()
+        async with self._applying:  # one that had begun may have made new leaders
+            self._replicas.resign_all()
+            for followed in self._followed.values():
+                followed.partitions = dict.fromkeys(followed.partitions, _UNKNOWN)
+            self._changes.note(*self._followed)
+
+    async def _apply(self) -> None:
+        async with self._applying:
+            if not self._is_active:
+                return
+            topics = {name: self._view.topic(name) for name in self._changes.take()}
+            assigned: list[AssignedPartition] = []
+            for name, topic in topics.items():
+                await self._remove_what_left(name, topic)
+                if topic is not None:
+                    assigned += self._changed(topic)
+            if assigned:
+                before = {item.topic_partition: self._told(item.topic_partition) for item in assigned}
+                await self._replicas.assign(assigned)
+                for item in assigned:
+                    self._followed[item.topic_partition.topic].partitions[item.topic_partition.partition] = item.view
+                self._tell_unclean(assigned, before)
+            for name, topic in topics.items():
+                self._view.set_applied(name, topic)
+
+    async def _remove_what_left(self, name: str, topic: TopicView | None) -> None:
+        """Delete the replicas of a topic that is gone, and those that are elsewhere now."""
+        followed = self._followed.get(name)
+        if followed is None:
+            return
+        staying: Mapping[int, PartitionView] = {}
+        if topic is not None and topic.topic_id == followed.topic_id:
+            staying = self._own(topic)
+        for index in sorted(followed.partitions.keys() - staying.keys()):
+            log.info("replica_removed", topic_partition=f"{name}-{index}", reason="it is assigned elsewhere, or gone")
+            await self._replicas.delete(TopicPartition(name, index))
+            del followed.partitions[index]
+        if not followed.partitions:
+            del self._followed[name]
+
+    def _changed(self, topic: TopicView) -> Sequence[AssignedPartition]:
+        """The partitions that must be told something."""
+        own = self._own(topic)
+        if not own:
+            return []
+        followed = self._followed.get(topic.name)
+        if followed is None:
+            followed = self._followed[topic.name] = _Followed(topic.topic_id, topic.settings)
+        elif followed.settings != topic.settings:
+            followed.settings = topic.settings
+            self._replicas.reconfigure(topic.name, sorted(followed.partitions), topic.settings)
+        return [
+            AssignedPartition(
+                topic_partition=TopicPartition(topic.name, index),
+                topic_id=topic.topic_id,
+                settings=topic.settings,
+                view=view,
+            )
+            for index, view in own.items()
+            if followed.partitions.get(index) != view
+        ]
+
+    def _own(self, topic: TopicView) -> Mapping[int, PartitionView]:
+        return {index: view for index, view in topic.partitions.items() if self._own_id in view.replicas}
+
+    def _told(self, topic_partition: TopicPartition) -> PartitionView:
+        return self._followed[topic_partition.topic].partitions.get(topic_partition.partition, _UNKNOWN)
+
+    def _tell_unclean(
+        self, assigned: Sequence[AssignedPartition], before: Mapping[TopicPartition, PartitionView]
+    ) -> None:
+        """Log each leadership that began without this replica being known to hold all that was acknowledged."""
+        for item in assigned:
+            known, name = before[item.topic_partition], item.topic_partition
+            is_new = item.view.leader == self._own_id != known.leader
+            if (
+                is_new
+                and known.state_version >= 0
+                and self._own_id not in known.isr
+                and name in self._replicas.partitions
+            ):
+                end = self._replicas.partitions[name].log.log_end_offset
+                log.warning(
+                    "unclean_leadership_begun", topic_partition=str(name), epoch=item.view.leader_epoch, end_offset=end
+                )
+
+
+_UNKNOWN = PartitionView(replicas=())

@@ -1,0 +1,215 @@
+"""Writes the states of many partitions: conditional, a few hundred by one transaction, and told to every broker.
+
+Invariants:
+
+- A state is written only over the version that its writer has seen, or where there is none.
+- In the same transaction a sequential znode below `/isr_change_notification` names what was written: whoever follows
+  that directory misses nothing. Each of them names what its transaction wrote, and nothing else.
+- A write whose answer was lost is read back: what it wrote counts, and is not written again.
+- Partitions that somebody else wrote meanwhile are left out; they do not stop the others.
+- Znodes are made below a topic's znode, never that itself: nothing is written of a topic that is gone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+import trio
+import trio.lowlevel
+
+from pipeline.coordination.cluster_znodes import STATE_CHANGE_PREFIX, STATE_CHANGES, encode_state_change
+from pipeline.coordination.interface import (
+    MAX_AT_ONCE,
+    CheckNode,
+    CoordinationClient,
+    CreateNode,
+    NodeValue,
+    Operation,
+    SetNode,
+)
+from pipeline.coordination.znodes import (
+    PartitionState,
+    partition_path,
+    partition_state_path,
+    partitions_path,
+    topic_path,
+)
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from pipeline.model import TopicPartition
+
+RETRY_S = 0.1
+WRITTEN_AT_ONCE = MAX_AT_ONCE // 2
+"""A new state takes two znodes."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChange:
+    """A state as it is to be, over that of this version. `version` None: there is none yet, and it is made if the
+    topic's znode has `topic_version`.
+    """
+
+    state: PartitionState
+    version: int | None
+    topic_version: int = -1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Whose state."""
+        return TopicPartition(self.state.topic, self.state.partition)
+
+
+class Written(NamedTuple):
+    """A state and the version of the znode that holds it."""
+
+    state: PartitionState
+    version: int
+
+
+async def write_states(
+    zookeeper: CoordinationClient, changes: Sequence[StateChange], checks: Sequence[CheckNode] = ()
+) -> dict[TopicPartition, Written | None]:
+    """Write each state, None for one that had another version. Goes on until it is answered.
+
+    Raises BadVersionError or NoNodeError, with its path, for the first of `checks` that does not hold; then nothing of
+    the transaction that it was part of was written.
+    """
+    results: dict[TopicPartition, Written | None] = {}
+    for start in range(0, len(changes), WRITTEN_AT_ONCE):
+        batch = _Batch(zookeeper, changes[start : start + WRITTEN_AT_ONCE], checks)
+        await batch.write()
+        results.update(batch.results)
+    return results
+
+
+async def read_states(
+    zookeeper: CoordinationClient, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Written]:
+    """The states that there are, and can be read. Raises CoordinationUnavailableError."""
+    found = {}
+    for start in range(0, len(partitions), MAX_AT_ONCE):
+        part = partitions[start : start + MAX_AT_ONCE]
+        values = await zookeeper.get_each([partition_state_path(name.topic, name.partition) for name in part])
+        for name, value in zip(part, values, strict=True):
+            if value is None:
+                continue
+            try:
+                found[name] = Written(PartitionState.decode(name.topic, name.partition, value.data), value.version)
+            except CoordinationError as error:
+                log.error("partition_state_unreadable", error=str(error))
+    return found
+
+
+class _Batch:
+    """What one transaction writes, and what became of it."""
+
+    def __init__(
+        self, zookeeper: CoordinationClient, changes: Sequence[StateChange], checks: Sequence[CheckNode]
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._checks = checks
+        self._pending = {change.state.path: change for change in changes}
+        self._is_lost = False
+        self.results: dict[TopicPartition, Written | None] = {}
+
+    async def write(self) -> None:
+        """Until each change is written or refused."""
+        while self._pending:
+            try:
+                await self._zookeeper.transaction(await self._operations())
+            except (BadVersionError, NoNodeError, NodeExistsError) as error:
+                if any(check.path == error.path for check in self._checks):
+                    raise
+                await self._resolve(error)
+            except (CoordinationLostError, CoordinationUnavailableError) as error:
+                log.warning("states_written_again", partitions=len(self._pending), reason=error.reason)
+                self._is_lost = self._is_lost or isinstance(error, CoordinationLostError)
+                await trio.sleep(RETRY_S)
+                await self._read_back()
+            else:
+                for change in list(self._pending.values()):
+                    self._written(change)
+
+    async def _operations(self) -> list[Operation]:
+        new = [change.state for change in self._pending.values() if change.version is None]
+        operations: list[Operation] = [*self._checks]
+        versions = {
+            change.state.topic: change.topic_version for change in self._pending.values() if change.topic_version >= 0
+        }
+        operations += [CheckNode(path=topic_path(topic), version=version) for topic, version in versions.items()]
+        operations += [CreateNode(path=path) for path in await self._missing_parents(new)]
+        for change in self._pending.values():
+            path, data = change.state.path, change.state.encode()
+            if change.version is None:
+                operations.append(CreateNode(path=path, data=data))
+            else:
+                operations.append(SetNode(path=path, data=data, version=change.version))
+        told = encode_state_change([change.topic_partition for change in self._pending.values()])
+        return [*operations, CreateNode(path=STATE_CHANGE_PREFIX, data=told, sequential=True)]
+
+    async def _missing_parents(self, states: Sequence[PartitionState]) -> list[str]:
+        paths = list(dict.fromkeys(partitions_path(state.topic) for state in states))
+        paths += [partition_path(state.topic, state.partition) for state in states]
+        missing = []
+        for start in range(0, len(paths), MAX_AT_ONCE):
+            part = paths[start : start + MAX_AT_ONCE]
+            found = await self._zookeeper.get_each(part)
+            missing += [path for path, value in zip(part, found, strict=True) if value is None]
+        return missing
+
+    async def _resolve(self, error: CoordinationError) -> None:
+        """A transaction was refused: take out what is to blame."""
+        if error.path == STATE_CHANGE_PREFIX:
+            await self._make_directory()
+            return
+        gone = [
+            change
+            for change in self._pending.values()
+            if error.path == topic_path(change.state.topic)
+            or (isinstance(error, NoNodeError) and error.path == partitions_path(change.state.topic))
+        ]
+        for change in gone:
+            self._refused(change)
+        await self._read_back()
+
+    async def _make_directory(self) -> None:
+        try:
+            await self._zookeeper.create(STATE_CHANGES)
+        except (NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
+            await trio.lowlevel.checkpoint()
+
+    async def _read_back(self) -> None:
+        """Take out what is written, and what cannot be written any more."""
+        try:
+            found = await self._zookeeper.get_each(list(self._pending))
+        except CoordinationUnavailableError:
+            return
+        for change, value in zip(list(self._pending.values()), found, strict=True):
+            if value is None and change.version is not None:
+                self._refused(change)
+            elif value is not None and value.version != change.version:
+                if self._is_lost and value == NodeValue(change.state.encode(), _next_version(change)):
+                    self._written(change)
+                else:
+                    self._refused(change)
+
+    def _written(self, change: StateChange) -> None:
+        del self._pending[change.state.path]
+        self.results[change.topic_partition] = Written(change.state, _next_version(change))
+
+    def _refused(self, change: StateChange) -> None:
+        del self._pending[change.state.path]
+        self.results[change.topic_partition] = None
+
+
+def _next_version(change: StateChange) -> int:
+    return 0 if change.version is None else change.version + 1

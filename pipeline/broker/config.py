@@ -153,11 +153,12 @@ class BrokerConfig(SettingsModel):
 
     offsets_topic_num_partitions: int = Field(default=50, alias="offsets.topic.num.partitions", ge=1, le=5000)
     offsets_topic_replication_factor: int = Field(
-        default=1, alias="offsets.topic.replication.factor", ge=1, le=2**15 - 1
+        default=3, alias="offsets.topic.replication.factor", ge=1, le=2**15 - 1
     )
     offsets_topic_segment_bytes: int = Field(
         default=104_857_600, alias="offsets.topic.segment.bytes", ge=1024, le=2**31 - 1
     )
+    offsets_commit_timeout_ms: int = Field(default=5000, alias="offsets.commit.timeout.ms", ge=1, le=2**31 - 1)
     offsets_retention_minutes: int = Field(default=10_080, alias="offsets.retention.minutes", ge=1, le=2**31 - 1)
     offsets_retention_check_interval_ms: int = Field(
         default=600_000, alias="offsets.retention.check.interval.ms", ge=1, le=MAX_INT64

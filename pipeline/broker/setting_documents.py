@@ -112,6 +112,7 @@ BROKER_DOCUMENTS: Mapping[str, str] = MappingProxyType(
         "offsets.topic.num.partitions": "Partitions of __consumer_offsets, when it is made.",
         "offsets.topic.replication.factor": "Replicas of __consumer_offsets, when it is made.",
         "offsets.topic.segment.bytes": "Size in bytes of a segment of __consumer_offsets, when it is made.",
+        "offsets.commit.timeout.ms": "Time in ms that a commit waits for the replicas in sync.",
         "offsets.retention.minutes": "Minutes for which committed offsets are kept that no group uses.",
         "offsets.retention.check.interval.ms": "Time in ms between two looks for offsets that have expired.",
         "offset.metadata.max.bytes": "Length of the longest note that a client may leave with an offset.",

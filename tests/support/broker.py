@@ -80,6 +80,7 @@ def configured_broker(
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": str(directory / "data"),
         "zookeeper.connect": zookeeper,
+        "offsets.topic.replication.factor": 1,
         **{key.replace("_", "."): value for key, value in settings.items()},
     }
     config = directory / "broker.toml"

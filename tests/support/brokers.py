@@ -1,8 +1,9 @@
 """Brokers in this process, on loopback, with a ZooKeeper in memory: one for each cluster that a test needs."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -13,11 +14,15 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.observer import LogObserver, NoObserver
+from pipeline.broker.partition import Partition
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.client.cluster import Cluster, open_cluster
 from pipeline.client.config import ClientConfig
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+
+POLL_S = 0.005
 
 
 def clock() -> int:
@@ -29,15 +34,7 @@ async def serving_cluster(
     directory: Path, *, zookeeper: MemoryZooKeeper | None = None, observer: LogObserver | None = None, **settings: Any
 ) -> AsyncIterator[Cluster]:
     """One broker until the block ends; gives the cluster as clients see it. Dots of settings are underscores."""
-    config = BrokerConfig.from_settings(
-        {
-            "broker.id": 1,
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(directory),
-            "zookeeper.connect": "memory:0",
-            **{key.replace("_", "."): value for key, value in settings.items()},
-        }
-    )
+    config = _config(directory, 1, settings)
     with unwrapped_errors():
         async with (zookeeper or MemoryZooKeeper()).open() as client, trio.open_nursery() as nursery:
             run = partial(
@@ -56,3 +53,117 @@ async def serving_cluster(
             async with open_cluster(client_config) as cluster:
                 yield cluster
             nursery.cancel_scope.cancel()
+
+
+@dataclass(eq=False)
+class Brokers:
+    """Brokers in this process that make a cluster, and the cluster as clients see it."""
+
+    directory: Path
+    zookeeper: MemoryZooKeeper
+    settings: dict[str, Any]
+    nursery: trio.Nursery
+    handles: dict[int, BrokerHandle] = field(default_factory=dict)
+    _scopes: dict[int, trio.CancelScope] = field(default_factory=dict)
+    _ended: dict[int, trio.Event] = field(default_factory=dict)
+    _cluster: Cluster | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """What clients talk to."""
+        assert self._cluster is not None
+        return self._cluster
+
+    async def start(self, *ids: int) -> None:
+        """Start these, all at once."""
+        async with trio.open_nursery() as starting:
+            for broker in ids:
+                starting.start_soon(self.nursery.start, self._run, broker)
+
+    async def stop(self, *ids: int) -> None:
+        """Stop these as a signal would."""
+        for broker in ids:
+            self._scopes[broker].cancel()
+        for broker in ids:
+            await self._ended[broker].wait()
+
+    async def _run(self, broker: int, *, task_status: trio.TaskStatus[None]) -> None:
+        config = _config(self.directory / str(broker), broker, self.settings)
+        self._scopes[broker], self._ended[broker] = trio.CancelScope(), trio.Event()
+
+        async def run(*, task_status: trio.TaskStatus[BrokerHandle]) -> None:
+            async with self.zookeeper.open() as client:
+                await run_broker(
+                    config,
+                    client,
+                    clock=clock,
+                    random=Random(broker),
+                    observer=NoObserver(),
+                    metrics=CollectorRegistry(),
+                    task_status=task_status,
+                )
+
+        try:
+            with self._scopes[broker], unwrapped_errors():
+                async with trio.open_nursery() as nursery:
+                    self.handles[broker] = await nursery.start(run)
+                    task_status.started()
+        finally:
+            self.handles.pop(broker, None)
+            self._ended[broker].set()
+
+    def replica(self, broker: int, topic: str, index: int = 0) -> Partition:
+        """A partition as this broker has it. Raises KeyError."""
+        return self.handles[broker].replicas.partitions[TopicPartition(topic, index)]
+
+    def replicas(self, topic: str, index: int = 0) -> Sequence[Partition]:
+        """A partition on all brokers that have it."""
+        name = TopicPartition(topic, index)
+        found = (handle.replicas.partitions.get(name) for _, handle in sorted(self.handles.items()))
+        return [replica for replica in found if replica is not None]
+
+    def leader(self, topic: str, index: int = 0) -> BrokerId | None:
+        """Who thinks to lead it."""
+        return next((replica.own_id for replica in self.replicas(topic, index) if replica.is_leader), None)
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10) -> None:
+        """Wait for a state of the brokers. Raises TooSlowError."""
+        with trio.fail_after(timeout_s):
+            while not condition():
+                await trio.sleep(POLL_S)
+
+    async def wait_for_isr(self, topic: str, size: int, index: int = 0) -> None:
+        """Wait until a leader thinks that so many are in sync."""
+        await self.wait_until(lambda: any(r.is_leader and len(r.isr) == size for r in self.replicas(topic, index)))
+
+
+@asynccontextmanager
+async def replicated_cluster(directory: Path, brokers: int = 3, **settings: Any) -> AsyncIterator[Brokers]:
+    """Brokers 1, 2, ... until the block ends. Dots of settings are underscores."""
+    with unwrapped_errors():
+        async with trio.open_nursery() as nursery:
+            running = Brokers(directory, MemoryZooKeeper(), settings, nursery)
+            await running.start(*range(1, brokers + 1))
+            client_config = ClientConfig(
+                bootstrap=tuple(handle.address for handle in running.handles.values()),
+                retry_backoff_ms=10,
+                retry_backoff_max_ms=100,
+                default_api_timeout_ms=10_000,
+            )
+            async with open_cluster(client_config) as cluster:
+                running._cluster = cluster
+                yield running
+            nursery.cancel_scope.cancel()
+
+
+def _config(directory: Path, broker: int, settings: dict[str, Any]) -> BrokerConfig:
+    return BrokerConfig.from_settings(
+        {
+            "broker.id": broker,
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(directory),
+            "zookeeper.connect": "memory:0",
+            "offsets.topic.replication.factor": 1,
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+    )

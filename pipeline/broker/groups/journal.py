@@ -2,14 +2,18 @@
 
 Invariants
   A. A group belongs to one partition, by Kafka's hash of its id, and its coordinator is the broker that leads it.
-  B. Writes to a partition happen in the order in which they were begun, and their `ended` is called in that order:
-     what a listener holds is what the log holds. Those that wait while the disk is busy share the next append.
-  C. A write that was begun is carried out and its `ended` called even if whoever asked has gone.
-  D. Between `on_loaded` and `on_unloaded` of a partition, and only then, `check` lets its groups pass.
+  B. Writes to a partition happen in the order in which they were begun, and their `ended` is called in that order, once
+     all replicas in sync have them: what a listener holds is what the log holds and what no election takes back.
+     Some are under way at once, none waits for the answer to another; those that wait share the next append.
+  C. A write that was begun is carried out and its `ended` called even if whoever asked has gone, or lost patience.
+     If the leadership ends first, nobody knows what comes of it: NOT_COORDINATOR, and the next leader's log says it.
+  D. Between `on_loaded` and `on_unloaded` of a partition, and only then, `check` lets its groups pass. It is loaded
+     when all is committed that the log held as it began to lead, so that nothing is told that could be taken back.
 
 Reading the disk happens in a thread, understanding it in the loop in slices of some milliseconds.
 """
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +41,8 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 READ_BYTES = 1 << 20
 SLICE_BYTES = 64 << 10
 SLICE_ENTRIES = 1000
+MAX_UNDER_WAY = 8
+"""So many batches are under way at once; what comes meanwhile shares the next one."""
 RECORD_OVERHEAD_BYTES = 40
 """What a record takes beside its key and value, and more."""
 
@@ -81,9 +87,10 @@ def journal_error(error: PipelineError) -> KafkaError:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """Records that wait for their append. `error` holds once `done` is set."""
+    """Records on their way into the journal. `error` holds once `done` is set."""
 
     records: Records
+    timeout_s: float
     ended: Callable[[KafkaError | None], None] | None
     done: trio.Event = field(default_factory=trio.Event)
     error: KafkaError | None = None
@@ -93,18 +100,34 @@ class Pending:
         """What it takes of a batch at most."""
         return sum(len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES for key, value in self.records)
 
+    def answer(self, error: KafkaError | None) -> None:
+        """For the journal to call: whoever waits is told so."""
+        if not self.done.is_set():
+            self.error = error
+            self.done.set()
+
     def end(self, error: KafkaError | None = None) -> None:
         """For the journal to call: this came of it."""
-        self.error = error
         if self.ended is not None:
             self.ended(error)
-        self.done.set()
+        self.answer(error)
 
     async def wait(self) -> None:
-        """Until it is as durable as the topic's settings say. Raises KafkaError."""
-        await self.done.wait()
+        """Until it is committed, and as durable as the topic's settings say. Raises KafkaError."""
+        with trio.move_on_after(self.timeout_s):
+            await self.done.wait()
+        self.answer(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the replicas in sync did not follow in time"))
         if self.error is not None:
             raise self.error
+
+
+@dataclass(slots=True)
+class _Appended:
+    """A batch of writes in the log that is not committed yet, or not flushed."""
+
+    writes: Sequence[Pending]
+    end_offset: Offset
+    awaits_flush: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -114,18 +137,24 @@ class _Led:
     partition: Partition
     is_loaded: bool = False
     is_unreadable: bool = False
-    is_writing: bool = False
+    is_appending: bool = False
+    is_settling: bool = False
     waiting: deque[Pending] = field(default_factory=deque)
+    under_way: deque[_Appended] = field(default_factory=deque)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
 class Journal:
-    """The partitions of `__consumer_offsets` led here. `partitions` is how many the topic will have once it is made."""
+    """The partitions of `__consumer_offsets` led here.
 
-    def __init__(self, view: ClusterView, clock: Clock, partitions: int) -> None:
+    `partitions` is how many the topic will have once it is made; `timeout_ms`: so long anybody waits for a write.
+    """
+
+    def __init__(self, view: ClusterView, clock: Clock, *, partitions: int, timeout_ms: int) -> None:
         self._view = view
         self._clock = clock
         self._partitions = partitions
+        self._timeout_s = timeout_ms / 1000
         self._listeners: list[JournalListener] = []
         self._led: dict[int, _Led] = {}
         self._loading = trio.Lock()
@@ -174,7 +203,7 @@ class Journal:
     # Writing
 
     async def write(self, group_id: str, records: Records) -> None:
-        """As `begin`. Returns when it is as durable as the topic's settings say. Raises KafkaError."""
+        """As `begin`. Returns when it is committed, and as durable as the topic's settings say. Raises KafkaError."""
         await self.begin(group_id, records).wait()
 
     def begin(
@@ -182,41 +211,64 @@ class Journal:
     ) -> Pending:
         """Append keys with their values (None: a tombstone) as part of one batch. Raises KafkaError if it cannot begin.
 
-        Its place among the writes is taken now. `ended` is called with what came of it, just before who waits hears.
+        Its place among the writes is taken now. `ended` is called with what came of it, just before who waits hears,
+        if that has not lost patience.
         """
         led = self._find(group_id)
-        write = Pending(records, ended)
+        write = Pending(records, self._timeout_s, ended)
         if not records:
             write.end()
             return write
         led.waiting.append(write)
-        if not led.is_writing:
+        if not led.is_appending:
             assert self._nursery is not None
-            led.is_writing = True
-            self._nursery.start_soon(self._write_waiting, led)
+            led.is_appending = True
+            self._nursery.start_soon(self._append_soon, led)
         return write
 
-    async def _write_waiting(self, led: _Led) -> None:
-        while led.waiting:
-            await self._append(led.partition, _take(led.waiting, led.partition.settings.max_message_bytes))
-        led.is_writing = False
+    async def _append_soon(self, led: _Led) -> None:
+        """What is begun in the same turn of the loop shares an append."""
+        led.is_appending = False
+        self._append_waiting(led)
 
-    async def _append(self, partition: Partition, writes: Sequence[Pending]) -> None:
+    def _append_waiting(self, led: _Led) -> None:
+        while led.waiting and len(led.under_way) < MAX_UNDER_WAY:
+            self._append(led, _take(led.waiting, led.partition.settings.max_message_bytes))
+        if led.under_way and not led.is_settling:
+            assert self._nursery is not None
+            led.is_settling = True
+            self._nursery.start_soon(self._settle, led)
+
+    def _append(self, led: _Led, writes: Sequence[Pending]) -> None:
         now_ms = self._clock()
         builder = BatchBuilder(Codec.NONE, sum(write.size_bytes for write in writes) + HEADER_SIZE)
         for write in writes:
             for key, value in write.records:
                 builder.append(key, value, (), now_ms)
-        error = None
+        partition = led.partition
         try:
+            partition.check_in_sync()
             info = partition.append(memoryview(builder.build()), keep_offsets=False, now_ms=now_ms)
-            if partition.awaits_flush(info):
-                await partition.flush_up_to(Offset(info.last_offset + 1))
         except PipelineError as reason:
-            error = journal_error(reason)
-            log.error("group_journal_not_written", topic_partition=str(partition.topic_partition), error=str(reason))
-        for write in writes:
-            write.end(error)
+            _end(writes, _told(partition, reason))
+            return
+        awaits_flush = partition.awaits_flush(info)
+        if awaits_flush or partition.has_followers or led.under_way:
+            led.under_way.append(_Appended(writes, Offset(info.last_offset + 1), awaits_flush))
+        else:
+            _end(writes, None)
+
+    async def _settle(self, led: _Led) -> None:
+        """End what is under way in its order, each when it is committed."""
+        while led.under_way:
+            first = led.under_way[0]
+            error = await _outcome(led.partition, first)
+            if not led.under_way or led.under_way[0] is not first:
+                break
+            led.under_way.popleft()
+            _end(first.writes, error)
+            self._append_waiting(led)
+        led.is_settling = False
 
     # Leading
 
@@ -225,11 +277,12 @@ class Journal:
         number = partition.topic_partition.partition
         self.closed(partition.topic_partition)
         led = self._led[number] = _Led(partition)
-        if partition.log.log_start_offset == partition.log.log_end_offset:
+        end_offset = partition.log.log_end_offset
+        if partition.log.log_start_offset == end_offset:
             self._loaded(number, led, Replay())
         else:
             assert self._nursery is not None
-            self._nursery.start_soon(self._load, number, led)
+            self._nursery.start_soon(self._load, number, led, end_offset)
 
     def closed(self, topic_partition: TopicPartition) -> None:
         """It is led here no more."""
@@ -237,31 +290,34 @@ class Journal:
         if led is None:
             return
         led.scope.cancel()
-        while led.waiting:
-            led.waiting.popleft().end(KafkaError(ErrorCode.NOT_COORDINATOR))
+        given_up = [*(write for batch in led.under_way for write in batch.writes), *led.waiting]
+        led.under_way.clear()
+        led.waiting.clear()
+        _end(given_up, KafkaError(ErrorCode.NOT_COORDINATOR))
         if led.is_loaded:
             for listener in reversed(self._listeners):
                 listener.on_unloaded(topic_partition.partition)
 
-    async def _load(self, number: int, led: _Led) -> None:
+    async def _load(self, number: int, led: _Led, end_offset: Offset) -> None:
         replay = Replay()
+        started = trio.current_time()
         with led.scope:
-            async with self._loading:
-                started = trio.current_time()
-                try:
-                    await _read(led.partition.log, replay)
+            try:
+                async with self._loading:
+                    await _read(led.partition.log, end_offset, replay)
                     await _open_entries(replay)
-                except PipelineError as error:
-                    led.is_unreadable = True
-                    log.error("group_journal_unreadable", partition=number, error=str(error))
-                    return
-                self._loaded(number, led, replay)
-                log.info(
-                    "group_journal_loaded",
-                    partition=number,
-                    keys=len(replay.newest),
-                    seconds=round(trio.current_time() - started, 3),
-                )
+                await _until_committed(led.partition, end_offset)
+            except StorageError as error:
+                led.is_unreadable = True
+                log.error("group_journal_unreadable", partition=number, error=str(error))
+                return
+            self._loaded(number, led, replay)
+            log.info(
+                "group_journal_loaded",
+                partition=number,
+                keys=len(replay.newest),
+                seconds=round(trio.current_time() - started, 3),
+            )
 
     def _loaded(self, number: int, led: _Led, replay: Replay) -> None:
         if replay.problems.count:
@@ -284,9 +340,50 @@ def _take(waiting: deque[Pending], max_bytes: int) -> list[Pending]:
     return taken
 
 
-async def _read(opened: UnifiedLog, replay: Replay) -> None:
-    """Replay all that the log holds now. Raises StorageError."""
-    offset, end_offset = opened.log_start_offset, opened.log_end_offset
+def _end(writes: Sequence[Pending], error: KafkaError | None) -> None:
+    for write in writes:
+        write.end(error)
+
+
+def _told(partition: Partition, reason: PipelineError) -> KafkaError:
+    log.error("group_journal_not_written", topic_partition=str(partition.topic_partition), error=str(reason))
+    return journal_error(reason)
+
+
+async def _outcome(partition: Partition, appended: _Appended) -> KafkaError | None:
+    """What becomes of it. Whoever waits hears already that too few are in sync; it may be committed all the same."""
+    try:
+        if appended.awaits_flush:
+            await partition.flush_up_to(appended.end_offset)
+        while True:
+            try:
+                await partition.wait_committed(appended.end_offset, math.inf)
+            except KafkaError as error:
+                if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                    raise
+                for write in appended.writes:
+                    write.answer(journal_error(error))
+            else:
+                return None
+    except PipelineError as reason:
+        return _told(partition, reason)
+
+
+async def _until_committed(partition: Partition, end_offset: Offset) -> None:
+    """Until no election can take back what lies before there; never, if the leadership ends first."""
+    while True:
+        try:
+            await partition.wait_committed(end_offset, math.inf)
+        except KafkaError as error:
+            if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                await trio.sleep_forever()
+        else:
+            return
+
+
+async def _read(opened: UnifiedLog, end_offset: Offset, replay: Replay) -> None:
+    """Replay all that the log holds before there. Raises StorageError."""
+    offset = opened.log_start_offset
     skipped = 1
     while offset < end_offset:
         since_checkpoint = 0

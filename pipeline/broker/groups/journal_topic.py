@@ -32,18 +32,30 @@ def journal_topic(config: BrokerConfig) -> TopicRequest:
 
 
 async def ensure_journal_topic(broker: BrokerContext) -> None:
-    """Make the topic unless it is there, and wait a while for its leaders. If it does not work now, it may later."""
+    """Make the topic unless it is there, and wait a while for its leaders.
+
+    Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if it does not work now; it may later.
+    """
     try:
         await create_topic(broker, journal_topic(broker.config), timeout_s=CREATE_TIMEOUT_S)
     except KafkaError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            log.error("group_journal_not_created", error=str(error))
-            return
+            raise _unavailable(broker, error) from error
     except PipelineError as error:
-        log.error("group_journal_not_created", error=str(error))
-        return
+        raise _unavailable(broker, error) from error
     with trio.move_on_after(CREATE_TIMEOUT_S):
         await broker.view.wait_until(_is_led)
+
+
+def _unavailable(broker: BrokerContext, error: PipelineError) -> KafkaError:
+    reason = str(error)
+    if isinstance(error, KafkaError) and error.code == ErrorCode.INVALID_REPLICATION_FACTOR:
+        reason = (
+            f"offsets.topic.replication.factor is {broker.config.offsets_topic_replication_factor}, live brokers:"
+            f" {len(broker.view.brokers)}; start more, or set it lower on all brokers"
+        )
+    log.error("group_journal_not_created", error=reason)
+    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_METADATA_TOPIC} cannot be made: {reason}")
 
 
 def _is_led(view: ClusterView) -> bool:

@@ -22,7 +22,12 @@ class GroupService:
     """The parts, wired."""
 
     def __init__(self, config: BrokerConfig, view: ClusterView, clock: Clock, rng: random.Random) -> None:
-        self.journal = Journal(view, clock, config.offsets_topic_num_partitions)
+        self.journal = Journal(
+            view,
+            clock,
+            partitions=config.offsets_topic_num_partitions,
+            timeout_ms=config.offsets_commit_timeout_ms,
+        )
         limits = GroupLimits(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms, max_size=config.group_max_size
         )

@@ -32,7 +32,10 @@ def handle(
 
 
 async def _create_and_answer(broker: BrokerContext, keys: Sequence[str], version: int) -> FindCoordinatorResponse:
-    await ensure_journal_topic(broker)
+    try:
+        await ensure_journal_topic(broker)
+    except KafkaError as error:
+        return _answer([_refusal(key, error) for key in keys], version)
     return _answer([_find(broker, GROUP, key) for key in keys], version)
 
 
@@ -40,14 +43,18 @@ def _find(broker: BrokerContext, key_type: int, key: str) -> Coordinator:
     try:
         endpoint = _endpoint(broker, key_type, key)
     except KafkaError as error:
-        return Coordinator(
-            key=key,
-            node_id=NO_BROKER,
-            port=NO_PORT,
-            error_code=error.code,
-            error_message=error.detail or error.code.message,
-        )
+        return _refusal(key, error)
     return Coordinator(key=key, node_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port)
+
+
+def _refusal(key: str, error: KafkaError) -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=NO_BROKER,
+        port=NO_PORT,
+        error_code=error.code,
+        error_message=error.detail or error.code.message,
+    )
 
 
 def _endpoint(broker: BrokerContext, key_type: int, key: str) -> BrokerEndpoint:
@@ -58,8 +65,10 @@ def _endpoint(broker: BrokerContext, key_type: int, key: str) -> BrokerEndpoint:
     leader = None if partition is None else broker.view.brokers.get(partition.leader)
     if leader is None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if leader.id == broker.config.broker_id and name not in broker.partitions:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if leader.id == broker.config.broker_id:
+        own = broker.partitions.get(name)
+        if own is None or not own.is_leader:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return leader
 
 

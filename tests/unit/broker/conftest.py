@@ -160,6 +160,7 @@ def start(tmp_path: Path, zookeeper_twin: MemoryZooKeeper) -> Start:
                 "listeners": "PLAINTEXT://127.0.0.1:0",
                 "log.dirs": str(tmp_path / f"broker-{broker_id}"),
                 "zookeeper.connect": "memory:0",
+                "offsets.topic.replication.factor": 1,
                 **given,
             }
         )

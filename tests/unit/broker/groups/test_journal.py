@@ -4,8 +4,10 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -14,8 +16,10 @@ from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.groups.journal import (
     GROUP_METADATA_TOPIC,
+    MAX_UNDER_WAY,
     READ_BYTES,
     Journal,
+    Pending,
     java_hash,
     journal_error,
     partition_of_group,
@@ -23,7 +27,8 @@ from pipeline.broker.groups.journal import (
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import journal_records
 from pipeline.broker.observer import NoObserver
-from pipeline.broker.replicas import Replicas, log_config
+from pipeline.broker.partition import Partition
+from pipeline.broker.replicas import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.topic_settings import TopicSettings, topic_settings
 from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
@@ -38,6 +43,7 @@ NOW_MS = 1_700_000_000_000
 NAME = TopicPartition(GROUP_METADATA_TOPIC, 0)
 TOPIC_ID = uuid.UUID(int=7)
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+TIMEOUT_MS = 5000
 
 
 def committed(offset: int) -> OffsetAndMetadata:
@@ -64,31 +70,57 @@ class Heard:
 
 @dataclass
 class Rig:
-    """One partition of the journal and its disk."""
+    """One partition of the journal and its disk; `partition` is this broker's replica."""
 
     journal: Journal
-    replicas: Replicas
+    directories: LogDirectories
     disk: FaultyFiles
     heard: Heard
     settings: TopicSettings
+    view: ClusterView
+    partition: Any = None
 
-    async def open(self, epoch: int = 0) -> None:
-        await self.replicas.open(NAME, TOPIC_ID, self.settings, LeaderEpoch(epoch))
+    async def open(self, epoch: int = 0, isr: tuple[int, ...] = (1,)) -> None:
+        """Lead it, together with the others of the ISR."""
+        if self.partition is None:
+            log = self.directories.get(NAME) or self.directories.create(
+                NAME, is_new=True, now_ms=NOW_MS, topic_id=TOPIC_ID, config=log_config(self.settings, DAY_MS)
+            )
+            upkeep: Any = SimpleNamespace(flush_soon=lambda _: None, in_sync=InSyncWatch(self.view, 10_000))
+            self.partition = Partition(log, self.settings, NoObserver(), upkeep, BrokerId(1))
+        brokers = tuple(BrokerId(number) for number in isr)
+        self.partition.lead(
+            PartitionView(replicas=brokers, leader=BrokerId(1), leader_epoch=LeaderEpoch(epoch), isr=brokers), NOW_MS
+        )
+        self.journal.opened(self.partition)
 
-    async def reopen(self) -> Mapping[str, LoadedGroup]:
-        """What is loaded when the partition is led anew."""
-        known = len(self.heard.loaded)
-        self.replicas.close(NAME)
-        await self.open(1)
+    def close(self) -> None:
+        """Lead it no more."""
+        self.partition.resign()
+        self.journal.closed(NAME)
+
+    def follower_has(self, end_offset: int | None = None) -> None:
+        """Broker 2 has all before there, or all there is."""
+        end_offset = self.partition.log.log_end_offset if end_offset is None else end_offset
+        self.partition.follower_fetched(BrokerId(2), Offset(end_offset), Offset(0), NOW_MS, has_epoch=True)
+
+    async def loaded(self, known: int) -> Mapping[str, LoadedGroup]:
+        """What is loaded after so many loads."""
         with trio.fail_after(20):
             while len(self.heard.loaded) == known:
                 await trio.lowlevel.checkpoint()
         return self.heard.loaded[-1][1]
 
+    async def reopen(self) -> Mapping[str, LoadedGroup]:
+        """What is loaded when the partition is led anew."""
+        known = len(self.heard.loaded)
+        self.close()
+        await self.open(self.partition.leader_epoch + 1)
+        return await self.loaded(known)
+
     @property
     def batches(self) -> int:
-        log = self.replicas.partitions[NAME].log
-        return sum(1 for _ in log.headers(log.log_start_offset))
+        return sum(1 for _ in self.partition.log.headers(self.partition.log.log_start_offset))
 
     def code(self, group_id: str = "g") -> ErrorCode:
         try:
@@ -123,20 +155,11 @@ async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
         rng=random.Random(1),
         now_ms=NOW_MS,
     )
-    journal, heard = Journal(view, lambda: NOW_MS, 50), Heard()
+    journal, heard = Journal(view, lambda: NOW_MS, partitions=50, timeout_ms=TIMEOUT_MS), Heard()
     journal.tell(heard)
-    replicas = Replicas(
-        directories,
-        NoObserver(),
-        lambda: NOW_MS,
-        own_id=BrokerId(1),
-        in_sync=InSyncWatch(view, 10_000),
-        producer_expiration_ms=DAY_MS,
-    )
-    replicas.follow(GROUP_METADATA_TOPIC, journal)
     async with trio.open_nursery() as nursery:
         await nursery.start(journal.run)
-        yield Rig(journal, replicas, disk, heard, chosen)
+        yield Rig(journal, directories, disk, heard, chosen, view)
         nursery.cancel_scope.cancel()
     with suppress(StorageError):
         directories.close()
@@ -186,9 +209,9 @@ async def test_what_is_written_is_loaded_again(tmp_path: Path) -> None:
             "h": LoadedGroup(offsets={B: committed(3)}),
         }
         assert rig.heard.unloaded == [0]
-        epochs = {header.partition_leader_epoch for header in rig.replicas.partitions[NAME].log.headers(Offset(0))}
+        epochs = {header.partition_leader_epoch for header in rig.partition.log.headers(Offset(0))}
         assert epochs == {0}
-        rig.replicas.close(NAME)
+        rig.close()
         assert (rig.code(), rig.heard.unloaded) == (ErrorCode.NOT_COORDINATOR, [0, 0])
         with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
             await rig.journal.write("g", one(4))
@@ -296,8 +319,8 @@ async def test_others_go_on_while_a_long_journal_is_loaded(tmp_path: Path) -> No
             value = OffsetAndMetadata(offset=Offset(number), metadata=padding, commit_timestamp_ms=NOW_MS)
             change = {TopicPartition("a", index): value for index in range(500)}
             await rig.journal.write("g", journal_records("g", change))
-        assert rig.replicas.partitions[NAME].log.size_bytes > 2 * READ_BYTES
-        rig.replicas.close(NAME)
+        assert rig.partition.log.size_bytes > 2 * READ_BYTES
+        rig.close()
         known = len(rig.heard.loaded)
         await rig.open(1)
         assert rig.code() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -316,13 +339,108 @@ async def test_a_load_ends_when_the_partition_goes(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         await rig.open()
         await rig.journal.write("g", one(1))
-        rig.replicas.close(NAME)
+        rig.close()
         await rig.open(1)
-        rig.replicas.close(NAME)
+        rig.close()
         assert rig.code() == ErrorCode.NOT_COORDINATOR
         assert await rig.reopen() == {"g": LoadedGroup(offsets={A: committed(1)})}
         assert len(rig.heard.loaded) == 2
         assert rig.heard.unloaded == [0]
+
+
+# With followers
+
+
+async def wait_for(write: Pending) -> ErrorCode:
+    try:
+        await write.wait()
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await trio.lowlevel.checkpoint()
+
+
+async def test_writes_are_under_way_together_and_end_in_order_as_they_are_committed(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open(isr=(1, 2))
+        rig.follower_has()
+        ended: list[int] = []
+        for number in range(20):
+            rig.journal.begin("g", one(number), ended=lambda _, number=number: ended.append(number))  # type: ignore[misc]
+            await turns(3)
+        assert (rig.batches, ended) == (MAX_UNDER_WAY, [])
+        rig.follower_has(3)
+        await turns()
+        assert (rig.batches, ended) == (MAX_UNDER_WAY + 1, [0, 1, 2])
+        for _ in range(3):
+            rig.follower_has()
+            await turns()
+        assert ended == list(range(20))
+        assert rig.batches < 20
+
+
+async def test_a_write_whose_leadership_ends_is_refused_and_the_next_load_says_what_came_of_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open(isr=(1, 2))
+        ended: list[KafkaError | None] = []
+        writes = [rig.journal.begin("g", one(number), ended=ended.append) for number in range(2)]
+        await turns()
+        last = rig.journal.begin("g", one(9), ended=ended.append)
+        rig.close()
+        assert [await wait_for(write) for write in (*writes, last)] == [ErrorCode.NOT_COORDINATOR] * 3
+        assert [error and error.code for error in ended] == [ErrorCode.NOT_COORDINATOR] * 3
+        await turns()
+        assert len(ended) == 3
+        assert (await rig.reopen())["g"].offsets == {A: committed(1)}
+
+
+async def test_nothing_is_loaded_before_all_is_committed_that_the_log_held(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open()
+        await rig.journal.write("g", one(1))
+        rig.close()
+        rig.partition.high_watermark = Offset(0)
+        await rig.open(1, isr=(1, 2))
+        await turns(100)
+        assert rig.code() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert rig.journal.is_loading
+        rig.follower_has()
+        assert (await rig.loaded(1))["g"].offsets == {A: committed(1)}
+        assert rig.code() == ErrorCode.NONE
+
+
+async def test_too_few_in_sync_refuse_at_once_and_what_is_under_way_may_come_all_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path, min_insync_replicas="2") as rig:
+        await rig.open(isr=(1, 2))
+        ended: list[KafkaError | None] = []
+        write = rig.journal.begin("g", one(1), ended=ended.append)
+        await turns()
+        both, alone = (BrokerId(1), BrokerId(2)), (BrokerId(1),)
+        state = PartitionView(replicas=both, leader=alone[0], leader_epoch=LeaderEpoch(0), isr=alone, state_version=1)
+        rig.partition.update(state, NOW_MS)
+        assert await wait_for(write) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await wait_for(rig.journal.begin("g", one(2))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (rig.batches, ended) == (1, [])
+        rig.partition.update(replace(state, isr=both, state_version=2), NOW_MS)
+        rig.follower_has()
+        await turns()
+        assert ended == [None]
+
+
+async def test_who_waits_too_long_is_told_and_the_write_goes_on(tmp_path: Path, autojump_clock: Any) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open(isr=(1, 2))
+        ended: list[KafkaError | None] = []
+        began = trio.current_time()
+        assert await wait_for(rig.journal.begin("g", one(1), ended=ended.append)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (trio.current_time() - began, ended) == (pytest.approx(TIMEOUT_MS / 1000), [])
+        rig.follower_has()
+        await turns()
+        assert ended == [None]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -347,10 +465,7 @@ async def test_after_a_power_failure_every_acknowledged_write_is_there(tmp_path:
     rig.disk.lose_power()
     async with running(tmp_path) as rig:
         await rig.open(1)
-        with trio.fail_after(5):
-            while not rig.heard.loaded:
-                await trio.lowlevel.checkpoint()
-        groups = rig.heard.loaded[-1][1]
+        groups = await rig.loaded(0)
         offsets = groups["g"].offsets if groups else {}
         for name, number in acknowledged.items():
             assert offsets[name].offset in {number, begun[name]}

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test check bench bench-broker bench-paper constraints clean
+.PHONY: install install-test demo test test-faults check bench bench-broker bench-cluster bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -25,10 +25,16 @@ bench: install install-test
 
 # BENCH: of which rows, QUICK, ROUNDS, SCALE and JSON as in docs/benchmarks.md.
 bench_options = $(if $(BENCH),--rows '$(BENCH)') $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
-	$(if $(SCALE),--scale $(SCALE)) $(if $(JSON),--json)
+	$(if $(SCALE),--scale $(SCALE)) $(if $(JSON),--json) $(if $(ALONE),--alone)
 
 bench-broker: install install-test
 	.venv/bin/python -m bench broker $(bench_options)
+
+bench-cluster: install install-test
+	.venv/bin/python -m bench cluster $(bench_options)
+
+test-faults: install install-test
+	.venv/bin/python -m bench faults $(bench_options)
 
 bench-paper: install install-test
 	@deploy/local/install.sh bench

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from bench.report import Options, as_json, show_on_terminal, table
 
-BENCHMARKS = ("codec", "columns", "log", "cleaner", "broker", "paper")
+BENCHMARKS = ("codec", "columns", "log", "cleaner", "broker", "cluster", "faults", "paper")
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:
@@ -20,12 +20,13 @@ def parse(arguments: list[str]) -> tuple[list[str], Options, bool]:
     parser.add_argument("--rounds", type=int, default=0, help="how often each row is measured; medians count")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the amount of data")
     parser.add_argument("--quick", action="store_true", help="fewer rows, one round, a tenth of the data")
+    parser.add_argument("--alone", action="store_true", help="faults: without Apache Kafka")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each benchmark instead of a table")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    options = Options(rows=given.rows, rounds=given.rounds, scale=given.scale, quick=given.quick)
+    options = Options(rows=given.rows, rounds=given.rounds, scale=given.scale, quick=given.quick, alone=given.alone)
     return given.names or list(BENCHMARKS), options, given.json
 
 

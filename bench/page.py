@@ -11,10 +11,10 @@ SMALL_RUNS = ROOT / ".cache" / "bench"
 """Where figures go that are not to be published."""
 
 
-def write_part(name: str, text: str) -> None:
-    """Put `text` in the place of the part of that name. Raises ValueError if the page has none."""
+def write_part(name: str, text: str, *, target: str = "") -> None:
+    """Put `text` in the place of the part of that name, which `make` `target` writes. ValueError if there is none."""
     page = PAGE.read_text(encoding="utf-8")
-    begin, end = f"<!-- {name}: written by make bench-{name} -->", f"<!-- /{name} -->"
+    begin, end = f"<!-- {name}: written by make {target or f'bench-{name}'} -->", f"<!-- /{name} -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if not pattern.search(page):
         raise ValueError(f"{PAGE} has no part {name}")

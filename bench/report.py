@@ -1,6 +1,6 @@
 """What every benchmark gives and how it is shown: rows with a ratio ours / peer, targets, a table or JSON.
 
-Invariant: a row that could not be measured has an `error`, no ratio, and counts as missed when it has a target.
+Invariant: a row with an `error` was not measured, or what was measured is wrong: it counts as missed.
 """
 
 import json
@@ -50,7 +50,9 @@ class Row:
 
     @property
     def is_met(self) -> bool:
-        """True where there is no target."""
+        """True where there is no target and nothing failed."""
+        if self.error:
+            return False
         if self.target is None:
             return True
         value = self.ours if self.target.absolute else self.ratio
@@ -76,11 +78,13 @@ class Options:
     rounds: int = 0
     scale: float = 1.0
     quick: bool = False
+    alone: bool = False
+    """Without the peer, where that makes sense."""
 
     @property
     def is_full(self) -> bool:
         """Whether the figures are those to publish."""
-        return not self.rows and not self.quick and self.scale >= LEAST_PUBLISHED_SCALE
+        return not self.rows and not self.quick and not self.alone and self.scale >= LEAST_PUBLISHED_SCALE
 
     def selects(self, name: str) -> bool:
         return re.search(self.rows, name) is not None

@@ -32,7 +32,8 @@ def create_topic(server: Server, partitions: int) -> str:
     from confluent_kafka.admin import NewTopic
 
     topic = f"bench-{uuid.uuid4().hex[:8]}"
-    _change_topics(server, lambda admin: admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=60))
+    new = NewTopic(topic, partitions, server.replication_factor)
+    _change_topics(server, lambda admin: admin.create_topics([new], operation_timeout=60))
     return topic
 
 
@@ -69,6 +70,7 @@ def asked_of(work: Workload) -> dict[str, Any]:
         "codec": work.data.codec,
         "partitions": work.data.partitions,
         "acks": work.acks,
+        "batch_bytes": work.batch_bytes,
     }
 
 
@@ -88,6 +90,7 @@ def _java_produce(server: Server, topic: str, work: Workload) -> float:
     arguments = ["--topic", topic, "--num-records", str(work.records), "--record-size", str(work.data.record_bytes)]
     arguments += ["--throughput", "-1", "--producer-props", f"bootstrap.servers={server.bootstrap}"]
     arguments += [f"acks={work.acks}", f"compression.type={work.data.codec}"]
+    arguments += [] if work.batch_bytes is None else [f"batch.size={work.batch_bytes}"]
     said = _run_tool("org.apache.kafka.tools.ProducerPerformance", arguments)
     found = PRODUCED.findall(said)
     if not found:

@@ -51,7 +51,10 @@ def open_producer(asked: dict[str, Any], **settings: object) -> Any:
 
 def produce(asked: dict[str, Any]) -> dict[str, float]:
     """As fast as it goes, spread over `partitions` in turn if there are more than one."""
-    producer = open_producer(asked, linger_ms=asked.get("linger_ms", 5), queue_buffering_max_messages=500_000)
+    batches = {"batch_size": asked["batch_bytes"]} if asked.get("batch_bytes") else {}
+    producer = open_producer(
+        asked, linger_ms=asked.get("linger_ms", 5), queue_buffering_max_messages=500_000, **batches
+    )
     deliveries = Deliveries()
     records, partitions = asked["records"], asked["partitions"]
     values = payloads(asked["record_bytes"])

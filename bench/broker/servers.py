@@ -30,6 +30,7 @@ class Server:
     name: str
     process: ServerProcess
     directory: Path
+    replication_factor: int = 1
 
     @property
     def bootstrap(self) -> str:

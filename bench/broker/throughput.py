@@ -70,17 +70,23 @@ def measure(options: Options, rounds: int, servers: Sequence[Server], show: Show
         warm_up(options, servers, show)
     rows: list[Row] = []
     for number, group in enumerate(found, 1):
-        show_place = partial(_show_place, show, f"[{number}/{len(found)}]")
-        rows += measure_group(options, group, rounds, servers, show_place)
+        place = partial(show_place, show, f"[{number}/{len(found)}]")
+        rows += measure_group(options, group, rounds, servers, place)
     return rows + measure_latencies(options, rounds, servers, show)
 
 
-def _show_place(show: Show, place: str, doing: str) -> None:
+def show_place(show: Show, place: str, doing: str) -> None:
     show(f"{place} {doing}")
 
 
 def measure_group(
-    options: Options, group: list[Workload], rounds: int, servers: Sequence[Server], show: Show
+    options: Options,
+    group: list[Workload],
+    rounds: int,
+    servers: Sequence[Server],
+    show: Show,
+    *,
+    cpu_target: Target | None = CPU,
 ) -> list[Row]:
     """Workloads about the same data: what is consumed was filled in once, what is produced goes to a new topic."""
     figures = Figures()
@@ -99,7 +105,7 @@ def measure_group(
         if options.selects(work.name):
             rows.append(figures.row(work.name, "records/s", work.target))
         if options.selects(work.cpu_name):
-            rows.append(figures.row(work.cpu_name, "s/GB", CPU))
+            rows.append(figures.row(work.cpu_name, "s/GB", cpu_target))
     return rows
 
 

@@ -46,11 +46,15 @@ class Workload:
     data: Data
     records: int
     acks: str = "all"
+    batch_bytes: int | None = None
+    """None: the default of the client."""
+    target: Target = THROUGHPUT
 
     @property
     def name(self) -> str:
         acks = f", acks={self.acks}" if self.action == "produce" else ""
-        return f"{self.action} {self.data.name}{acks}, {self.client}"
+        batches = "" if self.batch_bytes is None else f", batches of {self.batch_bytes // 1024} KB"
+        return f"{self.action} {self.data.name}{acks}{batches}, {self.client}"
 
     @property
     def cpu_name(self) -> str:
@@ -59,10 +63,6 @@ class Workload:
     @property
     def gigabytes(self) -> float:
         return self.records * self.data.record_bytes / 1e9
-
-    @property
-    def target(self) -> Target:
-        return THROUGHPUT_1_KB if self.data.record_bytes == 1000 else THROUGHPUT
 
 
 def groups(options: Options) -> list[list[Workload]]:
@@ -77,7 +77,8 @@ def groups(options: Options) -> list[list[Workload]]:
     for each in data:
         records = options.scaled(RECORDS[each.record_bytes], least=1000)
         acks = ("1", "all") if each.partitions == 1 and not options.quick else ("all",)
-        base = Workload(action="produce", client=CONFLUENT, data=each, records=records)
+        target = THROUGHPUT_1_KB if each.record_bytes == 1000 else THROUGHPUT
+        base = Workload(action="produce", client=CONFLUENT, data=each, records=records, target=target)
         group = [replace(base, client=client, acks=ack) for client, ack in product(CLIENTS, acks)]
         group += [replace(base, action="consume", client=client) for client in CLIENTS]
         group = [work for work in group if options.selects(work.name) or options.selects(work.cpu_name)]

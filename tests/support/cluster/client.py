@@ -1,10 +1,11 @@
 """The client of the fault tests: `python -m tests.support.cluster.client JSON`, until its standard input ends.
 
 An idempotent acks=all producer and two members of a group, of confluent-kafka. It writes at a steady rate to all
-partitions of a topic; at the end it reads the topic back, from the start and without the group, and prints as JSON what
-became of the records. It says `steady` once records are acknowledged in every partition and the group reads them.
+partitions of some topics in turn; at the end it reads them back, from the start and without the group, and prints as
+JSON what became of the records. It says `steady` once records are acknowledged in every partition and the group reads.
 
-A value is used once. What counts as lost, doubled and out of order is decided by `judge`.
+Invariants: a value, which is a number, is used once, and numbers grow; a key belongs to one partition of one topic.
+What counts as lost, doubled and out of order is decided by `judge`.
 """
 
 import json
@@ -12,14 +13,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from itertools import product
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-RECORDS_PER_S = 500
-KEYS = 24
+KEYS_OF_PARTITION = 8
 MEMBERS = 2
 FLUSH_DEADLINE_S = 90
 READ_DEADLINE_S = 90
@@ -38,6 +38,26 @@ PRODUCER = {
 """Requests that are not answered are given up soon, so that the client's patience does not hide the cluster's stops."""
 
 
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the client is to do."""
+
+    bootstrap: str
+    topics: Sequence[str]
+    partitions: int
+    """Of each topic."""
+    group: str
+    records_per_s: int = 500
+
+    @property
+    def places(self) -> list[Place]:
+        return [(topic, number) for topic, number in product(self.topics, range(self.partitions))]
+
+
 @dataclass(slots=True, kw_only=True)
 class Written:
     """What the producer was told."""
@@ -45,9 +65,10 @@ class Written:
     sent: int = 0
     acknowledged: set[int] = field(default_factory=set)
     failed: Counter[str] = field(default_factory=Counter)
-    acknowledged_at: dict[int, float] = field(default_factory=dict)
-    """The latest time, by partition."""
+    acknowledged_at: dict[Place, float] = field(default_factory=dict)
+    """The latest time."""
     longest_stop_s: float = 0.0
+    longest_wait_s: float = 0.0
 
     def note(self, error: KafkaError | None, message: Message) -> None:
         """The delivery callback."""
@@ -55,9 +76,10 @@ class Written:
             self.failed[str(error)] += 1
             return
         now = time.monotonic()
-        partition = message.partition()
-        self.longest_stop_s = max(self.longest_stop_s, now - self.acknowledged_at.get(partition, now))
-        self.acknowledged_at[partition] = now
+        place = message.topic(), message.partition()
+        self.longest_stop_s = max(self.longest_stop_s, now - self.acknowledged_at.get(place, now))
+        self.acknowledged_at[place] = now
+        self.longest_wait_s = max(self.longest_wait_s, message.latency() or 0.0)
         self.acknowledged.add(int(message.value()))
 
 
@@ -95,6 +117,9 @@ class Verdict:
     unread: int
     examples: Mapping[str, list[int]]
     longest_stop_s: float
+    """Between two acknowledgements of one partition."""
+    longest_wait_s: float
+    """From sending to the acknowledgement."""
     longest_reading_stop_s: float
 
     @property
@@ -105,8 +130,12 @@ class Verdict:
         return found + [f"{count} failed: {error}" for error, count in self.failed.items()]
 
 
-def judge(written: Written, log: Mapping[int, list[tuple[bytes, int]]], read: Read) -> Verdict:
-    """`log` is all that a reader finds, by partition: keys and values in the order of their offsets."""
+Log = Mapping[Place, list[tuple[bytes, int]]]
+"""All that a reader finds: keys and values in the order of their offsets."""
+
+
+def judge(written: Written, log: Log, read: Read) -> Verdict:
+    """What is wrong with what a reader finds, after what the producer was told."""
     found = Counter(value for records in log.values() for _, value in records)
     doubled = [value for value, times in found.items() if times > 1]
     disordered = []
@@ -128,19 +157,24 @@ def judge(written: Written, log: Mapping[int, list[tuple[bytes, int]]], read: Re
         unread=len(unread),
         examples={what: values[:SHOWN] for what, values in faults.items() if values},
         longest_stop_s=written.longest_stop_s,
+        longest_wait_s=written.longest_wait_s,
         longest_reading_stop_s=read.longest_stop_s,
     )
 
 
-def produce(asked: Mapping[str, Any], written: Written, ended: threading.Event) -> None:
+def produce(asked: Asked, written: Written, ended: threading.Event) -> None:
     """At a steady rate until `ended`; then waits until all is acknowledged or has failed."""
-    producer = Producer({"bootstrap.servers": asked["bootstrap"], **COMMON, **PRODUCER})
+    producer = Producer({"bootstrap.servers": asked.bootstrap, **COMMON, **PRODUCER})
+    places = asked.places
+    keys = KEYS_OF_PARTITION * len(places)
     began = time.monotonic()
     while not ended.is_set():
-        due = int((time.monotonic() - began) * RECORDS_PER_S)
+        due = int((time.monotonic() - began) * asked.records_per_s)
         while written.sent < due:
             number = written.sent
-            producer.produce(asked["topic"], b"%d" % number, key=b"%d" % (number % KEYS), on_delivery=written.note)
+            topic, partition = places[number % len(places)]
+            key = b"%d" % (number % keys)
+            producer.produce(topic, b"%d" % number, key=key, partition=partition, on_delivery=written.note)
             written.sent += 1
         producer.poll(0.002)
     left = producer.flush(FLUSH_DEADLINE_S)
@@ -148,53 +182,60 @@ def produce(asked: Mapping[str, Any], written: Written, ended: threading.Event) 
         written.failed[f"not delivered within {FLUSH_DEADLINE_S} s"] += left
 
 
-def consume(asked: Mapping[str, Any], read: Read, ended: threading.Event) -> None:
+def consume(asked: Asked, read: Read, ended: threading.Event) -> None:
     """As a member of the group until `ended`."""
-    settings = {"bootstrap.servers": asked["bootstrap"], "group.id": asked["group"], "auto.offset.reset": "earliest"}
+    settings = {"bootstrap.servers": asked.bootstrap, "group.id": asked.group, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "auto.commit.interval.ms": 1000, **COMMON})
-    consumer.subscribe([asked["topic"]])
+    consumer.subscribe(list(asked.topics))
     while not ended.is_set():
         read.note(consumer.consume(500, timeout=POLL_S))
     consumer.close()
 
 
-def read_back(asked: Mapping[str, Any]) -> dict[int, list[tuple[bytes, int]]]:
-    """All records of the topic: key and value by partition, in the order of their offsets. Raises TimeoutError."""
-    settings = {"bootstrap.servers": asked["bootstrap"], "group.id": f"{asked['group']}-again", **COMMON}
+def read_back(asked: Asked) -> Log:
+    """All records of the topics. Raises TimeoutError."""
+    settings = {"bootstrap.servers": asked.bootstrap, "group.id": f"{asked.group}-again", **COMMON}
     consumer = Consumer({**settings, "enable.auto.commit": False})
-    partitions = [TopicPartition(asked["topic"], number, 0) for number in range(asked["partitions"])]
-    ends = {part.partition: consumer.get_watermark_offsets(part, timeout=READ_DEADLINE_S)[1] for part in partitions}
-    consumer.assign(partitions)
-    log: dict[int, list[tuple[bytes, int]]] = {number: [] for number in ends}
-    unfinished = {number for number, end in ends.items() if end > 0}
+    parts = [TopicPartition(topic, number, 0) for topic, number in asked.places]
+    ends = {
+        (part.topic, part.partition): consumer.get_watermark_offsets(part, timeout=READ_DEADLINE_S)[1] for part in parts
+    }
+    consumer.assign(parts)
+    log: dict[Place, list[tuple[bytes, int]]] = {place: [] for place in ends}
+    unfinished = {place for place, end in ends.items() if end > 0}
     deadline = time.monotonic() + READ_DEADLINE_S
     while unfinished:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"partitions {sorted(unfinished)} not read to their ends {ends}")
+            raise TimeoutError(f"not read to their ends: {[(place, ends[place]) for place in sorted(unfinished)]}")
         for message in consumer.consume(1000, timeout=POLL_S):
             if message.error() is None:
-                log[message.partition()].append((message.key(), int(message.value())))
-                if message.offset() >= ends[message.partition()] - 1:
-                    unfinished.discard(message.partition())
+                place = message.topic(), message.partition()
+                log[place].append((message.key(), int(message.value())))
+                if message.offset() >= ends[place] - 1:
+                    unfinished.discard(place)
     consumer.close()
     return log
 
 
+def wait_until_steady(asked: Asked, written: Written, read: Read) -> None:
+    """Raises TimeoutError."""
+    deadline = time.monotonic() + READ_DEADLINE_S
+    while len(written.acknowledged_at) < len(asked.places) or not read.read_at:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not steady within {READ_DEADLINE_S} s: {written.failed} {read.errors}")
+        time.sleep(POLL_S)
+    read.longest_stop_s = written.longest_stop_s = written.longest_wait_s = 0.0
+
+
 def main() -> None:
-    asked = json.loads(sys.argv[1])
+    asked = Asked(**json.loads(sys.argv[1]))
     written, read = Written(), Read()
     writing_ended, reading_ended = threading.Event(), threading.Event()
-    writer = threading.Thread(target=produce, args=[asked, written, writing_ended])
-    readers = [threading.Thread(target=consume, args=[asked, read, reading_ended]) for _ in range(MEMBERS)]
+    writer = threading.Thread(target=produce, args=[asked, written, writing_ended], daemon=True)
+    readers = [threading.Thread(target=consume, args=[asked, read, reading_ended], daemon=True) for _ in range(MEMBERS)]
     for thread in (writer, *readers):
         thread.start()
-    deadline = time.monotonic() + READ_DEADLINE_S
-    while len(written.acknowledged_at) < asked["partitions"] or not read.read_at:
-        if time.monotonic() > deadline:
-            print(json.dumps({"error": f"not steady within {READ_DEADLINE_S} s: {written.failed} {read.errors}"}))
-            break
-        time.sleep(POLL_S)
-    read.longest_stop_s = written.longest_stop_s = 0.0
+    wait_until_steady(asked, written, read)
     print("steady", flush=True)
     sys.stdin.read()
     writing_ended.set()

@@ -13,15 +13,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import count, product
-from typing import Any
 
-from tests.support.cluster.client import Verdict
+from tests.support.cluster.client import Asked, Verdict
 from tests.support.cluster.network import Network
 from tests.support.cluster.observation import (
     OFFSETS_TOPIC,
     Observer,
     coordinator_partition,
-    wait_until,
 )
 from tests.support.cluster.systems import ClusterProcesses
 
@@ -99,10 +97,11 @@ class Client:
         self._process = process
 
     def wait_until_steady(self) -> None:
+        """Raises RuntimeError with its last words."""
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
-        if said != "steady\n":
-            raise RuntimeError(f"the client said {said!r}")
+        if self._process.stdout.readline() != "steady\n":
+            _, err = self._process.communicate(timeout=CLIENT_DEADLINE_S)
+            raise RuntimeError(f"the client ended: {err[-2000:]}")
 
     def finish(self) -> Verdict:
         """Tell it to end; what became of its records."""
@@ -113,10 +112,10 @@ class Client:
 
 
 @contextmanager
-def running_client(asked: dict[str, Any]) -> Iterator[Client]:
+def running_client(asked: Asked) -> Iterator[Client]:
     """A client on this host, killed at the end of the block if it was not finished."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.cluster.client", json.dumps(asked)],
+        [sys.executable, "-m", "tests.support.cluster.client", json.dumps(asdict(asked))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -147,11 +146,11 @@ class FaultRunner:
         """The topic of offsets is there."""
         topic = "prepare"
         self._observer.create_topic(topic, [list(self._cluster.nodes)])
-        asked = {"bootstrap": self._cluster.bootstrap, "topic": topic, "group": "prepare", "partitions": 1}
+        asked = Asked(bootstrap=self._cluster.bootstrap, topics=[topic], partitions=1, group=topic)
         with running_client(asked) as client:
             client.wait_until_steady()
             client.finish()
-        wait_until("the cluster is whole", lambda: self._observer.is_in_sync([topic, OFFSETS_TOPIC]))
+        self._observer.wait_until_in_sync([topic, OFFSETS_TOPIC])
 
     def run(self, scenario: Scenario) -> Outcome:
         """Raises OSError, RuntimeError or TimeoutError if the cluster is not usable any more."""
@@ -163,13 +162,13 @@ class FaultRunner:
         self._observer.create_topic(topic, [[leader, controller, third]] * PARTITIONS)
         is_coordinator_apart = scenario.role in {Role.LEADER, Role.COORDINATOR}
         group = self._group_coordinated_by(third if is_coordinator_apart else leader, number)
-        asked = {"bootstrap": self._cluster.bootstrap, "topic": topic, "group": group, "partitions": PARTITIONS}
+        asked = Asked(bootstrap=self._cluster.bootstrap, topics=[topic], partitions=PARTITIONS, group=group)
         with running_client(asked) as client:
             client.wait_until_steady()
             time.sleep(STEADY_S)
             for _ in range(BOUNCES if scenario.is_bouncing else 1):
                 self._once(scenario, topic, group)
-                wait_until(f"{topic} is whole", lambda: self._observer.is_in_sync([topic, OFFSETS_TOPIC]))
+                self._observer.wait_until_in_sync([topic, OFFSETS_TOPIC])
             time.sleep(STEADY_S)
             return Outcome(name=scenario.name, verdict=client.finish())
 

@@ -78,11 +78,15 @@ class Observer:
         known = all(topic in described and described[topic].partitions for topic in topics)
         return known and all(part.leader >= 0 and set(part.isrs) == set(part.replicas) for part in partitions)
 
+    def wait_until_in_sync(self, topics: Sequence[str], deadline_s: float = DEADLINE_S) -> None:
+        """Raises TimeoutError."""
+        wait_until(f"{', '.join(topics[:3])} in sync", lambda: self.is_in_sync(topics), deadline_s)
+
     def create_topic(self, topic: str, assignment: Sequence[Sequence[int]]) -> None:
         """With these replicas by partition; waits until they are in sync."""
         new = NewTopic(topic, len(assignment), replica_assignment=[list(replicas) for replicas in assignment])
         self._admin.create_topics([new], operation_timeout=30)[topic].result(DEADLINE_S)
-        wait_until(f"{topic} is in sync", lambda: self.is_in_sync([topic]))
+        self.wait_until_in_sync([topic])
 
     def create_topics(self, topics: Sequence[str], partitions: int, replicas: int) -> float:
         """Spread by the cluster; seconds until all partitions are led and in sync."""
@@ -90,7 +94,7 @@ class Observer:
         new = [NewTopic(topic, partitions, replicas) for topic in topics]
         for future in self._admin.create_topics(new, operation_timeout=60, request_timeout=60).values():
             future.result(DEADLINE_S)
-        wait_until("all topics are in sync", lambda: self.is_in_sync(topics))
+        self.wait_until_in_sync(topics)
         return time.monotonic() - started
 
     def elect_preferred(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from bench import page
 from bench.broker.workloads import groups
+from bench.cluster.throughput import groups as cluster_groups
 from bench.report import Options, Row, Target, as_json, markdown, table
 
 AT_LEAST = Target(bound=1.3, at_least=True)
@@ -31,6 +32,11 @@ def test_a_target_is_met_or_missed(ours, theirs, target, is_met):
     row = Row(name="a", unit="s", ours=ours, peer="them", theirs=theirs, target=target)
     assert row.is_met is is_met
     assert row.verdict == ("" if target is None else "ok" if is_met else "MISSED")
+
+
+def test_what_is_wrong_is_missed_whatever_its_figures():
+    assert not Row(name="a", unit="s", ours=1, peer="them", theirs=1, target=AT_LEAST, error="1 lost").is_met
+    assert not Row(name="a", unit="s", ours=1, error="1 lost").is_met
 
 
 def test_the_table_says_what_was_missed_and_what_failed():
@@ -68,3 +74,9 @@ def test_a_part_of_the_page_is_replaced_and_no_other(tmp_path, monkeypatch):
     assert path.read_text() == "a\n<!-- x: written by make bench-x -->\n\nnewer\\1\n\n<!-- /x -->\nz\n"
     with pytest.raises(ValueError, match="no part y"):
         page.write_part("y", "")
+
+
+def test_a_cluster_has_every_size_of_records_and_batches_client_and_number_of_partitions():
+    work = [work for group in cluster_groups(Options()) for work in group]
+    assert len(work) == len({each.name for each in work}) == 2 * 2 * 2 * 2 + 2 * 2 * 2
+    assert {each.acks for each in work} == {"all"}

@@ -1,0 +1,41 @@
+"""Three brokers and one of each fault: nothing that was acknowledged is lost or doubled, the group reads all of it.
+
+The whole matrix, and the longest stops beside Apache Kafka's, are in `make test-faults`.
+"""
+
+import pytest
+
+from tests.support.cluster.faults import Fault, Role, Scenario
+from tests.support.cluster.rolling import restart_all
+from tests.support.cluster.run import run_scenarios
+from tests.support.cluster.systems import OURS, local_places, our_cluster
+
+SESSION_TIMEOUT_MS = 3000
+HOLD_S = 6.0
+REPRESENTATIVE = [
+    Scenario(fault=Fault.STOP, role=Role.LEADER),
+    Scenario(fault=Fault.KILL, role=Role.CONTROLLER),
+    Scenario(fault=Fault.PAUSE, role=Role.LEADER),
+    Scenario(fault=Fault.CUT_SENDING, role=Role.COORDINATOR),
+]
+LONGEST_STOP_S = 20.0
+"""Of writing; several session timeouts and what a busy machine adds."""
+
+
+@pytest.mark.timeout(280)
+def test_faults_lose_and_double_nothing(tmp_path):
+    outcomes = list(run_scenarios(OURS, REPRESENTATIVE, tmp_path, hold_s=HOLD_S, session_timeout_ms=SESSION_TIMEOUT_MS))
+    assert {outcome.name: outcome.faults for outcome in outcomes} == {each.name: [] for each in REPRESENTATIVE}
+    for outcome in outcomes:
+        assert outcome.verdict is not None
+        print(f"{outcome.name}: no acknowledged write for {outcome.verdict.longest_stop_s:.1f} s")
+        assert outcome.verdict.longest_stop_s < LONGEST_STOP_S
+
+
+@pytest.mark.timeout(240)
+def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path):
+    with our_cluster(tmp_path, local_places(3), {}) as cluster:
+        cluster.start()
+        done = restart_all(cluster, topics=10, partitions=6, replicas=3, records_per_s=500)
+    assert done.verdict.faults == []
+    assert done.verdict.acknowledged > 0

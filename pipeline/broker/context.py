@@ -17,6 +17,7 @@ from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.partition import Partition
 from pipeline.broker.producer_ids import ProducerIds
 from pipeline.broker.quotas.keeper import QuotaKeeper
+from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.log.directories import LogDirectories
@@ -59,6 +60,7 @@ class BrokerContext:
     settings: DynamicSettings
     view: ClusterView
     controller: Controller
+    isr_keeper: IsrKeeper
     partitions: Mapping[TopicPartition, Partition]
     failed: Mapping[TopicPartition, PipelineError]
     log_dirs: LogDirectories

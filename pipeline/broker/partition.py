@@ -163,6 +163,8 @@ class Partition:
         self.isr = self._state.isr
         if self.is_under_min_isr:
             self._end_commit_waits(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        if len(self.isr) <= len(self._state.followers):
+            self.upkeep.in_sync.look_at(self.topic_partition)
         self.look_again(now_ms)
 
     @property

@@ -38,6 +38,7 @@ from pipeline.broker.quotas.watcher import watch_quotas
 from pipeline.broker.replica_assigner import ReplicaAssigner
 from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.replica_fetchers import replica_fetchers
 from pipeline.broker.stopping import run_until_relieved
 from pipeline.broker.topic_settings import topic_settings
@@ -143,26 +144,28 @@ async def _run(
         )
         view = ClusterView(cluster_id)
         settings = DynamicSettings(config)
+        in_sync = InSyncWatch(view, config.replica_lag_time_max_ms)
         replicas = status.replicas = Replicas(
             directories,
             observer,
             clock,
             own_id=own.id,
-            in_sync=InSyncWatch(view, config.replica_lag_time_max_ms),
+            in_sync=in_sync,
             fetchers=replica_fetchers(settings, view, clock, network),
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         groups = GroupService(config, view, clock, random)
         watcher = ClusterWatcher(zookeeper, settings, view, own)
         assigner = ReplicaAssigner(view, replicas, own.id)
-        membership = Membership(zookeeper, registration, view, replicas, assigner, watcher.states)
         controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
+        membership = Membership(zookeeper, registration, view, replicas, assigner, watcher.states, controller.counts)
         broker = BrokerContext(
             apis=SERVED,
             config=config,
             settings=settings,
             view=view,
             controller=controller,
+            isr_keeper=IsrKeeper(zookeeper, view, in_sync, replicas.partitions, own.id, clock),
             partitions=replicas.partitions,
             failed=replicas.failed,
             log_dirs=directories,
@@ -183,6 +186,7 @@ async def _run(
                 await nursery.start(watcher.run)
                 await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
                 await nursery.start(replicas.fetchers.run)
+                nursery.start_soon(broker.isr_keeper.run)
                 nursery.start_soon(assigner.run)
                 await nursery.start(_keep_joined, membership, registration)
                 await nursery.start(controller.run)

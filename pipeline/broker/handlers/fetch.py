@@ -5,6 +5,9 @@ The first batch is always whole, so that a consumer makes progress whatever its 
 records see none at or behind the last stable offset, and are told which transactions were aborted. In a session only
 what may have news is looked at, and only what has is told (`broker/fetch_sessions.py`).
 
+A follower names itself (`replica_id`, from v15 on in `replica_state`), reads up to the log end, and tells by the offset
+from which it reads what it has. The high watermark moves by that, and is told with the answer.
+
 Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
 It is woken by the append itself, and waits on if what came is not to be seen yet.
 """
@@ -18,10 +21,10 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from pipeline.broker.partition import Partition
-from pipeline.broker.waiters import FetchWaiter
-from pipeline.errors import PipelineError
+from pipeline.broker.waiters import FetchWaiter, Waiter
+from pipeline.errors import OffsetOutOfRangeError, PipelineError
 from pipeline.log.reading import LogSlice
-from pipeline.model import LeaderEpoch, Offset
+from pipeline.model import BrokerId, LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
     AbortedTransaction,
@@ -33,6 +36,7 @@ from pipeline.protocol.messages.fetch import (
 )
 
 FIRST_VERSION_OF_TOPIC_IDS = 13
+FIRST_VERSION_OF_REPLICA_STATE = 15
 FIRST_VERSION_OF_ZSTD = 10
 MAX_WAIT_MS = 60_000
 READ_COMMITTED = 1
@@ -45,8 +49,10 @@ class _Reading:
         "_broker",
         "_min_bytes",
         "_remaining_bytes",
+        "_replica",
         "_version",
         "has_failure",
+        "has_more",
         "is_committed",
         "is_limited",
         "read_bytes",
@@ -57,12 +63,15 @@ class _Reading:
         self._broker = broker
         self._version = version
         self._min_bytes = request.min_bytes
-        self.is_committed = request.isolation_level == READ_COMMITTED
+        self._replica = BrokerId(_replica_of(request, version))
+        self.is_committed = request.isolation_level == READ_COMMITTED and self._replica < 0
         self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
         self.read_bytes = 0
         self.has_failure = False
         self.is_limited = False
         """Is there more than one answer holds?"""
+        self.has_more = False
+        """Was there something behind the position that was read last?"""
         self.served: list[tuple[Partition, LogSlice | None]] = []
         """Those without failure, and what was read of each."""
 
@@ -77,12 +86,12 @@ class _Reading:
         """
         return FetchWaiter(1 if self.is_committed else self._min_bytes - self.read_bytes)
 
-    def read(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> PartitionData:
-        """What there is for one partition."""
+    def read(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition, *, is_again: bool = False) -> PartitionData:
+        """What there is for one partition. `is_again`: it was read for this request before, when it came."""
         aborted: Sequence[AbortedTransaction] | None = () if self.is_committed else None
         try:
             partition = self._find(topic, topic_id, asked)
-            end_offset = partition.last_stable_offset if self.is_committed else partition.high_watermark
+            end_offset = self._end_of(partition)
             found = partition.read(
                 Offset(asked.fetch_offset),
                 min(asked.partition_max_bytes, self._remaining_bytes),
@@ -91,20 +100,24 @@ class _Reading:
             )
             if self.is_committed and found is not None:
                 aborted = _aborted(partition, Offset(asked.fetch_offset), found.upper_bound())
+            if self._replica >= 0 and not is_again:
+                self._note_follower(partition, asked)
         except PipelineError as error:
             self.has_failure = True
             return PartitionData(
                 partition_index=asked.partition,
                 error_code=failure_of(error).code,
                 high_watermark=-1,
+                log_start_offset=error.log_start_offset if isinstance(error, OffsetOutOfRangeError) else -1,
                 aborted_transactions=aborted,
                 records=b"",
             )
+        self.has_more = asked.fetch_offset < end_offset
         if found is not None:
             self.read_bytes += found.region.size
             self._remaining_bytes -= found.region.size
             self.is_limited = self.is_limited or found.base_offset + found.record_count < end_offset
-        elif self.read_bytes and asked.fetch_offset < end_offset:
+        elif self.read_bytes and self.has_more:
             self.is_limited = True
         self.served.append((partition, found))
         return PartitionData(
@@ -115,6 +128,28 @@ class _Reading:
             aborted_transactions=aborted,
             records=b"" if found is None else found.region,
         )
+
+    def _end_of(self, partition: Partition) -> Offset:
+        """The end of what may be read."""
+        if self._replica >= 0:
+            return partition.log.log_end_offset
+        return partition.last_stable_offset if self.is_committed else partition.high_watermark
+
+    def _note_follower(self, partition: Partition, asked: FetchPartition) -> None:
+        partition.follower_fetched(
+            self._replica,
+            Offset(asked.fetch_offset),
+            Offset(asked.log_start_offset),
+            self._broker.clock(),
+            has_epoch=asked.current_leader_epoch >= 0,
+        )
+
+    def watch(self, partition: Partition, waiter: Waiter) -> None:
+        """Have it told of what this request waits for."""
+        if self._replica >= 0:
+            partition.follower_waiters[waiter] = None
+        else:
+            partition.waiters[waiter] = None
 
     def _find(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> Partition:
         epoch = LeaderEpoch(asked.current_leader_epoch)
@@ -131,9 +166,16 @@ class _Reading:
         counts.fetch_partitions += told
         counts.failed_fetch_partitions += failed
         for partition, found in self.served:
-            if found is not None:
+            if found is not None and self._replica >= 0:
+                counts.replication_bytes_out += found.region.size
+            elif found is not None:
                 partition.bytes_out += found.region.size
                 partition.messages_out += found.record_count
+
+
+def _replica_of(request: FetchRequest, version: int) -> int:
+    """The follower that asks; below 0 for a consumer."""
+    return request.replica_id if version < FIRST_VERSION_OF_REPLICA_STATE else request.replica_state.replica_id
 
 
 def _aborted(partition: Partition, offset: Offset, up_to: Offset) -> Sequence[AbortedTransaction]:
@@ -156,7 +198,7 @@ def handle(
             request.topics,
             request.forgotten_topics_data,
             uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
-            is_follower=request.replica_id >= 0 or request.replica_state.replica_id >= 0,
+            is_follower=_replica_of(request, version) >= 0,
             now_ms=broker.clock(),
         )
     except KafkaError as error:
@@ -171,7 +213,7 @@ def handle(
 
 def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse | Awaitable[FetchResponse]:
     reading = _Reading(broker, request, version)
-    topics = _read(reading, request)
+    topics = _read(reading, request, is_again=False)
     if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
         return _answer(reading, topics)
     return _wait_and_answer(broker, request, version, reading)
@@ -185,14 +227,14 @@ async def _wait_and_answer(
         waiter = reading.waiter()
         watched = [partition for partition, _ in reading.served]
         for partition in watched:
-            partition.waiters[waiter] = None
+            reading.watch(partition, waiter)
         try:
             may_wait_on = await _wait(waiter, deadline)
         finally:
             for partition in watched:
                 partition.stop_waiting(waiter)
         reading = _Reading(broker, request, version)
-        topics = _read(reading, request)
+        topics = _read(reading, request, is_again=True)
         if reading.is_complete or not may_wait_on:
             return _answer(reading, topics)
 
@@ -209,12 +251,14 @@ async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
     return False
 
 
-def _read(reading: _Reading, request: FetchRequest) -> list[FetchableTopicResponse]:
+def _read(reading: _Reading, request: FetchRequest, *, is_again: bool) -> list[FetchableTopicResponse]:
     return [
         FetchableTopicResponse(
             topic=topic.topic,
             topic_id=topic.topic_id,
-            partitions=[reading.read(topic.topic, topic.topic_id, asked) for asked in topic.partitions],
+            partitions=[
+                reading.read(topic.topic, topic.topic_id, asked, is_again=is_again) for asked in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
@@ -228,14 +272,15 @@ def _answer(reading: _Reading, topics: list[FetchableTopicResponse]) -> FetchRes
 
 # In a session
 
-_Found = list[tuple[SessionPartition, PartitionData]]
+_Found = list[tuple[SessionPartition, PartitionData, bool]]
+"""Of each partition what is to be told, and whether there is something behind the client's position."""
 
 
 def _fetch_in_session(
     broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession
 ) -> FetchResponse | Awaitable[FetchResponse]:
     reading = _Reading(broker, request, version)
-    found = _read_due(reading, session)
+    found = _read_due(reading, session, is_again=False)
     if reading.is_complete or request.max_wait_ms <= 0:
         return _answer_in_session(reading, session, request, found)
     return _wait_and_answer_in_session(broker, request, version, session, reading)
@@ -255,36 +300,35 @@ async def _wait_and_answer_in_session(
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         reading = _Reading(broker, request, version)
-        found = _read_due(reading, session)
+        found = _read_due(reading, session, is_again=True)
         if reading.is_complete or not may_wait_on:
             return _answer_in_session(reading, session, request, found)
 
 
-def _read_due(reading: _Reading, session: FetchSession) -> _Found:
+def _read_due(reading: _Reading, session: FetchSession, *, is_again: bool) -> _Found:
     found = []
     for due in tuple(session.due):
-        data = reading.read(due.topic, due.topic_id, due.asked)
+        data = reading.read(due.topic, due.topic_id, due.asked, is_again=is_again)
         if data.error_code != ErrorCode.NONE:
             due.watch(None)
         else:
             partition, _ = reading.served[-1]
             due.watch(partition)
-            partition.waiters[due] = None
-        found.append((due, data))
+            reading.watch(partition, due)
+        found.append((due, data, reading.has_more))
     return found
 
 
 def _answer_in_session(reading: _Reading, session: FetchSession, request: FetchRequest, found: _Found) -> FetchResponse:
     topics: dict[tuple[str, uuid.UUID], list[PartitionData]] = {}
     told = failed = 0
-    for due, data in found:
+    for due, data, has_more in found:
         is_failure = data.error_code != ErrorCode.NONE
         is_news = due.tell(
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
             is_failure=is_failure,
-            has_more=due.asked.fetch_offset
-            < (data.last_stable_offset if reading.is_committed else data.high_watermark),
+            has_more=has_more,
             size=0 if data.records is None else len(data.records),
         )
         if is_news or request.session_epoch == INITIAL_EPOCH:

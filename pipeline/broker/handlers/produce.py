@@ -7,8 +7,10 @@ are taken, and with the tagged field `keep_offsets` the batches stay at the offs
 What a topic demands of batches is decided by their headers; those that must be opened for it are, in a thread
 (`broker/admission.py`).
 
-acks=1 and acks=all mean the same with one replica: the batch is in the log, and on the disk if the topic's flush
-settings say so. acks=0 gets no answer; a refusal then closes the connection, which is all that can be said.
+acks=1: the batch is in the leader's log, and on its disk if the topic's flush settings say so. acks=all: all replicas
+in sync have it, of which there are as many as `min.insync.replicas` wants, before and after; the wait ends with the
+request's timeout, and holds up nothing but its own connection. With one replica both mean the same. acks=0 gets no
+answer; a refusal then closes the connection, which is all that can be said.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -20,6 +22,7 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.partition import Partition
+from pipeline.broker.waiters import CommitWait
 from pipeline.errors import InvalidRecordError, LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
 from pipeline.log.placing import AppendInfo
 from pipeline.model import Offset
@@ -42,6 +45,8 @@ FIRST_VERSION_OF_ZSTD = 7
 MAGIC_POSITION = 16
 OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
+ACKS_ALL = -1
+MAX_WAIT_MS = 600_000
 OPENERS = 2
 """Batches that are opened at a time: opened, one may take `MAX_UNCOMPRESSED_BYTES`."""
 
@@ -56,28 +61,30 @@ class _Closed(NamedTuple):
     headers: Sequence[BatchHeader]
 
 
-class _Unflushed(NamedTuple):
-    """Batches that were appended, whose disk is to be waited for."""
+class _Appended(NamedTuple):
+    """Batches that were appended, whose disk is to be waited for, or whose other replicas, or both."""
 
     partition: Partition
-    end_offset: Offset
+    flush_up_to: Offset | None
+    committed: CommitWait | None
     response: PartitionProduceResponse
 
 
-_Outcomes = list[PartitionProduceResponse | _Closed | _Unflushed]
+_Outcome = PartitionProduceResponse | _Closed | _Appended
+_Outcomes = list[_Outcome]
 
 
 def handle(
     broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    """Answers at once, unless batches must be opened or the disk is to be waited for."""
+    """Answers at once, unless batches must be opened or a disk or other replicas are to be waited for."""
     refusal = _refuse_request(request, version)
     now_ms = broker.clock()
     is_done = True
     done: list[TopicProduceResponse] = []
     outcomes: list[_Outcomes] = []
     for topic in request.topic_data:
-        of_topic = [_append(broker, topic, data, version, refusal, now_ms) for data in topic.partition_data]
+        of_topic = [_append(broker, request, topic, data, version, refusal, now_ms) for data in topic.partition_data]
         outcomes.append(of_topic)
         responses = [outcome for outcome in of_topic if outcome.__class__ is PartitionProduceResponse]
         is_done = is_done and len(responses) == len(of_topic)
@@ -103,12 +110,13 @@ def _refuse_request(request: ProduceRequest, version: int) -> KafkaError | None:
 
 def _append(
     broker: BrokerContext,
+    request: ProduceRequest,
     topic: TopicProduceData,
     data: PartitionProduceData,
     version: int,
     refusal: KafkaError | None,
     now_ms: int,
-) -> PartitionProduceResponse | _Closed | _Unflushed:
+) -> _Outcome:
     broker.counts.produce_partitions += 1
     try:
         if refusal is not None:
@@ -128,6 +136,8 @@ def _append(
             _check_mirror(partition, data)
         if data.expected_end not in {-1, partition.log.log_end_offset}:
             raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
+        if request.acks == ACKS_ALL and partition.has_followers:
+            partition.check_in_sync()
         headers = partition.validate(records, keep_offsets=keep_offsets)
         if not keep_offsets:
             _check_headers(headers, version)
@@ -136,7 +146,7 @@ def _append(
         info = partition.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
     except PipelineError as error:
         return _refused(broker, data.index, error)
-    return _appended(partition, info, data)
+    return _appended(partition, info, data, request.acks)
 
 
 def _check_headers(headers: Sequence[BatchHeader], version: int) -> None:
@@ -148,8 +158,8 @@ def _check_headers(headers: Sequence[BatchHeader], version: int) -> None:
 
 
 def _appended(
-    partition: Partition, info: AppendInfo, data: PartitionProduceData
-) -> PartitionProduceResponse | _Unflushed:
+    partition: Partition, info: AppendInfo, data: PartitionProduceData, acks: int
+) -> PartitionProduceResponse | _Appended:
     response = PartitionProduceResponse(
         index=data.index,
         base_offset=info.base_offset,
@@ -157,9 +167,12 @@ def _appended(
         log_start_offset=info.log_start_offset,
         log_end_offset=partition.log.log_end_offset if data.keep_offsets else -1,
     )
-    if partition.awaits_flush(info):
-        return _Unflushed(partition, Offset(info.last_offset + 1), response)
-    return response
+    awaits_flush = partition.awaits_flush(info)
+    if not awaits_flush and (acks != ACKS_ALL or not partition.has_followers):
+        return response
+    end_offset = Offset(info.last_offset + 1)
+    committed = partition.commit_wait(end_offset) if acks == ACKS_ALL else None
+    return _Appended(partition, end_offset if awaits_flush else None, committed, response)
 
 
 def _check_mirror(partition: Partition, data: PartitionProduceData) -> None:
@@ -199,42 +212,45 @@ def _record_errors(error: PipelineError) -> Sequence[BatchIndexAndErrorMessage]:
 async def _answer_later(
     broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]
 ) -> ProduceResponse | None:
-    """All that is closed is opened and appended before any disk is waited for: one flush then serves it all."""
+    """All that is closed is opened and appended before anything is waited for: one flush then serves it all."""
+    deadline = trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         for number, data in enumerate(topic.partition_data):
             outcome = of_topic[number]
             if isinstance(outcome, _Closed):
-                of_topic[number] = await _open_and_append(broker, data, outcome)
+                of_topic[number] = await _open_and_append(broker, data, outcome, request.acks)
     done = []
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
-        responses = [await _flushed(broker, outcome) for outcome in of_topic]
+        responses = [await _kept(broker, outcome, deadline) for outcome in of_topic]
         done.append(_of_topic(topic, responses))
     return _answer(request, done)
 
 
 async def _open_and_append(
-    broker: BrokerContext, data: PartitionProduceData, closed: _Closed
-) -> PartitionProduceResponse | _Unflushed:
+    broker: BrokerContext, data: PartitionProduceData, closed: _Closed, acks: int
+) -> PartitionProduceResponse | _Appended:
     partition, now_ms = closed.partition, broker.clock()
     try:
         records = await trio.to_thread.run_sync(
             partition.settings.admission.admit_opened, closed.records, closed.headers, now_ms, limiter=_openers
         )
-        if broker.partitions.get(partition.topic_partition) is not partition:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return _appended(partition, partition.append(records, keep_offsets=False, now_ms=now_ms), data)
+        if acks == ACKS_ALL:
+            partition.check_in_sync()
+        return _appended(partition, partition.append(records, keep_offsets=False, now_ms=now_ms), data, acks)
     except PipelineError as error:
         return _refused(broker, data.index, error)
 
 
-async def _flushed(
-    broker: BrokerContext, outcome: PartitionProduceResponse | _Closed | _Unflushed
-) -> PartitionProduceResponse:
+async def _kept(broker: BrokerContext, outcome: _Outcome, deadline: float) -> PartitionProduceResponse:
+    """The answer, once the disk and the other replicas have what it promises."""
     if isinstance(outcome, PartitionProduceResponse):
         return outcome
-    assert isinstance(outcome, _Unflushed)
+    assert isinstance(outcome, _Appended)
     try:
-        await outcome.partition.flush_up_to(outcome.end_offset)
+        if outcome.flush_up_to is not None:
+            await outcome.partition.flush_up_to(outcome.flush_up_to)
+        if outcome.committed is not None:
+            await outcome.committed.wait(deadline)
     except PipelineError as error:
         return _refused(broker, outcome.response.index, error)
     return outcome.response

@@ -1,5 +1,6 @@
 """Who may be in sync with a leader of this broker, and which of its partitions want another ISR."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -15,7 +16,7 @@ class InSyncWatch:
     view: ClusterView
     max_lag_ms: int
     due: dict[TopicPartition, None] = field(default_factory=dict)
-    """Those with a follower that may be let in."""
+    """Those that may want another ISR."""
     woken: trio.Event = field(default_factory=trio.Event)
 
     def may_join(self, replica: BrokerId) -> bool:
@@ -23,6 +24,13 @@ class InSyncWatch:
         return replica in self.view.brokers and replica not in self.view.shutting_down
 
     def look_at(self, topic_partition: TopicPartition) -> None:
-        """A follower of this one has caught up."""
+        """It may want another ISR."""
         self.due[topic_partition] = None
         self.woken.set()
+
+    def take(self) -> Sequence[TopicPartition]:
+        """Those that are to be looked at now."""
+        due = list(self.due)
+        self.due.clear()
+        self.woken = trio.Event()
+        return due

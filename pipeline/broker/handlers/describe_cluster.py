@@ -1,4 +1,4 @@
-"""DescribeCluster (60): brokers and controller (KIP-700). Every broker names itself as the controller.
+"""DescribeCluster (60): brokers and controller (KIP-700).
 
 There are no separate controllers to be asked for (KIP-919), and a broker that is registered is not fenced (KIP-1073).
 """
@@ -28,7 +28,7 @@ def handle(
         )
     return DescribeClusterResponse(
         cluster_id=broker.view.cluster_id,
-        controller_id=broker.config.broker_id,
+        controller_id=broker.view.controller,
         brokers=[
             DescribeClusterBroker(
                 broker_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port, rack=endpoint.rack

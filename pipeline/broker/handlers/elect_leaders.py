@@ -1,15 +1,14 @@
-"""ElectLeaders (43): elections of leaders by hand (KIP-183, KIP-460).
+"""ElectLeaders (43): elections of leaders by hand (KIP-183); v1 may ask for unclean ones (KIP-460).
 
-With one replica there is never a choice: the replica leads (ELECTION_NOT_NEEDED), or nobody can. Asked for all
-partitions, those that need no election are left out of the answer, as in Kafka.
+Carried out by the controller; any other broker answers NOT_CONTROLLER. Asked for all partitions, those that need no
+election are left out of the answer, as in Kafka.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Mapping, Sequence
 
-from pipeline.broker.cluster_view import PartitionView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.model import TopicPartition
-from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -21,36 +20,38 @@ PREFERRED = 0
 UNCLEAN = 1
 
 
-def handle(broker: BrokerContext, request: ElectLeadersRequest, _version: int, _caller: Caller) -> ElectLeadersResponse:
-    """Answers at once."""
+def handle(
+    broker: BrokerContext, request: ElectLeadersRequest, _version: int, _caller: Caller
+) -> ElectLeadersResponse | Awaitable[ElectLeadersResponse]:
+    """Answers when the leaders are elected, or the request's timeout has passed."""
     if request.election_type not in {PREFERRED, UNCLEAN}:
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if request.topic_partitions is None:
-        wanted: Iterable[tuple[str, Iterable[int]]] = [
-            (topic.name, sorted(topic.partitions)) for topic in broker.view.topics()
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    partitions = None
+    if request.topic_partitions is not None:
+        partitions = [
+            TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
-    else:
-        wanted = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
-    results = []
-    for topic, indexes in wanted:
-        elected = [_elect(broker, TopicPartition(topic, index), request.election_type) for index in indexes]
-        if request.topic_partitions is None:
-            elected = [result for result in elected if result.error_code != ErrorCode.ELECTION_NOT_NEEDED]
-        if elected:
-            results.append(ReplicaElectionResult(topic=topic, partition_result=elected))
-    return ElectLeadersResponse(replica_election_results=results)
+    try:
+        codes = await broker.controller.elect(
+            partitions, is_unclean=request.election_type == UNCLEAN, timeout_s=request.timeout_ms / 1000
+        )
+    except KafkaError as error:
+        # Version 0 has no other place for it than beside each partition.
+        refused = dict.fromkeys(partitions or (), error.code)
+        return ElectLeadersResponse(error_code=error.code, replica_election_results=_results(refused))
+    if partitions is None:
+        codes = {name: code for name, code in codes.items() if code != ErrorCode.ELECTION_NOT_NEEDED}
+    return ElectLeadersResponse(replica_election_results=_results(codes))
 
 
-def _elect(broker: BrokerContext, topic_partition: TopicPartition, election_type: int) -> PartitionResult:
-    code = _outcome(broker, broker.view.partition(topic_partition), election_type)
-    return PartitionResult(partition_id=topic_partition.partition, error_code=code, error_message=code.message)
-
-
-def _outcome(broker: BrokerContext, partition: PartitionView | None, election_type: int) -> ErrorCode:
-    if partition is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if partition.leader in broker.view.brokers:
-        return ErrorCode.ELECTION_NOT_NEEDED
-    if election_type == PREFERRED:
-        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+def _results(codes: Mapping[TopicPartition, ErrorCode]) -> Sequence[ReplicaElectionResult]:
+    topics: dict[str, list[PartitionResult]] = {}
+    for name, code in codes.items():
+        message = None if code == ErrorCode.NONE else code.message
+        result = PartitionResult(partition_id=name.partition, error_code=code, error_message=message)
+        topics.setdefault(name.topic, []).append(result)
+    return tuple(ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in topics.items())

@@ -2,7 +2,7 @@
 (KIP-516).
 
 Topics are made on asking only if the broker's `auto.create.topics.enable` and the request both allow it.
-Every broker can carry out admin requests, so each names itself as the controller.
+A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected.
 """
 
 from collections.abc import Awaitable, Collection, Sequence
@@ -138,7 +138,7 @@ def _answer(
             for endpoint in broker.view.brokers.values()
         ),
         cluster_id=broker.view.cluster_id,
-        controller_id=broker.config.broker_id,
+        controller_id=broker.view.controller,
         topics=tuple(topics),
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR

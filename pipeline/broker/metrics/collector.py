@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.metrics.groups import GroupMetrics
 from pipeline.broker.metrics.quotas import collect_quotas
+from pipeline.broker.metrics.replication import collect_controller, collect_replicas
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
 from pipeline.broker.partition import Partition
 from pipeline.model import TopicPartition
@@ -37,6 +38,8 @@ class BrokerCollector(Collector):
         """All metrics, read now."""
         yield from self._collect_topics()
         yield from self._collect_logs()
+        yield from collect_replicas(self._broker)
+        yield from collect_controller(self._broker)
         yield from self._groups.collect()
         yield from collect_quotas(self._broker.quotas)
         yield from collect_requests(self._connections)
@@ -69,17 +72,8 @@ class BrokerCollector(Collector):
         return family
 
     def _collect_logs(self) -> Iterator[Metric]:
-        broker = self._broker
-        offline = len(broker.failed) + sum(
-            partition.log.failure is not None for partition in broker.partitions.values()
-        )
-        prefix = "kafka_server_replicamanager"
-        yield GaugeMetricFamily(f"{prefix}_leadercount", "Partitions led here.", value=len(broker.partitions))
-        yield GaugeMetricFamily(f"{prefix}_partitioncount", "Partitions here.", value=len(broker.partitions))
-        yield GaugeMetricFamily(f"{prefix}_offlinereplicacount", "Partitions whose disk failed.", value=offline)
-        yield GaugeMetricFamily(
-            "kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed.", value=len(broker.log_dirs.offline)
-        )
+        offline = len(self._broker.log_dirs.offline)
+        yield GaugeMetricFamily("kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed.", value=offline)
         yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.size_bytes)
         yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
         yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)

@@ -1,0 +1,81 @@
+"""How the replicas of this broker are, and what it sees as the controller, under the names of Kafka's JMX exporter.
+
+What concerns the whole cluster is told by the controller alone; at the others it is 0, so that a sum over all brokers
+is right, and an alarm on the sum does not depend on who is the controller.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.controller.controller_plan import target_replicas
+
+_REPLICAS = "kafka_server_replicamanager"
+_CONTROLLER = "kafka_controller_kafkacontroller"
+_ELECTIONS = "kafka_controller_controllerstats"
+
+
+def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
+    """Of the partitions of which this broker has a replica; most are about those that it leads."""
+    partitions = list(broker.partitions.values())
+    offline = len(broker.failed) + sum(partition.log.failure is not None for partition in partitions)
+    moving = 0
+    for name, partition in broker.partitions.items():
+        view = broker.view.partition(name) if partition.is_leader else None
+        moving += view is not None and bool(view.adding or view.removing)
+    for name, value, text in (
+        ("leadercount", sum(partition.is_leader for partition in partitions), "Partitions led here."),
+        ("partitioncount", len(partitions), "Partitions with a replica here."),
+        ("offlinereplicacount", offline, "Replicas here whose disk failed."),
+        (
+            "underreplicatedpartitions",
+            sum(partition.is_under_replicated for partition in partitions),
+            "Partitions led here with replicas out of sync.",
+        ),
+        (
+            "underminisrpartitioncount",
+            sum(partition.is_under_min_isr for partition in partitions),
+            "Partitions led here that refuse acks=all.",
+        ),
+        (
+            "atminisrpartitioncount",
+            sum(partition.is_at_min_isr for partition in partitions),
+            "Partitions led here that would refuse acks=all with one in-sync replica less.",
+        ),
+        ("reassigningpartitions", moving, "Partitions led here that are being moved."),
+    ):
+        yield GaugeMetricFamily(f"{_REPLICAS}_{name}", text, value=value)
+
+
+def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
+    """Whether this broker is the controller, and what it sees and did as such."""
+    is_active, counts = broker.controller.is_active, broker.controller.counts
+    offline, imbalanced = _count_leaderless(broker.view) if is_active else (0, 0)
+    topics = list(broker.view.topics()) if is_active else []
+    for name, value, text in (
+        ("activecontrollercount", int(is_active), "1 at the controller."),
+        ("offlinepartitionscount", offline, "Partitions that nobody leads."),
+        ("preferredreplicaimbalancecount", imbalanced, "Partitions not led by their first replica."),
+        ("globaltopiccount", len(topics), "Topics of the cluster."),
+        ("globalpartitioncount", sum(len(topic.partitions) for topic in topics), "Partitions of the cluster."),
+    ):
+        yield GaugeMetricFamily(f"{_CONTROLLER}_{name}", text, value=value)
+    for name, value, text in (
+        ("uncleanleaderelections", counts.unclean_elections, "Elections of a leader that was not in sync."),
+        ("leaderelections", counts.leader_elections, "Elections of another leader."),
+    ):
+        yield CounterMetricFamily(f"{_ELECTIONS}_{name}", text, value=value)
+
+
+def _count_leaderless(view: ClusterView) -> tuple[int, int]:
+    """Partitions that no live broker leads, and those that another than the preferred replica leads."""
+    offline = imbalanced = 0
+    for topic in view.topics():
+        for partition in topic.partitions.values():
+            if partition.leader not in view.brokers:
+                offline += 1
+            elif partition.leader not in target_replicas(partition)[:1]:
+                imbalanced += 1
+    return offline, imbalanced

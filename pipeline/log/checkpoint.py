@@ -16,9 +16,11 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+BOOT_ID = "boot-id"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 DIRECTORY_ID = "directory.id"
+TAIL_LOST = "tail-lost"
 PARTITION_METADATA = "partition.metadata"
 
 _TEMPORARY_SUFFIX = ".tmp"
@@ -115,8 +117,12 @@ def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
     return f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
 
 
-def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
-    """The topic id of a partition's directory, None if it was never written. Raises StorageError if unreadable."""
+def read_partition_metadata(files: Files, directory: Path, *, is_on_disk: bool) -> uuid.UUID | None:
+    """The topic id of a partition's directory, None if it was never written.
+
+    It is on the disk once anything of the log is; before, a crash may leave nonsense, which tells nothing. Raises
+    StorageError if unreadable.
+    """
     path = directory / PARTITION_METADATA
     content = read_file(files, path)
     if content is None:
@@ -125,4 +131,6 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
     try:
         return decode_id(fields["topic_id"])
     except (KeyError, ValueError) as error:
+        if not is_on_disk:
+            return None
         raise StorageError(str(path), "holds no topic id; restore the file or remove the partition") from error

@@ -19,7 +19,7 @@ import structlog
 from pipeline.errors import PipelineError, StorageError
 from pipeline.log.checkpoint import read_directory_id
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directory import LogDirectory, NewLog
 from pipeline.log.files import Files
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
@@ -125,18 +125,46 @@ class LogDirectories:
         topic_id: uuid.UUID | None = None,
         config: LogConfig | None = None,
     ) -> UnifiedLog:
-        """A new, empty log in the directory that has the fewest. `is_new`: the partition was never anywhere.
+        """As `create_all`, of one. `is_new`: the partition was never anywhere.
 
         Raises ValueError if there is one of this name, StorageError, also if a directory is offline that may hold it.
         """
-        for path, error in self.offline.items():
-            if not is_new:
-                raise StorageError(str(path), f"is offline and may hold {topic_partition}: {error.reason}")
-        online = self._online
-        if not online:
-            raise StorageError(str(self._opened[0].path), "all log dirs are offline")
-        fewest = min(online, key=lambda directory: len(directory.logs) + len(directory.failed))
-        return fewest.create(topic_partition, now_ms=now_ms, topic_id=topic_id, config=config)
+        wanted = NewLog(topic_partition=topic_partition, topic_id=topic_id, config=config, is_new=is_new)
+        made = self.create_all([wanted], now_ms)[topic_partition]
+        if isinstance(made, StorageError):
+            raise made
+        return made
+
+    def create_all(self, new: Sequence[NewLog], now_ms: int) -> dict[TopicPartition, UnifiedLog | StorageError]:
+        """New, empty logs, or why one could not be made; one after the other in the directory that has the fewest.
+
+        Raises ValueError if there is one of these names.
+        """
+        made: dict[TopicPartition, UnifiedLog | StorageError] = {}
+        counts = {directory: len(directory.logs) + len(directory.failed) for directory in self._online}
+        shares: dict[LogDirectory, list[NewLog]] = {directory: [] for directory in counts}
+        offline = next(iter(self.offline.items()), None)
+        for wanted in new:
+            name = wanted.topic_partition
+            if offline is not None and not wanted.is_new:
+                path, error = offline
+                made[name] = StorageError(str(path), f"is offline and may hold {name}: {error.reason}")
+            elif not counts:
+                made[name] = StorageError(str(self._opened[0].path), "all log dirs are offline")
+            else:
+                fewest = min(counts, key=lambda directory: counts[directory])
+                counts[fewest] += 1
+                shares[fewest].append(wanted)
+        for directory, share in shares.items():
+            try:
+                made.update((log.topic_partition, log) for log in directory.create_all(share, now_ms))
+            except StorageError as error:
+                made.update((wanted.topic_partition, error) for wanted in share)
+        return made
+
+    def settle_tails(self) -> None:
+        """As `LogDirectory.settle_tails`, everywhere. Raises the first StorageError."""
+        _for_each(self._online, lambda directory: directory.settle_tails())
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Remove a log wherever it is; none there is fine. Raises the first StorageError."""

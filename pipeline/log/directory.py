@@ -24,6 +24,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -34,25 +35,18 @@ from pipeline.errors import ConfigurationError, DiskFullError, PipelineError, St
 from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
-    DIRECTORY_ID,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
-    META_PROPERTIES,
-    PARTITION_METADATA,
     RECOVERY_POINTS,
-    decode_properties,
-    encode_id,
+    TAIL_LOST,
     encode_offsets,
-    encode_partition_metadata,
-    encode_properties,
-    read_directory_id,
-    read_file,
     read_offsets,
     replace_file,
 )
 from pipeline.log.config import LogConfig
+from pipeline.log.directory_identity import is_same_boot, note_boot, take_ownership
 from pipeline.log.files import FileLock, Files, Volume
-from pipeline.log.loader import load_log
+from pipeline.log.loader import create_log, load_log
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
@@ -66,6 +60,18 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, HIGH_WATERMAR
 
 _DELETED_SUFFIX = "-delete"
 _LOGGER = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLog:
+    """A log that is to be made."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None = None
+    config: LogConfig | None = None
+    """None: that of the directory."""
+    is_new: bool = True
+    """Was the partition never anywhere?"""
 
 
 class LogDirectory:
@@ -120,7 +126,7 @@ class LogDirectory:
         if lock is None:
             raise ConfigurationError("log.dirs", f"{path} is in use by another process")
         try:
-            directory_id = _take_ownership(files, path, broker_id, cluster_id, rng)
+            directory_id = take_ownership(files, path, broker_id, cluster_id, rng)
             directory = cls(path, files, config, lock, rng, now_ms, directory_id=directory_id)
             directory._load(now_ms)
         except BaseException:
@@ -140,12 +146,17 @@ class LogDirectory:
 
     def _load(self, now_ms: int) -> None:
         clean = self._files.exists(self.path / CLEAN_SHUTDOWN)
+        names = self._files.names(self.path)
+        is_other_boot = not is_same_boot(self._files, self.path)
+        may_lack_tails = is_other_boot and not clean
+        if is_other_boot and (clean or not any(map(parse_directory_name, names))):
+            note_boot(self._files, self.path)
         self._files.unlink(self.path / CLEAN_SHUTDOWN)
         self._files.sync_directory(self.path)
         for name in _CHECKPOINTS:
             self._checkpointed[name] = read_offsets(self._files, self.path / name)
         self._high_watermarks = dict(self._checkpointed[HIGH_WATERMARKS])
-        for name in self._files.names(self.path):
+        for name in names:
             if name.endswith(_DELETED_SUFFIX):
                 self._files.remove_tree(self.path / name)
                 continue
@@ -167,10 +178,25 @@ class LogDirectory:
                 self.failed[topic_partition] = error
                 _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
             else:
+                if log.topic_id is None and not log.log_end_offset:
+                    self._files.remove_tree(log.directory)  # a crash cut off its creation
+                    continue
+                if may_lack_tails or self._high_watermarks.get(topic_partition, 0) > log.log_end_offset:
+                    log.may_lack_tail = True
                 clean_offset = self._checkpointed[CLEAN_OFFSETS].get(topic_partition)
                 if clean_offset is not None:  # a log that lost its end in a crash may grow past it again
                     log.clean_offset = min(clean_offset, log.log_end_offset)
                 self._add(log)
+
+    def settle_tails(self) -> None:
+        """All logs that may lack their tail were taken care of: no later start asks for it. Raises StorageError."""
+        with self._noticing_failure():
+            for log in self._logs.values():
+                if log.may_lack_tail and self._files.exists(log.directory / TAIL_LOST):
+                    self._files.unlink(log.directory / TAIL_LOST)
+                    self._files.sync_directory(log.directory)
+            if not is_same_boot(self._files, self.path):
+                note_boot(self._files, self.path)
 
     def _add(self, log: UnifiedLog) -> None:
         log.on_failure = self._take_offline
@@ -210,31 +236,40 @@ class LogDirectory:
         topic_id: uuid.UUID | None = None,
         config: LogConfig | None = None,
     ) -> UnifiedLog:
-        """A new, empty log; with no `config` of its own it has the directory's.
-
-        Raises ValueError if there is one of this name, StorageError.
-        """
-        if topic_partition in self._logs or topic_partition in self.failed:
-            raise ValueError(f"there is a log of {topic_partition}")
-        self._high_watermarks.pop(topic_partition, None)
-        directory = self.path / str(topic_partition)
-        with self._noticing_failure():
-            self._checkpoint(*(name for name in _CHECKPOINTS if topic_partition in self._checkpointed[name]))
-            self._files.make_directory(directory)
-            if topic_id is not None:
-                replace_file(self._files, directory / PARTITION_METADATA, encode_partition_metadata(topic_id))
-            self._files.sync_directory(self.path)
-            log = load_log(
-                self._files,
-                directory,
-                topic_partition,
-                config or self.config,
-                recovery_point=Offset(0),
-                clean=False,
-                now_ms=now_ms,
-            )
-        self._add(log)
+        """As `create_all`, of one."""
+        (log,) = self.create_all([NewLog(topic_partition=topic_partition, topic_id=topic_id, config=config)], now_ms)
         return log
+
+    def create_all(self, new: Sequence[NewLog], now_ms: int) -> list[UnifiedLog]:
+        """New, empty logs.
+
+        A crash may take back those that nothing was flushed to. Raises ValueError if there is one of these names,
+        StorageError; none is there then.
+        """
+        names = [wanted.topic_partition for wanted in new]
+        for name in names:
+            if name in self._logs or name in self.failed:
+                raise ValueError(f"there is a log of {name}")
+            self._high_watermarks.pop(name, None)
+        with self._noticing_failure():
+            self._checkpoint(
+                *(kind for kind, known in self._checkpointed.items() if not known.keys().isdisjoint(names))
+            )
+            logs = [
+                create_log(
+                    self._files,
+                    self.path / str(wanted.topic_partition),
+                    wanted.topic_partition,
+                    wanted.config or self.config,
+                    topic_id=wanted.topic_id,
+                    now_ms=now_ms,
+                )
+                for wanted in new
+            ]
+            self._files.sync_directory(self.path)
+        for log in logs:
+            self._add(log)
+        return logs
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Remove a log, also one that failed; none there is fine. Regions handed out stay readable.
@@ -425,21 +460,3 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     if str(int(partition)) != partition:
         return None
     return TopicPartition(topic, int(partition))
-
-
-def _take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: str, rng: random.Random) -> uuid.UUID:
-    """Make the directory this broker's, if it was nobody's, and return the directory's id."""
-    mine = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
-    content = read_file(files, path / META_PROPERTIES)
-    found = mine if content is None else decode_properties(content)
-    for key in ("broker.id", "cluster.id"):
-        if found.get(key) != mine[key]:
-            raise ConfigurationError(
-                "log.dirs", f"{path} belongs to {key} {found.get(key)}, not {mine[key]} (says {META_PROPERTIES} in it)"
-            )
-    directory_id = read_directory_id(files, path)
-    if directory_id is None:
-        directory_id = uuid.UUID(int=rng.getrandbits(128), version=4)
-        properties = {**found, DIRECTORY_ID: encode_id(directory_id)}
-        replace_file(files, path / META_PROPERTIES, encode_properties(properties))
-    return directory_id

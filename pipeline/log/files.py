@@ -23,6 +23,7 @@ from typing import Protocol
 
 from pipeline.errors import DiskFullError, StorageError
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
@@ -124,6 +125,12 @@ class Files(Protocol):
 
     def lock(self, path: Path) -> FileLock | None:
         """Take the lock on this file; None if another process has it."""
+        ...
+
+    def boot_id(self) -> str:
+        """Which start of the machine this is: while it is the same, what was written is there, synced or not. Empty if
+        that is not known.
+        """
         ...
 
 
@@ -293,3 +300,10 @@ class DiskFiles:
             except BlockingIOError:
                 return None
         return DiskLock(file)
+
+    def boot_id(self) -> str:
+        """Of the kernel; empty if it does not tell."""
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return ""

@@ -32,6 +32,7 @@ class Flushing:
         "_files",
         "has_new_names",
         "lock",
+        "metadata",
         "recovery_point",
         "unflushed_messages",
         "unflushed_since_ms",
@@ -44,6 +45,8 @@ class Flushing:
         self.recovery_point = recovery_point
         self.has_new_names = True
         """May there be names in the directory that are not on the disk?"""
+        self.metadata: Path | None = None
+        """The file of the topic id, if that may not be on the disk."""
         self.unflushed_messages = 0
         self.unflushed_since_ms: int | None = None
 
@@ -58,6 +61,9 @@ class Flushing:
                 is_closed = segment is not segments[-1]
                 segment.sync(with_indexes=is_closed)
                 segment.is_synced = is_closed
+            if self.metadata is not None:
+                self._files.open(self.metadata).sync()
+                self.metadata = None
             if self.has_new_names:
                 self.has_new_names = False
                 self._files.sync_directory(self._directory)

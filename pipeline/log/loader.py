@@ -5,6 +5,8 @@ Invariants:
 - After a clean shutdown everything is trusted. After any other end every segment that reaches the recovery point or
   beyond is checked batch by batch; a closed segment that lies wholly before it is trusted.
 - What is loaded is a prefix of what was appended and holds all that was flushed.
+- What was lost beyond a last batch that a process did not live to write whole is noted in the directory before anything
+  is cut off, so that every start knows of it until somebody took care of it.
 - A compaction that was under way is undone or finished first.
 - An index that is missing or contradicts the log is made anew.
 """
@@ -16,7 +18,14 @@ from pathlib import Path
 
 import structlog
 
-from pipeline.log.checkpoint import read_file, read_partition_metadata
+from pipeline.log.checkpoint import (
+    PARTITION_METADATA,
+    TAIL_LOST,
+    encode_partition_metadata,
+    read_file,
+    read_partition_metadata,
+    replace_file,
+)
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
@@ -54,7 +63,7 @@ def load_log(
 
     Raises StorageError.
     """
-    topic_id: uuid.UUID | None = read_partition_metadata(files, directory)
+    topic_id: uuid.UUID | None = read_partition_metadata(files, directory, is_on_disk=recovery_point > 0)
     loader = _Loader(files, directory, config, now_ms, log_start_offset)
     segments, log_end_offset = loader.load_segments(recovery_point, clean=clean)
     producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
@@ -92,7 +101,49 @@ def load_log(
         epochs.note(log.headers(log.log_start_offset if known is None else log.recovery_point))
     epochs.truncate_from_start(log.log_start_offset)
     epochs.is_changed = not is_trusted or known is None
+    log.may_lack_tail = loader.has_lost_tail or log_end_offset < recovery_point
     log.release_files()
+    return log
+
+
+def create_log(
+    files: Files,
+    directory: Path,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    *,
+    topic_id: uuid.UUID | None,
+    now_ms: int,
+) -> UnifiedLog:
+    """A new, empty log in a directory where none is. Raises StorageError.
+
+    Nothing of it is on the disk: its first flush sees to that.
+    """
+    files.make_directory(directory)
+    metadata = directory / PARTITION_METADATA
+    if topic_id is not None:
+        file = files.open(metadata, create=True)
+        file.truncate(0)
+        file.write_at(encode_partition_metadata(topic_id), 0)
+    segment = Segment.create(files, directory, 0, index_interval_bytes=config.index_interval_bytes, now_ms=now_ms)
+    segment.release()
+    log = UnifiedLog(
+        files,
+        directory,
+        topic_partition,
+        config,
+        topic_id=topic_id,
+        segments=(segment,),
+        producers=ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers),
+        epochs=LeaderEpochs(),
+        aborted=AbortedTransactions(files, directory),
+        is_clean=True,
+        log_start_offset=Offset(0),
+        log_end_offset=Offset(0),
+        recovery_point=Offset(0),
+    )
+    if topic_id is not None:
+        log.note_unsynced(metadata)
     return log
 
 
@@ -113,6 +164,7 @@ class _Loader:
         self._log_start_offset = log_start_offset
         self.damaged = False
         self.is_trusted = True
+        self.has_lost_tail = files.exists(directory / TAIL_LOST)
 
     def load_segments(self, recovery_point: Offset, *, clean: bool) -> tuple[tuple[Segment, ...], Offset]:
         finish_replacements(self._files, self._directory)
@@ -227,6 +279,9 @@ class _Loader:
         if damage is None:
             return good.next_offset
         self.damaged = True
+        if later or not good.is_torn:
+            self.has_lost_tail = True
+            replace_file(self._files, self._directory / TAIL_LOST, damage.encode())
         _LOGGER.warning(
             "log_truncated",
             path=str(segment.path),

@@ -52,6 +52,10 @@ class ReadableLog:
         self.directory = directory
         self.clean_offset: Offset | None = None
         """Up to where it has been compacted; None: never."""
+        self.may_lack_tail = False
+        """May records be gone from its end, as this process found it, that had been acknowledged? They are if the
+        machine stopped before they were on the disk, or if the disk damaged them.
+        """
         self.failure: StorageError | None = None
         self.on_failure: Callable[[StorageError], None] | None = None
         self.on_moving_back: Callable[[], None] = lambda: None

@@ -22,11 +22,15 @@ _CRC_START = 21
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What is good in a segment, and why it ends there (None: nothing is wrong)."""
+    """What is good in a segment, and why it ends there (None: nothing is wrong).
+
+    `is_torn`: because the file ends within a batch, as after a write that a process did not live to finish.
+    """
 
     next_offset: Offset
     size_bytes: int
     damage: str | None
+    is_torn: bool
 
 
 def check_segment(segment: Segment) -> Recovered:
@@ -38,7 +42,7 @@ def check_segment(segment: Segment) -> Recovered:
     scan = _Scan(segment)
     for position, header in scan:
         segment.note(position, header.last_offset, header.max_timestamp, header.size_bytes)
-    return Recovered(Offset(scan.next_offset), scan.position, scan.damage)
+    return Recovered(Offset(scan.next_offset), scan.position, scan.damage, scan.is_torn)
 
 
 class _Scan:
@@ -50,6 +54,7 @@ class _Scan:
         self.position = 0
         self.next_offset = segment.base_offset
         self.damage: str | None = None
+        self.is_torn = False
 
     def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
         try:
@@ -68,11 +73,13 @@ class _Scan:
             header = self._header(buffer, at, filled)
             if header is None or at + header.size_bytes > filled:
                 if header is not None and header.size_bytes > len(buffer):
+                    self.is_torn = position + header.size_bytes > size_bytes
                     _verify_large(file, position, header, size_bytes, buffer)
                     yield position, header
                     position += header.size_bytes
                     start, filled = position, 0
                 elif filled and at == 0:
+                    self.is_torn = True
                     raise CorruptBatchError(f"the file ends {filled} bytes into a batch")
                 else:
                     start, filled = position, file.read_into(buffer, position)

@@ -40,6 +40,10 @@ from pipeline.records.batch import BatchHeader
 class UnifiedLog(ReadableLog):
     """An open log. Made by `pipeline.log.loader.load_log`."""
 
+    def note_unsynced(self, metadata: Path) -> None:
+        """Have this file brought to the disk by the first flush."""
+        self._flushing.metadata = metadata
+
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """Whatever is appended from now on is written in this epoch or a later one."""
         self._epochs.begin(epoch, self._log_end_offset)

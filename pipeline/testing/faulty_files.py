@@ -108,6 +108,10 @@ class FaultyFile:
             state.changed_from = position
 
 
+def _nothing() -> None:
+    """What a crash causes besides."""
+
+
 class FaultyFiles:
     """`inner`, with faults. Each fault is armed by setting its attribute; None disarms it."""
 
@@ -118,6 +122,8 @@ class FaultyFiles:
         self.fail_rename_in: int | None = None
         self.crash_in: int | None = None
         self.capacity_bytes: int | None = None
+        self.on_crash: Callable[[], None] = _nothing
+        self.boot = inner.boot_id()
         self.used_bytes = 0
         self.changes = 0
         self._stopped = False
@@ -135,6 +141,8 @@ class FaultyFiles:
         if self.crash_in is not None:
             self.crash_in -= 1
             self._stopped = self.crash_in <= 0
+            if self._stopped:
+                self.on_crash()
         return self._stopped
 
     def change(self, action: Callable[[], None]) -> None:
@@ -165,6 +173,20 @@ class FaultyFiles:
             return False
         self.fail_sync_in = None
         return True
+
+    def end_process(self) -> "FaultyFiles":
+        """End every use of this object, as when its process is killed; returns the disk for the next process.
+
+        What was written stays, and what was not synced stays at risk.
+        """
+        self._stopped = True
+        for lock in self._locks:
+            lock.release()
+        following = FaultyFiles(self.inner, self.rng)
+        following.boot = self.boot
+        following.capacity_bytes, following.used_bytes = self.capacity_bytes, self.used_bytes
+        following._states, following._name_changes = self._states, self._name_changes
+        return following
 
     def lose_power(self) -> None:
         """End every use of this object and leave in the wrapped files what a disk may hold then."""
@@ -287,6 +309,9 @@ class FaultyFiles:
         if lock is not None:
             self._locks.append(lock)
         return lock
+
+    def boot_id(self) -> str:
+        return self.boot
 
     def _changed_name(self, path: Path, undo: Callable[[], None]) -> None:
         self._name_changes.append(_NameChange(path.parent, undo))

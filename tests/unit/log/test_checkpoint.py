@@ -49,15 +49,15 @@ def test_properties_come_back():
 
 
 def test_the_topic_id_comes_back(tmp_path):
-    assert read_partition_metadata(DiskFiles(), tmp_path) is None
+    assert read_partition_metadata(DiskFiles(), tmp_path, is_on_disk=True) is None
     topic_id = uuid.uuid4()
     path = tmp_path / "partition.metadata"
     path.write_bytes(encode_partition_metadata(topic_id))
-    assert read_partition_metadata(DiskFiles(), tmp_path) == topic_id
+    assert read_partition_metadata(DiskFiles(), tmp_path, is_on_disk=True) == topic_id
     for content in (b"", b"version: 0\ntopic_id: x", b"\xff"):
         path.write_bytes(content)
         with pytest.raises(StorageError, match="topic id"):
-            read_partition_metadata(DiskFiles(), tmp_path)
+            read_partition_metadata(DiskFiles(), tmp_path, is_on_disk=True)
 
 
 @pytest.mark.parametrize("change", range(1, 7))

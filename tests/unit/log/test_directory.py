@@ -9,11 +9,12 @@ import pytest
 from pipeline.errors import ConfigurationError, StorageError
 from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, read_offsets
 from pipeline.log.config import LogConfig
-from pipeline.log.directories import find_directory_ids
+from pipeline.log.directories import LogDirectories, find_directory_ids
 from pipeline.log.directory import (
     CHECKPOINT_INTERVAL_MS,
     LOGS_PER_CLOSING_THREAD,
     LogDirectory,
+    NewLog,
     parse_directory_name,
 )
 from pipeline.log.files import DiskFile, DiskFiles
@@ -65,7 +66,7 @@ def test_logs_come_back_with_their_topic_ids(open_directory, batches):
 def test_without_a_clean_shutdown_the_logs_are_checked(open_directory, batches, tmp_path):
     directory = open_directory()
     name = TopicPartition("a", 0)
-    batches.append(directory.create(name, now_ms=batches.now_ms), batches.make(3))
+    batches.append(directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms), batches.make(3))
     directory.close()
     marker = tmp_path / "logs" / ".kafka_cleanshutdown"
     assert marker.exists()
@@ -132,7 +133,8 @@ def test_a_deletion_that_was_cut_off_is_finished(open_directory, batches, tmp_pa
 def test_one_unreadable_partition_leaves_the_others_alone(open_directory, batches, tmp_path):
     directory = open_directory()
     for number in range(2):
-        directory.create(TopicPartition("a", number), now_ms=batches.now_ms, topic_id=uuid.uuid4())
+        log = directory.create(TopicPartition("a", number), now_ms=batches.now_ms, topic_id=uuid.uuid4())
+        batches.append(log, batches.make(1))
     directory.close()
     (tmp_path / "logs" / "a-0" / "partition.metadata").write_text("nonsense")
     directory = open_directory()
@@ -243,7 +245,7 @@ def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_d
     names = [TopicPartition("many", number) for number in range(4 * LOGS_PER_CLOSING_THREAD)]
     directory = open_directory(files=files)
     for name in names:
-        directory.create(name, now_ms=batches.now_ms)
+        directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     files.opened = 0
     directory.close()
     assert files.opened < 10
@@ -266,3 +268,67 @@ def test_one_of_many_that_cannot_be_closed_leaves_no_mark(open_directory, batche
     with pytest.raises(StorageError):
         directory.close()
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
+
+
+def test_many_logs_are_made_at_once(tmp_path, batches):
+    def open_all():
+        return LogDirectories.open(
+            [tmp_path / "one", tmp_path / "two"],
+            DiskFiles(),
+            LogConfig(),
+            broker_id=BrokerId(1),
+            cluster_id="c",
+            rng=random.Random(1),
+            now_ms=batches.now_ms,
+        )
+
+    directories = open_all()
+    new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(7)]
+    made = directories.create_all(new, batches.now_ms)
+    assert sorted(len(directory.logs) for directory in directories.opened) == [3, 4]
+    for wanted in new:
+        log = made[wanted.topic_partition]
+        assert directories.get(wanted.topic_partition) is log
+        batches.append(log, batches.make(1))
+    with pytest.raises(ValueError, match="a-3"):
+        directories.create_all(new[3:4], batches.now_ms)
+    directories.close()
+    directories = open_all()
+    assert {name: log.topic_id for name, log in directories.logs.items()} == {
+        wanted.topic_partition: wanted.topic_id for wanted in new
+    }
+    directories.opened[0]._take_offline(StorageError("one", "gone"))
+    names = [TopicPartition("b", number) for number in range(2)]
+    made = directories.create_all(
+        [NewLog(topic_partition=name, is_new=bool(name.partition)) for name in names], batches.now_ms
+    )
+    assert isinstance(made[names[0]], StorageError)
+    assert made[names[1]] is directories.get(names[1])
+
+
+def test_a_creation_that_a_crash_cut_off_is_undone_or_done(tmp_path, batches):
+    """Without a flush a log may be gone; if it has records, or its id, it has both or says that it knows no id."""
+    name, topic_id = TopicPartition("a", 0), uuid.uuid4()
+    seen = set()
+    for seed in range(60):
+        rng = random.Random(seed)
+        path = tmp_path / str(seed)
+        files = FaultyFiles(DiskFiles(), rng)
+        for number in range(2):
+            directory = LogDirectory.open(
+                path, files, LogConfig(), broker_id=BrokerId(1), cluster_id="c", rng=rng, now_ms=batches.now_ms
+            )
+            assert not directory.failed
+            log = directory.logs.get(name)
+            if number:
+                seen.add((log is not None, log is not None and log.topic_id is not None))
+                assert seed % 3 or (log.topic_id, log.log_end_offset) == (topic_id, 1)
+                assert log is None or log.topic_id == topic_id or log.log_end_offset
+            else:
+                log = directory.create(name, topic_id=topic_id, now_ms=batches.now_ms)
+                batches.append(log, batches.make(1))
+                if seed % 3 == 0:
+                    log.flush()
+            files.lose_power()
+            files = FaultyFiles(DiskFiles(), rng)
+    assert seen >= {(False, False), (True, True)}

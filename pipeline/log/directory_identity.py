@@ -1,0 +1,57 @@
+"""Whose a log directory is, and in which boot of the machine it was in use.
+
+Invariants:
+
+- A directory belongs to one broker of one cluster, by `meta.properties`; its own id (KIP-858) is made once.
+- `boot-id` names a boot of the machine of which this is true: nothing that was written by a process which did not stop
+  cleanly was lost since, or the loss was taken care of. So it is written when there is nothing to lose, after a clean
+  stop, or by `LogDirectory.settle_tails`. A directory without it, an older version's, counts as one of another boot.
+"""
+
+import random
+import uuid
+from pathlib import Path
+
+from pipeline.errors import ConfigurationError
+from pipeline.log.checkpoint import (
+    BOOT_ID,
+    DIRECTORY_ID,
+    META_PROPERTIES,
+    decode_properties,
+    encode_id,
+    encode_properties,
+    read_directory_id,
+    read_file,
+    replace_file,
+)
+from pipeline.log.files import Files
+from pipeline.model import BrokerId
+
+
+def is_same_boot(files: Files, path: Path) -> bool:
+    """Is the machine running since the boot that is noted? Raises StorageError."""
+    content = read_file(files, path / BOOT_ID)
+    return bool(content) and content == files.boot_id().encode()
+
+
+def note_boot(files: Files, path: Path) -> None:
+    """Note the present boot. Raises StorageError."""
+    replace_file(files, path / BOOT_ID, files.boot_id().encode())
+
+
+def take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: str, rng: random.Random) -> uuid.UUID:
+    """Make the directory this broker's, if it was nobody's, and return the directory's id."""
+    mine = {"version": "0", "broker.id": str(broker_id), "cluster.id": cluster_id}
+    content = read_file(files, path / META_PROPERTIES)
+    found = mine if content is None else decode_properties(content)
+    for key in ("broker.id", "cluster.id"):
+        if found.get(key) != mine[key]:
+            raise ConfigurationError(
+                "log.dirs", f"{path} belongs to {key} {found.get(key)}, not {mine[key]} (says {META_PROPERTIES} in it)"
+            )
+    directory_id = read_directory_id(files, path)
+    if directory_id is None:
+        directory_id = uuid.UUID(int=rng.getrandbits(128), version=4)
+        properties = {**found, DIRECTORY_ID: encode_id(directory_id)}
+        replace_file(files, path / META_PROPERTIES, encode_properties(properties))
+    return directory_id

@@ -1,0 +1,170 @@
+"""Which logs may have lost records that were acknowledged: `may_lack_tail`."""
+
+import random
+
+import pytest
+
+from pipeline.log.config import LogConfig
+from pipeline.log.directory import LogDirectory
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.testing.faulty_files import Crash, FaultyFiles
+
+NAMES = [TopicPartition("a", number) for number in range(3)]
+
+
+class Machine:
+    """A log directory, opened in one process and one boot after the other."""
+
+    def __init__(self, tmp_path, batches):
+        self.path = tmp_path / "logs"
+        self.batches = batches
+        self.boot = "first"
+        self.open()
+
+    def open(self, crash_in=None):
+        self.files = FaultyFiles(DiskFiles(), random.Random(1))
+        self.files.boot = self.boot
+        self.files.crash_in = crash_in
+        self.directory = LogDirectory.open(
+            self.path,
+            self.files,
+            LogConfig(segment_bytes=500),
+            broker_id=BrokerId(1),
+            cluster_id="c",
+            rng=random.Random(1),
+            now_ms=self.batches.now_ms,
+        )
+
+    def fill(self):
+        for name in NAMES:
+            log = self.directory.logs.get(name) or self.directory.create(name, now_ms=self.batches.now_ms)
+            for _ in range(6):
+                self.batches.append(log, self.batches.make(2, size=100))
+
+    def kill(self):
+        self.directory.release()
+
+    def lacking(self):
+        return [name.partition for name, log in sorted(self.directory.logs.items()) if log.may_lack_tail]
+
+    def log_file(self, number, base_offset):
+        return self.path / f"a-{number}" / f"{base_offset:020d}.log"
+
+
+@pytest.fixture
+def machine(tmp_path, batches):
+    machine = Machine(tmp_path, batches)
+    machine.fill()
+    return machine
+
+
+def test_after_a_clean_stop_nothing_lacks(machine):
+    for boot in ("first", "second"):
+        machine.directory.close()
+        machine.boot = boot
+        machine.open()
+        assert machine.lacking() == []
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
+
+
+def test_a_killed_process_loses_nothing_but_the_batch_that_it_was_writing(machine):
+    machine.kill()
+    for number, end in ((0, 1), (1, 70), (2, 200)):
+        path = sorted((machine.path / f"a-{number}").glob("*.log"))[-1]
+        path.write_bytes(path.read_bytes()[:-end])
+    machine.open()
+    assert machine.lacking() == []
+    assert {log.log_end_offset for log in machine.directory.logs.values()} == {10}
+
+
+def test_after_another_boot_all_may_lack_until_somebody_took_care(machine):
+    machine.kill()
+    machine.boot = "second"
+    for _ in range(2):
+        machine.open()
+        assert machine.lacking() == [0, 1, 2]
+        machine.kill()
+    machine.open()
+    machine.directory.settle_tails()
+    assert machine.lacking() == [0, 1, 2]
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
+
+
+def test_a_directory_of_an_older_version_counts_as_one_of_another_boot(machine):
+    machine.kill()
+    (machine.path / "boot-id").unlink()
+    machine.open()
+    assert machine.lacking() == [0, 1, 2]
+
+
+def test_a_boot_that_the_kernel_does_not_tell_counts_as_another(machine):
+    machine.directory.close()
+    machine.boot = ""
+    machine.open()
+    assert machine.lacking() == []
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == [0, 1, 2]
+
+
+def test_damage_is_remembered_until_somebody_took_care(machine):
+    machine.kill()
+    path = machine.log_file(1, 4)
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    for crash_in in range(1, 12):  # the first starts do not live to tell anybody
+        try:
+            machine.open(crash_in)
+        except Crash:
+            machine.files.end_process()
+        else:
+            machine.kill()
+    machine.open()
+    assert machine.lacking() == [1]
+    assert machine.directory.logs[NAMES[1]].log_end_offset == 4
+    machine.directory.settle_tails()
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
+
+
+def test_a_closed_segment_that_ends_early_is_damage(machine):
+    machine.kill()
+    path = machine.log_file(2, 4)
+    path.write_bytes(path.read_bytes()[:-1])
+    machine.open()
+    assert machine.lacking() == [2]
+
+
+def test_a_log_that_ends_before_what_was_known_to_be_there_lacks_it(machine):
+    for name in NAMES[:2]:
+        machine.directory.logs[name].flush()
+    machine.directory.flush_due(machine.batches.now_ms + 60_000)
+    machine.directory.checkpoint_high_watermarks({NAMES[2]: Offset(12), TopicPartition("b", 0): Offset(1)})
+    machine.kill()
+    for number in (0, 2):
+        path = sorted((machine.path / f"a-{number}").glob("*.log"))[-1]
+        path.write_bytes(path.read_bytes()[:-1])
+    machine.open()
+    assert machine.lacking() == [0, 2]
+    directory = machine.directory
+    assert [directory.high_watermark(directory.logs[name]) for name in NAMES] == [0, 0, 10]
+
+
+def test_what_was_truncated_is_not_missing(machine):
+    directory = machine.directory
+    directory.checkpoint_high_watermarks(dict.fromkeys(NAMES, Offset(12)))
+    for name in NAMES:
+        directory.logs[name].flush()
+        directory.logs[name].truncate_to(Offset(5))
+    assert directory.high_watermark(directory.logs[NAMES[0]]) == 4
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
+    assert {log.log_end_offset for log in machine.directory.logs.values()} == {4}

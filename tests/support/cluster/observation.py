@@ -27,11 +27,12 @@ QUORUM_LEADER = struct.Struct(">ihi")
 
 
 class Observer:
-    """Answers questions about one running cluster."""
+    """Answers questions about one running cluster; there is one once all of its brokers are known."""
 
     def __init__(self, cluster: ClusterProcesses) -> None:
         self._cluster = cluster
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICKLY})
+        wait_until("all brokers are known", self._is_complete)
 
     def partitions(self, topic: str) -> dict[int, Any]:
         """Metadata by partition: `leader`, `replicas`, `isrs`. Empty while the topic is not known."""
@@ -101,6 +102,11 @@ class Observer:
         """Every partition is led by its first replica again, where it can."""
         with suppress(KafkaException):  # none needed it, or somebody is still away
             self._admin.elect_leaders(ElectionType.PREFERRED, None).result(DEADLINE_S)
+
+    def _is_complete(self) -> bool:
+        with suppress(KafkaException):
+            return len(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers) == len(self._cluster.nodes)
+        return False
 
     def _named_controller(self) -> int:
         with suppress(KafkaException):

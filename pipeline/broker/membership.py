@@ -19,6 +19,7 @@ import trio
 
 from pipeline.broker.claims import claim, leave, own_partitions
 from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.controller.reign import ReignCounts
 from pipeline.broker.replica_assigner import ReplicaAssigner
 from pipeline.broker.replicas import Replicas
 from pipeline.broker.state_watcher import StateWatcher
@@ -51,6 +52,7 @@ class Membership:
         replicas: Replicas,
         assigner: ReplicaAssigner,
         states: StateWatcher,
+        counts: ReignCounts,
     ) -> None:
         self._zookeeper = zookeeper
         self._registration = registration
@@ -58,10 +60,9 @@ class Membership:
         self._replicas = replicas
         self._assigner = assigner
         self._states = states
+        self._counts = counts
         self._has_joined = False
         self._is_leaving = False
-        self.unclean_claims = 0
-        """Partitions of one replica that were led on with what was left of their log."""
 
     @property
     def _own_id(self) -> BrokerId:
@@ -92,7 +93,8 @@ class Membership:
         await self._states.read_all()
         lacking = [name for name in own_partitions(self._view, self._own_id) if self._lacks(name)]
         if lacking:
-            self.unclean_claims += len(await leave(self._zookeeper, self._view, self._own_id, lacking))
+            alone = await leave(self._zookeeper, self._view, self._own_id, lacking)
+            self._counts.unclean_elections += len(alone)
 
     def _lacks(self, name: TopicPartition) -> bool:
         """Whether others may know more of a partition than this broker, which is thought to be in sync.

@@ -3,7 +3,8 @@
 `plan(state, event)` looks at whole partitions, never at how they became so: planned again after it was carried out, it
 gives nothing. Rules, in the order in which a partition is judged:
 
-1. A partition without a state gets its first live replica as leader, all live ones as ISR, epoch 0.
+1. A partition without a state gets its first live replica as leader, all live ones as ISR, epoch 0. Here, too, those
+   that want to stop are taken only if there are no others.
 2. Whoever is in the ISR but no replica any more leaves it. So do brokers that are dead or want to stop, as long as
    somebody is left; the leader itself is the last to go.
 3. A leader that is dead, wants to stop, or is no replica any more is followed by the first of the replicas that is
@@ -132,7 +133,8 @@ def judge(
     alive = [replica for replica in replicas if replica in live]
     staying = [replica for replica in alive if replica not in shutting_down]
     if partition.state_version < 0:
-        return _with(partition, (staying or alive)[0], alive, epoch=LeaderEpoch(0)) if alive else partition
+        first = staying or alive
+        return _with(partition, first[0], first, epoch=LeaderEpoch(0)) if first else partition
     in_sync = [replica for replica in partition.isr if replica in replicas]
     able = [replica for replica in alive if replica in in_sync]
     able_staying = [replica for replica in able if replica not in shutting_down]
@@ -237,7 +239,7 @@ def prefer(partition: PartitionView, state: ClusterState) -> PartitionView | Err
         return ErrorCode.ELECTION_NOT_NEEDED
     if preferred not in partition.isr or preferred not in state.live or preferred in state.shutting_down:
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-    return _with(partition, preferred, partition.isr)
+    return _with(partition, preferred, [replica for replica in partition.isr if replica in partition.replicas])
 
 
 def elect_any(partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:

@@ -52,7 +52,10 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class ReignCounts:
-    """Plain counts of what this broker did as the controller, read when metrics are asked for."""
+    """Plain counts of elections that this broker carried out, read when metrics are asked for.
+
+    Unclean ones are also those by which it led on, alone, with what was left of a log.
+    """
 
     leader_elections: int = 0
     unclean_elections: int = 0

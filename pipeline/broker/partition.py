@@ -208,8 +208,8 @@ class Partition:
 
     @property
     def is_behind_epoch(self) -> bool:
-        """Whether a new leader does not know yet that all it began with is committed (KIP-207)."""
-        return self._state is not None and self.high_watermark < self._state.epoch_start
+        """Whether a new leader does not know yet that all it began with is committed: others may have shown it."""
+        return self.has_followers and self._state is not None and self._state.committed < self._state.epoch_start
 
     @property
     def last_stable_offset(self) -> Offset:
@@ -447,12 +447,18 @@ class Partition:
         start_offset = self.log.log_start_offset
         return start_offset if self._state is None else self._state.low_watermark(start_offset)
 
-    async def wait_deleted(self, before: Offset, deadline: float) -> bool:
-        """Wait until no live replica has records before this offset; whether that came about, with this leader."""
+    async def wait_deleted(self, before: Offset, deadline: float) -> None:
+        """Return once no live replica has records before this offset.
+
+        Raises KafkaError: REQUEST_TIMED_OUT at the deadline, NOT_LEADER_OR_FOLLOWER if the leadership ends before.
+        """
         with trio.move_on_at(deadline):
             while self.is_leader and self.low_watermark < before:
                 await self._starts_told.wait()
-        return self.is_leader and self.low_watermark >= before
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.low_watermark < before:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the other replicas did not follow in time")
 
     # As a follower
 
@@ -536,8 +542,7 @@ class Partition:
         newest = self.log.max_timestamp
         if timestamp is None and newest < 0:
             return None
-        found = self.log.offset_for_timestamp(newest if timestamp is None else timestamp)
-        return found if found is not None and found[1] < self.high_watermark else None
+        return self.log.offset_for_timestamp(newest if timestamp is None else timestamp)
 
 
 def _stamp(records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> list[BatchHeader]:

@@ -1,6 +1,8 @@
 """DeleteRecords (21): the start of partitions moves forward (KIP-107). Offset -1 stands for the high watermark.
 
-Answered when the new start would survive a crash. Only topics whose `cleanup.policy` contains `delete` lose records.
+Answered, with the lowest start of all live replicas, when the leader's would survive a crash and the others have moved
+theirs; after the timeout with REQUEST_TIMED_OUT, and the records go nevertheless. Only topics whose `cleanup.policy`
+contains `delete` lose records.
 """
 
 from collections.abc import Awaitable
@@ -9,6 +11,7 @@ import trio
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
+from pipeline.broker.partition import Partition
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -20,6 +23,7 @@ from pipeline.protocol.messages.delete_records import (
 )
 
 NO_LOW_WATERMARK = -1
+MAX_WAIT_MS = 600_000
 
 
 def handle(
@@ -31,12 +35,12 @@ def handle(
 
 async def _handle(broker: BrokerContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     results: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
+    deadline = trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
     async with trio.open_nursery() as nursery:
         for topic in request.topics:
             for asked in topic.partitions:
-                nursery.start_soon(
-                    _delete, broker, TopicPartition(topic.name, asked.partition_index), asked.offset, results
-                )
+                name = TopicPartition(topic.name, asked.partition_index)
+                nursery.start_soon(_delete, broker, name, asked.offset, deadline, results)
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
@@ -52,11 +56,15 @@ async def _delete(
     broker: BrokerContext,
     topic_partition: TopicPartition,
     offset: int,
+    deadline: float,
     results: dict[TopicPartition, DeleteRecordsPartitionResult],
 ) -> None:
     code, start = ErrorCode.NONE, NO_LOW_WATERMARK
     try:
-        start = await _delete_records(broker, topic_partition, offset)
+        partition = _find(broker, topic_partition)
+        wanted = await partition.delete_records(Offset(offset))
+        await partition.wait_deleted(wanted, deadline)
+        start = partition.low_watermark
     except PipelineError as error:
         code = failure_of(error).code
     results[topic_partition] = DeleteRecordsPartitionResult(
@@ -64,11 +72,11 @@ async def _delete(
     )
 
 
-async def _delete_records(broker: BrokerContext, topic_partition: TopicPartition, offset: int) -> Offset:
+def _find(broker: BrokerContext, topic_partition: TopicPartition) -> Partition:
     topic = broker.view.topic(topic_partition.topic)
     if topic is not None and topic.is_internal:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of an internal topic are not deleted")
     partition = broker.find_partition(topic_partition.topic, topic_partition.partition)
     if not partition.settings.is_deleted_from:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "cleanup.policy of the topic does not contain delete")
-    return await partition.delete_records(Offset(offset))
+    return partition

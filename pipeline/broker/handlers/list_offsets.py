@@ -3,10 +3,13 @@
 Special times: -1 end, -2 start, -3 the record with the newest time (KIP-734, v7), -4 start of what is on local disk
 (KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), of which there is none.
 Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch, in a thread.
-For readers of committed records the log ends at its last stable offset.
+For readers of committed records the log ends at its last stable offset, for followers where it ends. A new leader whose
+high watermark is behind the start of its epoch does not know yet how far consumers have read before it, and says no end
+that could be before that (KIP-207).
 """
 
 from collections.abc import Awaitable
+from typing import NamedTuple
 
 import trio
 
@@ -14,7 +17,8 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
 from pipeline.errors import PipelineError
-from pipeline.model import LeaderEpoch
+from pipeline.model import LeaderEpoch, Offset
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -30,13 +34,34 @@ EARLIEST_LOCAL = -4
 LATEST_REMOTE = -5
 UNKNOWN = -1
 READ_COMMITTED = 1
+FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
+
+
+class _Reader(NamedTuple):
+    """Who asks."""
+
+    version: int
+    is_committed: bool
+    is_follower: bool
+
+    def end_of(self, partition: Partition) -> Offset:
+        """The end of what it may read."""
+        if self.is_follower:
+            return partition.log.log_end_offset
+        return partition.last_stable_offset if self.is_committed else partition.high_watermark
+
+    def check_known(self, partition: Partition) -> None:
+        """Raise KafkaError if a new leader may not know of records yet that were seen before it."""
+        if partition.is_behind_epoch and not self.is_follower:
+            is_known_code = self.version >= FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known_code else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def handle(
-    broker: BrokerContext, request: ListOffsetsRequest, _version: int, _caller: Caller
+    broker: BrokerContext, request: ListOffsetsRequest, version: int, _caller: Caller
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """Answers at once if only ends are asked for."""
-    is_committed = request.isolation_level == READ_COMMITTED
+    reader = _Reader(version, request.isolation_level == READ_COMMITTED, request.replica_id >= 0)
     answers: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
     searches: list[tuple[str, Partition, ListOffsetsPartition]] = []
     for topic in request.topics:
@@ -45,7 +70,7 @@ def handle(
                 partition = broker.find_partition(
                     topic.name, asked.partition_index, LeaderEpoch(asked.current_leader_epoch)
                 )
-                end = _find_end(partition, asked, is_committed=is_committed)
+                end = _find_end(partition, asked, reader)
             except PipelineError as error:
                 end = _failed(asked, error)
             if end is None:
@@ -53,7 +78,7 @@ def handle(
             else:
                 answers[topic.name, asked.partition_index] = end
     if searches:
-        return _search_and_answer(request, searches, answers, is_committed=is_committed)
+        return _search_and_answer(request, searches, answers, reader)
     return _answer(request, answers)
 
 
@@ -61,14 +86,15 @@ async def _search_and_answer(
     request: ListOffsetsRequest,
     searches: list[tuple[str, Partition, ListOffsetsPartition]],
     answers: dict[tuple[str, int], ListOffsetsPartitionResponse],
-    *,
-    is_committed: bool,
+    reader: _Reader,
 ) -> ListOffsetsResponse:
     for topic, partition, asked in searches:
         try:
             found = await trio.to_thread.run_sync(partition.find_timestamp, _search_time(asked))
-            if found is not None and is_committed and found[1] >= partition.last_stable_offset:
+            if found is not None and found[1] >= reader.end_of(partition):
                 found = None
+            if found is None:
+                reader.check_known(partition)
         except PipelineError as error:
             answers[topic, asked.partition_index] = _failed(asked, error)
             continue
@@ -87,12 +113,13 @@ def _search_time(asked: ListOffsetsPartition) -> int | None:
 
 
 def _find_end(
-    partition: Partition, asked: ListOffsetsPartition, *, is_committed: bool
+    partition: Partition, asked: ListOffsetsPartition, reader: _Reader
 ) -> ListOffsetsPartitionResponse | None:
-    """The answer, if no search is needed for it."""
+    """The answer, if no search is needed for it. Raises KafkaError."""
     epoch: int = partition.leader_epoch
     if asked.timestamp == LATEST:
-        offset: int = partition.last_stable_offset if is_committed else partition.high_watermark
+        reader.check_known(partition)
+        offset: int = reader.end_of(partition)
     elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
         offset = partition.log.log_start_offset
         epoch = partition.log.epoch_at(partition.log.log_start_offset)

@@ -1,7 +1,8 @@
 """Between a request and its handler: what a client with a quota sends and reads is counted, and its answer tells it for
 how long it was or will be throttled.
 
-A Produce request counts with the bytes of the request, a Fetch with the bytes of the records in its answer.
+A Produce request counts with the bytes of the request, a Fetch with the bytes of the records in its answer. What other
+brokers fetch as followers does not count.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,7 +39,9 @@ def handle_within(
     keeper: QuotaKeeper, quota: Quota, request: Request[Message], handle: _Handle
 ) -> Outcome | Awaitable[Outcome]:
     """Have the request's body handled, and its client throttled as the quota demands."""
-    if request.api_key is ApiKey.FETCH:
+    if isinstance(request.body, FetchRequest):
+        if request.body.replica_id >= 0 or request.body.replica_state.replica_id >= 0:
+            return handle(request.body)
         return _fetch(keeper, quota, request.body, handle)
     answer = handle(request.body)
     if isinstance(answer, Awaitable):

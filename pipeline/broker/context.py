@@ -18,6 +18,8 @@ from pipeline.broker.partition import Partition
 from pipeline.broker.producer_ids import ProducerIds
 from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
+from pipeline.broker.replication.throttle import ReplicationThrottle
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.log.directories import LogDirectories
@@ -61,6 +63,8 @@ class BrokerContext:
     view: ClusterView
     controller: Controller
     isr_keeper: IsrKeeper
+    fetchers: ReplicaFetchers
+    leader_throttle: ReplicationThrottle
     partitions: Mapping[TopicPartition, Partition]
     failed: Mapping[TopicPartition, PipelineError]
     log_dirs: LogDirectories

@@ -39,7 +39,7 @@ from pipeline.broker.replica_assigner import ReplicaAssigner
 from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
-from pipeline.broker.replication.replica_fetchers import replica_fetchers
+from pipeline.broker.replication.replica_fetchers import leader_throttle, replica_fetchers
 from pipeline.broker.stopping import run_until_relieved
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
@@ -166,6 +166,8 @@ async def _run(
             view=view,
             controller=controller,
             isr_keeper=IsrKeeper(zookeeper, view, in_sync, replicas.partitions, own.id, clock),
+            fetchers=replicas.fetchers,
+            leader_throttle=leader_throttle(settings),
             partitions=replicas.partitions,
             failed=replicas.failed,
             log_dirs=directories,

@@ -1,17 +1,16 @@
 """DescribeLogDirs (35): log directories, the space of their disks, and the size of each partition in them (KIP-113,
-KIP-827). A directory whose disk failed is told with KAFKA_STORAGE_ERROR and without partitions.
+KIP-827). A directory whose disk failed is told with KAFKA_STORAGE_ERROR and without partitions. The lag of a follower
+is how many committed records it had still to fetch when its leader answered last; a leader has none.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from operator import itemgetter
 
 import trio
 
 from pipeline.broker.context import BrokerContext, Caller
-from pipeline.broker.partition import Partition
 from pipeline.errors import StorageError
 from pipeline.log.directory import LogDirectory
-from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_log_dirs import (
@@ -34,7 +33,8 @@ async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> Des
     wanted = None
     if request.topics is not None:
         wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    results = [await _describe(broker, directory, wanted) for directory in broker.log_dirs.opened]
+    lags = {followed.topic_partition: followed.lag for followed in broker.fetchers.partitions}
+    results = [await _describe(directory, wanted, lags) for directory in broker.log_dirs.opened]
     opened = {directory.path for directory in broker.log_dirs.opened}
     results += [
         DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()))
@@ -45,7 +45,7 @@ async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> Des
 
 
 async def _describe(
-    broker: BrokerContext, directory: LogDirectory, wanted: set[TopicPartition] | None
+    directory: LogDirectory, wanted: set[TopicPartition] | None, lags: Mapping[TopicPartition, int]
 ) -> DescribeLogDirsResult:
     path = str(directory.path.absolute())
     try:
@@ -55,16 +55,13 @@ async def _describe(
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     for name, log in sorted(directory.logs.items(), key=itemgetter(0)):
         if wanted is None or name in wanted:
-            topics.setdefault(name.topic, []).append(_size(name.partition, log, broker.partitions.get(name)))
+            size = DescribeLogDirsPartition(
+                partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lags.get(name, 0)
+            )
+            topics.setdefault(name.topic, []).append(size)
     return DescribeLogDirsResult(
         log_dir=path,
         topics=[DescribeLogDirsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()],
         total_bytes=volume.total_bytes,
         usable_bytes=volume.usable_bytes,
     )
-
-
-def _size(index: int, log: UnifiedLog, served: Partition | None) -> DescribeLogDirsPartition:
-    """The lag is how far the log is behind its high watermark."""
-    lag = 0 if served is None else max(0, served.high_watermark - log.log_end_offset)
-    return DescribeLogDirsPartition(partition_index=index, partition_size=log.size_bytes, offset_lag=lag)

@@ -22,8 +22,8 @@ def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
     partitions = list(broker.partitions.values())
     offline = len(broker.failed) + sum(partition.log.failure is not None for partition in partitions)
     moving = 0
-    for name, partition in broker.partitions.items():
-        view = broker.view.partition(name) if partition.is_leader else None
+    for topic_partition, partition in broker.partitions.items():
+        view = broker.view.partition(topic_partition) if partition.is_leader else None
         moving += view is not None and bool(view.adding or view.removing)
     for name, value, text in (
         ("leadercount", sum(partition.is_leader for partition in partitions), "Partitions led here."),
@@ -47,6 +47,32 @@ def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
         ("reassigningpartitions", moving, "Partitions led here that are being moved."),
     ):
         yield GaugeMetricFamily(f"{_REPLICAS}_{name}", text, value=value)
+    for name, value, text in (
+        ("isrshrinks", broker.isr_keeper.shrinks, "Times that replicas left the ISR of a partition led here."),
+        ("isrexpands", broker.isr_keeper.expands, "Times that replicas came into the ISR of a partition led here."),
+    ):
+        yield CounterMetricFamily(f"{_REPLICAS}_{name}", text, value=value)
+
+
+def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
+    """What this broker copies from leaders, how far it is behind them, and what others copy from it."""
+    counts = broker.fetchers.counts()
+    yield GaugeMetricFamily(
+        "kafka_server_replicafetchermanager_maxlag",
+        "Committed records that the replica furthest behind has still to fetch.",
+        value=broker.fetchers.max_lag,
+    )
+    for name, value, text in (
+        ("kafka_server_brokertopicmetrics_replicationbytesin", counts.bytes_fetched, "Bytes copied from leaders."),
+        (
+            "kafka_server_brokertopicmetrics_replicationbytesout",
+            broker.counts.replication_bytes_out,
+            "Bytes that followers copied from here.",
+        ),
+        ("kafka_server_replicafetchermanager_failures", counts.failures, "Fetches from leaders that failed."),
+        ("kafka_server_replicafetchermanager_corruptanswers", counts.corrupt_answers, "Answers with a wrong checksum."),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
 
 
 def collect_controller(broker: BrokerContext) -> Iterator[Metric]:

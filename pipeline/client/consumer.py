@@ -392,7 +392,7 @@ class _RecordIterator:
 
 
 def _now_ms() -> int:
-    return int(trio.current_time() * 1000)
+    return round(trio.current_time() * 1000)
 
 
 @asynccontextmanager

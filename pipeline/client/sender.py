@@ -32,7 +32,7 @@ TRANSACTION_TIMEOUT_MS = 60_000
 
 def now_ms() -> int:
     """The time all deadlines of a producer are measured in: trio's, which never jumps."""
-    return int(trio.current_time() * 1000)
+    return round(trio.current_time() * 1000)
 
 
 class Sender:

@@ -440,4 +440,4 @@ def _refuse_if_removed(entry: _Entry) -> None:
 
 def _now_ms() -> int:
     """Milliseconds of trio's clock, which sessions are measured by: it never goes back."""
-    return int(trio.current_time() * 1000)
+    return round(trio.current_time() * 1000)

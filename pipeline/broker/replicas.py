@@ -32,6 +32,7 @@ from pipeline.broker.topic_settings import TopicSettings
 from pipeline.errors import PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
+from pipeline.log.directory import NewLog
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Clock, Offset, TopicPartition
 
@@ -108,6 +109,7 @@ class Replicas:
         self._failed: dict[TopicPartition, PipelineError] = {}
         self._followers: dict[str, PartitionFollower] = {}
         self._changing = trio.Lock()
+        self._has_settled = False
         self._known_offline: frozenset[Path] = frozenset()
         self._flushing: set[Partition] = set()
         self._flushes: trio.Nursery | None = None
@@ -134,7 +136,8 @@ class Replicas:
     async def assign(self, assigned: Sequence[AssignedPartition]) -> None:
         """Let these partitions be as the cluster has them; all others stay as they are. Idempotent.
 
-        One whose log cannot be opened is noted in `failed`.
+        One whose log cannot be opened is noted in `failed`. To be called once this broker has left the ISR of all that
+        it `lacks`.
         """
         async with self._changing:
             await self._open(
@@ -146,6 +149,8 @@ class Replicas:
                 self._change_role(item)
             for item in assigned:
                 self._update(item)
+            if not self._has_settled:
+                await self._settle_tails()
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether the log of this partition is missing, cannot be read, or may lack its tail."""
@@ -153,7 +158,18 @@ class Replicas:
             found = self._directories.get(topic_partition)
         except PipelineError:
             return True
-        return found is None or found.topic_id not in {None, topic_id} or found.failure is not None
+        if found is None or found.topic_id not in {None, topic_id}:
+            return True
+        return found.may_lack_tail or found.failure is not None
+
+    async def _settle_tails(self) -> None:
+        """The ISR of all that it `lacks` was left, or else this broker would not be told of roles."""
+        try:
+            await trio.to_thread.run_sync(self._directories.settle_tails)
+        except PipelineError as error:
+            log.error("tails_not_settled", error=str(error))
+        else:
+            self._has_settled = True
 
     def resign_all(self) -> None:
         """Lead nothing any more, at once. What is followed is followed on."""
@@ -234,30 +250,36 @@ class Replicas:
 
     def _open_logs(self, items: Sequence[AssignedPartition], now_ms: int) -> list[UnifiedLog | PipelineError]:
         """The logs of these, opened or made, or why they could not be. In a thread."""
-        found: list[UnifiedLog | PipelineError] = []
+        found: dict[TopicPartition, UnifiedLog | PipelineError] = {}
         for item in items:
             try:
-                found.append(self._open_log(item, now_ms))
+                known = self._find_log(item, now_ms)
             except PipelineError as error:
-                found.append(error)
-        return found
+                found[item.topic_partition] = error
+            else:
+                if known is not None:
+                    found[item.topic_partition] = known
+        new = [
+            NewLog(
+                topic_partition=item.topic_partition,
+                is_new=item.view.leader_epoch <= 0,
+                topic_id=item.topic_id,
+                config=log_config(item.settings, self._producer_expiration_ms),
+            )
+            for item in items
+            if item.topic_partition not in found
+        ]
+        found.update(self._directories.create_all(new, now_ms))
+        return [found[item.topic_partition] for item in items]
 
-    def _open_log(self, item: AssignedPartition, now_ms: int) -> UnifiedLog:
+    def _find_log(self, item: AssignedPartition, now_ms: int) -> UnifiedLog | None:
         name = item.topic_partition
         found = self._directories.get(name)
         if found is not None and found.topic_id not in {None, item.topic_id}:
             log.warning("log_of_deleted_topic_removed", topic_partition=str(name), topic_id=found.topic_id)
             self._directories.delete(name, now_ms)
-            found = None
-        if found is None:
-            found = self._directories.create(
-                name,
-                is_new=item.view.leader_epoch <= 0,
-                now_ms=now_ms,
-                topic_id=item.topic_id,
-                config=log_config(item.settings, self._producer_expiration_ms),
-            )
-        if found.failure is not None:
+            return None
+        if found is not None and found.failure is not None:
             raise found.failure
         return found
 

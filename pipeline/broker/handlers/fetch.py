@@ -21,6 +21,7 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from pipeline.broker.partition import Partition
+from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.waiters import FetchWaiter, Waiter
 from pipeline.errors import OffsetOutOfRangeError, PipelineError
 from pipeline.log.reading import LogSlice
@@ -57,6 +58,7 @@ class _Reading:
         "is_limited",
         "read_bytes",
         "served",
+        "throttled_bytes",
     )
 
     def __init__(self, broker: BrokerContext, request: FetchRequest, version: int) -> None:
@@ -67,6 +69,8 @@ class _Reading:
         self.is_committed = request.isolation_level == READ_COMMITTED and self._replica < 0
         self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
         self.read_bytes = 0
+        self.throttled_bytes = 0
+        """What counts for the rate of reassignments."""
         self.has_failure = False
         self.is_limited = False
         """Is there more than one answer holds?"""
@@ -92,12 +96,15 @@ class _Reading:
         try:
             partition = self._find(topic, topic_id, asked)
             end_offset = self._end_of(partition)
-            found = partition.read(
-                Offset(asked.fetch_offset),
-                min(asked.partition_max_bytes, self._remaining_bytes),
-                must_progress=self.read_bytes == 0,
-                up_to=end_offset,
-            )
+            counts_for_rate = self._replica >= 0 and self._is_throttled(partition)
+            found = None
+            if not (counts_for_rate and self._is_pausing()):
+                found = partition.read(
+                    Offset(asked.fetch_offset),
+                    min(asked.partition_max_bytes, self._remaining_bytes),
+                    must_progress=self.read_bytes == 0,
+                    up_to=end_offset,
+                )
             if self.is_committed and found is not None:
                 aborted = _aborted(partition, Offset(asked.fetch_offset), found.upper_bound())
             if self._replica >= 0 and not is_again:
@@ -116,6 +123,7 @@ class _Reading:
         if found is not None:
             self.read_bytes += found.region.size
             self._remaining_bytes -= found.region.size
+            self.throttled_bytes += found.region.size if counts_for_rate else 0
             self.is_limited = self.is_limited or found.base_offset + found.record_count < end_offset
         elif self.read_bytes and self.has_more:
             self.is_limited = True
@@ -128,6 +136,15 @@ class _Reading:
             aborted_transactions=aborted,
             records=b"" if found is None else found.region,
         )
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether this follower is one that a reassignment brings, and this leader is to be spared (KIP-73)."""
+        replicas, own = partition.settings.leader_throttled_replicas, self._broker.config.broker_id
+        index = partition.topic_partition.partition
+        return bool(replicas) and self._replica not in partition.isr and is_throttled(replicas, index, own)
+
+    def _is_pausing(self) -> bool:
+        return self._broker.leader_throttle.pause_s(trio.current_time()) > 0
 
     def _end_of(self, partition: Partition) -> Offset:
         """The end of what may be read."""
@@ -165,6 +182,8 @@ class _Reading:
         counts = self._broker.counts
         counts.fetch_partitions += told
         counts.failed_fetch_partitions += failed
+        if self.throttled_bytes:
+            self._broker.leader_throttle.count(self.throttled_bytes, trio.current_time())
         for partition, found in self.served:
             if found is not None and self._replica >= 0:
                 counts.replication_bytes_out += found.region.size

@@ -116,6 +116,17 @@ class ReplicaFetchers:
         fetcher.scope.cancel()
 
 
+def leader_throttle(settings: DynamicSettings) -> ReplicationThrottle:
+    """The rate of what leaders send to replicas that a reassignment brings, as the settings have it now."""
+    throttle = ReplicationThrottle(settings.current.leader_replication_throttled_rate)
+
+    def take_rate(changed: BrokerConfig) -> None:
+        throttle.bytes_per_s = changed.leader_replication_throttled_rate
+
+    settings.follow(take_rate)
+    return throttle
+
+
 def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock, network: Network) -> ReplicaFetchers:
     """The fetchers of a broker with these settings."""
     config = settings.static

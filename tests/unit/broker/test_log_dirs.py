@@ -1,6 +1,7 @@
 """Several log dirs: what fails, what goes on."""
 
 import random
+import shutil
 from pathlib import Path
 
 import httpx
@@ -110,13 +111,12 @@ async def test_a_partition_in_two_log_dirs_is_served_from_neither(start: Start, 
         await broker.create("t", 1)
         await broker.produce("t", batch(b"a"))
     here = where(dirs, "t", 1)[0]
-    (dirs[1 - here] / "t-0").mkdir()
+    shutil.copytree(dirs[here] / "t-0", dirs[1 - here] / "t-0")
     async with start(log_dirs=setting(dirs)) as broker:
         assert (await broker.fetch("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         health = broker.handle.health()
         assert health is not None
         assert "as well; move one of the two away" in health
-    (dirs[1 - here] / "t-0" / "00000000000000000000.log").unlink()
     (dirs[1 - here] / "t-0").rename(dirs[0].parent / "away")
     async with start(log_dirs=setting(dirs)) as broker:
         assert (await broker.fetch("t", 0)).high_watermark == 1

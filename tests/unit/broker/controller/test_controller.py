@@ -1,0 +1,289 @@
+"""The controller against a ZooKeeper in memory: elections of itself and of leaders, and how few requests they take."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster_watcher import ClusterWatcher
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.controller import reign
+from pipeline.broker.controller.controller import Controller
+from pipeline.broker.controller.controller_plan import ElectPreferred
+from pipeline.broker.controller.reassignment import Outcome
+from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch, ControllerNode
+from pipeline.coordination.interface import CoordinationClient, Operation
+from pipeline.coordination.partition_states import read_states
+from pipeline.coordination.znodes import (
+    BrokerRegistration,
+    Listener,
+    PartitionState,
+    TopicAssignment,
+    topic_path,
+)
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+
+DEADLINE_S = 20
+
+
+class Counted:
+    """A client that counts its requests."""
+
+    def __init__(self, client: MemoryClient) -> None:
+        self.client = client
+        self.requests: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"transaction", "get_each", "get_or_none", "children", "set", "create", "exists"}:
+            self.requests.append(name)
+        return getattr(self.client, name)
+
+
+@dataclass
+class Rig:
+    """One broker's controller, and what it knows."""
+
+    client: Counted
+    view: ClusterView
+    controller: Controller
+    nursery: trio.Nursery
+
+    async def until(self, condition: Callable[[ClusterView], bool]) -> None:
+        with trio.fail_after(DEADLINE_S):
+            await self.view.wait_until(condition)
+
+
+@asynccontextmanager
+async def running(zookeeper: MemoryZooKeeper, broker_id: int) -> AsyncIterator[Rig]:
+    """A registered broker that has nothing but a controller."""
+    own = BrokerEndpoint(id=BrokerId(broker_id), address=HostPort("127.0.0.1", 9092))
+    settings = DynamicSettings(
+        BrokerConfig.from_settings(
+            {
+                "broker.id": broker_id,
+                "log.dirs": "/none",
+                "zookeeper.connect": "memory:0",
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+            }
+        )
+    )
+    async with zookeeper.open() as client, trio.open_nursery() as nursery:
+        counted, view = Counted(client), ClusterView("cluster")
+        await register(client, broker_id)
+        watcher = ClusterWatcher(counted, settings, view, own)
+        controller = Controller(counted, settings, view, watcher.states, own.id, lambda: broker_id)
+        await nursery.start(watcher.run)
+        await nursery.start(controller.run)
+        yield Rig(counted, view, controller, nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def register(client: CoordinationClient, broker_id: int) -> None:
+    registration = BrokerRegistration(
+        id=BrokerId(broker_id), listeners=(Listener(address=HostPort("127.0.0.1", 9092)),), timestamp_ms=0
+    )
+    await client.create(registration.path, registration.encode(), ephemeral=True)
+
+
+async def make_topic(client: CoordinationClient, name: str, replicas: Sequence[Sequence[int]]) -> None:
+    partitions = {index: tuple(map(BrokerId, brokers)) for index, brokers in enumerate(replicas)}
+    assignment = TopicAssignment(topic=name, topic_id=uuid.uuid5(uuid.NAMESPACE_URL, name), partitions=partitions)
+    await client.create(assignment.path, assignment.encode())
+
+
+def is_led(name: str, count: int) -> Callable[[ClusterView], bool]:
+    def condition(view: ClusterView) -> bool:
+        topic = view.topic(name)
+        return topic is not None and len(topic.partitions) == count and topic.is_led
+
+    return condition
+
+
+async def state_of(client: CoordinationClient, name: str, index: int = 0) -> PartitionState:
+    return (await read_states(client, [TopicPartition(name, index)]))[TopicPartition(name, index)].state
+
+
+async def test_one_controller_and_the_next_when_it_is_gone() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 2) as second:
+        async with running(zookeeper, 1) as first:
+            assert (second.controller.is_active, first.controller.is_active) == (True, False)
+            assert first.view.controller == 2
+            with pytest.raises(KafkaError) as raised:
+                await first.controller.elect(None, is_unclean=False, timeout_s=1)
+            assert raised.value.code == ErrorCode.NOT_CONTROLLER
+            zookeeper.expire(second.client.client)
+            with trio.fail_after(DEADLINE_S):
+                while (await first.client.get(ControllerEpoch.PATH)).data != b"2":
+                    await trio.lowlevel.checkpoint()
+            node = ControllerNode.decode((await first.client.get(ControllerNode.PATH)).data)
+        await second.until(lambda view: view.controller == 2)
+        epoch = ControllerEpoch.decode((await second.client.get(ControllerEpoch.PATH)).data).epoch
+        assert epoch == (2 if node.broker == 2 else 3)
+
+
+async def test_an_election_whose_answer_was_lost_counts() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.open() as other:
+        await other.create(ControllerNode.PATH, ControllerNode(broker=BrokerId(9), timestamp_ms=0).encode())
+        async with running(zookeeper, 1) as rig:
+            rig.client.client.lose_next_answer()
+            await other.delete(ControllerNode.PATH)
+            await rig.until(lambda view: view.controller == 1)
+            assert rig.controller.is_active
+            assert (await rig.client.get(ControllerEpoch.PATH)).data == b"1"
+
+
+async def test_the_writes_of_an_older_controller_are_refused() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as old, zookeeper.open() as other:
+        await make_topic(other, "t", [(2, 1)])
+        await old.until(is_led("t", 1))
+        await register(other, 2)
+        reigning = old.controller._reigning()
+        found = await other.get(ControllerEpoch.PATH)
+        await other.set(ControllerEpoch.PATH, b"2", found.version)  # another was elected, and this one was not told
+        with pytest.raises(KafkaError) as raised:
+            await reigning.reassign({TopicPartition("t", 0): (BrokerId(1),)}, may_change_factor=True)
+        assert raised.value.code == ErrorCode.NOT_CONTROLLER
+        before = await state_of(other, "t")
+        changed = PartitionState(
+            topic="t", partition=0, leader=before.leader, leader_epoch=before.leader_epoch,
+            isr=(BrokerId(1), BrokerId(2)), controller_epoch=1,
+        )  # fmt: skip
+        await other.set(before.path, changed.encode())
+        await old.controller._elected.reign._states.read_all() if old.controller._elected else None
+        with pytest.raises(KafkaError):
+            await reigning.elect(ElectPreferred())
+        assert await state_of(other, "t") == changed
+
+
+async def test_a_lost_broker_with_2000_leaders_costs_few_requests() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        async with zookeeper.open() as dying:
+            await register(dying, 2)
+            await rig.until(lambda view: 2 in view.brokers)
+            for topic in range(10):
+                await make_topic(other, f"t{topic}", [(2, 1)] * 200)
+            for topic in range(10):
+                await rig.until(is_led(f"t{topic}", 200))
+            rig.client.requests.clear()
+            started = time.process_time()
+        await rig.until(
+            lambda view: all(found.leader == 1 for topic in view.topics() for found in topic.partitions.values())
+        )
+        assert time.process_time() - started < 3
+        assert 2000 / 250 <= rig.client.requests.count("transaction") <= 2000 / 250 + 2
+        assert len(rig.client.requests) < 40, rig.client.requests
+        assert (await state_of(other, "t3", 7)).leader_epoch == 1
+        assert rig.controller.counts.leader_elections == 2000
+
+
+async def test_topics_that_are_made_together_share_transactions() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        rig.client.requests.clear()
+        for topic in range(100):
+            await make_topic(other, f"t{topic}", [(1,)] * 5)
+        for topic in range(100):
+            await rig.until(is_led(f"t{topic}", 5))
+        assert rig.client.requests.count("transaction") < 50
+
+
+async def test_a_topic_made_anew_between_plan_and_write_is_planned_anew() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        plain = rig.client.client.transaction
+        replaced = False
+
+        async def transaction(operations: Sequence[Operation]) -> None:
+            nonlocal replaced
+            if not replaced and any(operation.path.startswith(topic_path("t")) for operation in operations):
+                replaced = True
+                await other.delete(topic_path("t"))
+                await make_topic(other, "t", [(3, 1)])
+                found = await other.get(topic_path("t"))
+                await other.set(topic_path("t"), found.data)
+            await plain(operations)
+
+        rig.client.client.transaction = transaction  # type: ignore[method-assign]
+        await make_topic(other, "t", [(1, 2)])
+        await rig.until(is_led("t", 1))
+        with trio.fail_after(DEADLINE_S):
+            while (await state_of(other, "t")).isr != (1,):
+                await trio.lowlevel.checkpoint()
+        assert replaced
+
+
+async def test_preferred_leaders_by_hand_and_reassignments() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        await make_topic(other, "t", [(2, 1), (1,)])
+        await rig.until(is_led("t", 2))
+        await register(other, 2)
+        await rig.until(lambda view: 2 in view.brokers)
+        first = TopicPartition("t", 0)
+        state = await state_of(other, "t")
+        joined = PartitionState(
+            topic="t", partition=0, leader=state.leader, leader_epoch=state.leader_epoch,
+            isr=(BrokerId(1), BrokerId(2)), controller_epoch=1,
+        )  # fmt: skip
+        await other.set(state.path, joined.encode())
+        await other.create(
+            f"{STATE_CHANGES}/isr_change_", b'{"version":1,"partitions":[{"topic":"t","partition":0}]}', sequential=True
+        )
+        await rig.until(lambda view: (view.partition(first) or state).isr == (1, 2))
+        codes = await rig.controller.elect(None, is_unclean=False, timeout_s=5)
+        assert codes == {first: ErrorCode.NONE, TopicPartition("t", 1): ErrorCode.ELECTION_NOT_NEEDED}
+        assert (await state_of(other, "t")).leader == 2
+        targets = {
+            first: (BrokerId(1),),
+            TopicPartition("t", 1): (BrokerId(9),),
+            TopicPartition("t", 5): (BrokerId(1),),
+            TopicPartition("u", 0): None,
+        }
+        outcomes = await rig.controller.reassign(targets, timeout_s=5)
+        assert [outcome.code for outcome in outcomes.values()] == [0, 39, 3, 3]
+        with trio.fail_after(DEADLINE_S):
+            while TopicAssignment.decode("t", (await other.get(topic_path("t"))).data).partitions[0] != (1,):
+                await trio.lowlevel.checkpoint()
+            while (await state_of(other, "t")).isr != (1,):
+                await trio.lowlevel.checkpoint()
+        assert (await state_of(other, "t")).leader == 1
+        stopped = await rig.controller.reassign({first: None}, timeout_s=5)
+        assert stopped == {first: Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)}
+
+
+async def test_old_notifications_are_purged_and_whoever_missed_them_reads_all(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reign, "NOTIFICATIONS_KEPT", 3)
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        await make_topic(other, "t", [(1,)])
+        await rig.until(is_led("t", 1))
+        for _ in range(10):
+            await other.create(f"{STATE_CHANGES}/isr_change_", b'{"version":1,"partitions":[]}', sequential=True)
+        await trio.sleep(2 * reign.PURGE_INTERVAL_S)
+        assert len(await other.children(STATE_CHANGES)) == 3
+        state = await state_of(other, "t")
+        newer = PartitionState(
+            topic="t", partition=0, leader=state.leader, leader_epoch=state.leader_epoch, isr=state.isr,
+            controller_epoch=77,
+        )  # fmt: skip
+        await other.set(state.path, newer.encode())
+        known = rig.view.partition(TopicPartition("t", 0))
+        assert known is not None
+        for child in await other.children(STATE_CHANGES):
+            await other.delete(f"{STATE_CHANGES}/{child}")
+        await rig.until(lambda view: view.partition(TopicPartition("t", 0)) != known)

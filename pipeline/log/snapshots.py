@@ -75,8 +75,8 @@ def restore_producers(
         has_removed = True
     if has_removed:
         files.sync_directory(directory)
+    aborted.forget_from(start)  # also where nothing is behind: a crash may have left what the log has lost
     if start < log_end_offset:
-        aborted.forget_from(start)
         for header in headers_from(start):
             take(header)
 

@@ -40,6 +40,8 @@ def plan_cut(segments: Sequence[Segment], offset: Offset) -> Cut:
     elif place.position:
         split = segments[number]
         return Cut(tuple(segments[:number]), split, place.position, _end_of(split, place.position))
+    while number and not segments[number - 1].size_bytes:
+        number -= 1
     kept = tuple(segments[:number])
     end_offset = _end_of(kept[-1], kept[-1].size_bytes) if kept else Offset(segments[0].base_offset)
     return Cut(kept, None, 0, end_offset)

@@ -9,6 +9,7 @@ from pipeline.log.files import DiskFiles, Files
 from pipeline.log.index import Index
 from pipeline.log.loader import load_log
 from pipeline.log.placing import AppendInfo
+from pipeline.log.reading import read_batch
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import (
@@ -93,6 +94,14 @@ class Batches:
             headers += found
             offset = Offset(found[-1].next_offset)
         return headers
+
+    def raw(self, log: UnifiedLog) -> list[bytes]:
+        """The bytes of all batches."""
+        return [read_batch(log._segments, header) for header in self.read_all(log)]
+
+    def next_offset(self, batch: bytes) -> int:
+        """The offset behind a batch."""
+        return read_header(batch).next_offset
 
     def read_all_offline(self, tmp_path: Path) -> list[BatchHeader]:
         """The headers of all batches in the files of `open_log`."""

@@ -140,3 +140,13 @@ def test_a_crash_at_every_step_leaves_what_the_batches_tell(tmp_path, open_log, 
         assert log.aborted_transactions(Offset(0), end) == [found for found in aborted if found[2] < end]
         change += 1
     assert change > 15
+
+
+def test_an_abort_whose_marker_a_crash_took_is_forgotten(open_log, batches, tmp_path):
+    log = open_log(LogConfig(segment_bytes=1))
+    batches.append_keeping(log, data(batches, 0, 1))
+    batches.append_keeping(log, marker(2, 1, ABORT, batches.now_ms))
+    (tmp_path / "events-0" / f"{2:020d}.log").write_bytes(b"")
+    log = open_log()
+    assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
+    assert log.aborted_transactions(Offset(0), Offset(10)) == []

@@ -1,0 +1,79 @@
+"""The Java tools of Apache Kafka 4 that show and change a cluster of several brokers, on three of ours."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.testing.local_cluster import LocalCluster
+from tests.conformance.test_java_tools import TOOLS, create, run
+from tests.support.clients import wait_for
+
+TOPICS = f"{TOOLS}.TopicCommand"
+REASSIGN = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers, of which one that dies stays dead."""
+    with LocalCluster(brokers=3, restart_after_s=0) as running:
+        yield running
+
+
+def test_replicas_are_described(cluster: LocalCluster) -> None:
+    create(cluster.bootstrap, "java-three", "--partitions", "3", "--replication-factor", "3")
+    described = run(TOPICS, cluster.bootstrap, "--describe", "--topic", "java-three")
+    assert "PartitionCount: 3\tReplicationFactor: 3" in described
+    assert sorted(re.findall(r"Leader: (\d)", described)) == ["1", "2", "3"]
+    assert all(sorted(found.split(",")) == ["1", "2", "3"] for found in re.findall(r"Replicas: (\S+)", described))
+
+
+def test_partitions_are_moved_and_led_by_others(cluster: LocalCluster, tmp_path: Path) -> None:
+    create(cluster.bootstrap, "java-moved", "--replica-assignment", "1:2")
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version":1,"partitions":[{"topic":"java-moved","partition":0,"replicas":[3,1]}]}')
+    of_plan = ["--reassignment-json-file", str(plan)]
+    begun = run(REASSIGN, cluster.bootstrap, "--execute", "--throttle", "100000000", *of_plan)
+    assert "Successfully started partition reassignment for java-moved-0" in begun
+    assert "The inter-broker throttle limit was set to 100000000 B/s" in begun
+
+    def is_over() -> bool:
+        return "java-moved-0 is completed" in run(REASSIGN, cluster.bootstrap, "--verify", *of_plan)
+
+    wait_for("the end of the reassignment", is_over)
+    elected = run(
+        f"{TOOLS}.LeaderElectionCommand",
+        cluster.bootstrap,
+        *("--election-type", "preferred", "--topic", "java-moved", "--partition", "0"),
+    )
+    assert "Successfully completed leader election (PREFERRED) for partitions java-moved-0" in elected
+    described = run(TOPICS, cluster.bootstrap, "--describe", "--topic", "java-moved")
+    assert "Leader: 3\tReplicas: 3,1" in described
+    assert "throttled" not in described, "--verify has lifted the throttle"
+
+
+def test_a_plan_of_kafkas_tool(cluster: LocalCluster, tmp_path: Path) -> None:
+    topics = tmp_path / "topics.json"
+    topics.write_text('{"version":1,"topics":[{"topic":"java-moved"}]}')
+    wanted = ["--topics-to-move-json-file", str(topics), "--broker-list", "2,3"]
+    printed = run(REASSIGN, cluster.bootstrap, "--generate", *wanted)
+    proposed = json.loads(printed.rpartition("configuration\n")[2])
+    assert sorted(proposed["partitions"][0]["replicas"]) == [2, 3]
+    assert "No partition reassignments found." in run(REASSIGN, cluster.bootstrap, "--list")
+
+
+def test_what_is_wrong_without_a_broker(cluster: LocalCluster) -> None:
+    create(cluster.bootstrap, "java-strict", "--replica-assignment", "1:2:3", "--config", "min.insync.replicas=3")
+    create(cluster.bootstrap, "java-single", "--replica-assignment", "3")
+    cluster.kill("broker-3", signal.SIGTERM)
+
+    def listed(option: str) -> set[str]:
+        return set(re.findall(r"Topic: (\S+)", run(TOPICS, cluster.bootstrap, "--describe", option)))
+
+    wait_for("an offline partition", lambda: listed("--unavailable-partitions") == {"java-single"})
+    assert listed("--under-replicated-partitions") >= {"java-three", "java-moved", "java-strict"}
+    assert listed("--under-min-isr-partitions") >= {"java-strict"}
+    assert "java-moved" in listed("--at-min-isr-partitions")

@@ -1,0 +1,191 @@
+"""`pipeline cluster` on three brokers: what it says of them, partitions moved, leaders elected, a broker lost."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner, Result
+
+from pipeline.cli.main import app
+from pipeline.errors import ConfigurationError
+from pipeline.testing.local_cluster import LocalCluster
+from tests.support.clients import wait_for
+
+THROTTLE_BYTES = 50_000_000
+RECORD = bytes(1000)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers, of which one that dies stays dead."""
+    with LocalCluster(brokers=3, restart_after_s=0) as running:
+        wait_for("three brokers", lambda: len(describe(running)["brokers"]) == 3)
+        yield running
+
+
+def run(cluster: LocalCluster, *arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, [*arguments, "-b", cluster.bootstrap])
+    assert done.exit_code == code, (done.output, done.exception)
+    return done
+
+
+def told(cluster: LocalCluster, *arguments: str, code: int = 0) -> Any:
+    return json.loads(run(cluster, *arguments, "--json", code=code).stdout)
+
+
+def describe(cluster: LocalCluster, code: int = 0) -> Any:
+    return told(cluster, "cluster", "describe", code=code)
+
+
+def replicas_of(cluster: LocalCluster, topic: str) -> list[list[int]]:
+    return [partition["replicas"] for partition in told(cluster, "topic", "describe", topic)["partitions"]]
+
+
+def plan_for(path: Path, topic: str, *replicas: list[int]) -> str:
+    partitions = [{"topic": topic, "partition": index, "replicas": wanted} for index, wanted in enumerate(replicas)]
+    path.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    return str(path)
+
+
+def write(cluster: LocalCluster, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for number in range(count):
+        producer.produce(topic, RECORD, partition=number % 3)
+    assert producer.flush(60) == 0
+
+
+def test_a_healthy_cluster(cluster: LocalCluster) -> None:
+    run(cluster, "topic", "create", "healthy", "--partitions", "3", "--replication-factor", "3")
+    wait_for("all in sync", lambda: describe(cluster)["under_replicated"] == [])
+    found = describe(cluster)
+    assert found["controller"] in {1, 2, 3}
+    assert [(broker["id"], broker["replicas"], broker["leaders"]) for broker in found["brokers"]] == [
+        (1, 3, 1),
+        (2, 3, 1),
+        (3, 3, 1),
+    ]
+    assert (found["offline"], found["below_min_isr"], found["moving"]) == ([], [], 0)
+    assert "Under-replicated: none" in run(cluster, "cluster", "describe").stdout
+
+
+def test_partitions_move_by_a_plan(cluster: LocalCluster, tmp_path: Path) -> None:
+    run(cluster, "topic", "create", "moved", "--partitions", "3", "--replication-factor", "2")
+    write(cluster, "moved", 3000)
+    planned = run(cluster, "cluster", "reassign", "plan", "--brokers", "1,2", "--topics", "moved")
+    assert "replicas of" in planned.stderr
+    plan = tmp_path / "plan.json"
+    plan.write_text(planned.stdout)
+    throttled = ["--throttle", str(THROTTLE_BYTES), "--wait"]
+    applied = told(cluster, "cluster", "reassign", "apply", str(plan), *throttled)
+    assert (applied["done"], applied["refused"]) == (True, [])
+    assert [sorted(replicas) for replicas in replicas_of(cluster, "moved")] == [[1, 2]] * 3
+    assert told(cluster, "cluster", "reassign", "status") == {"moving": [], "bytes_left": 0}
+    settings = told(cluster, "topic", "describe", "moved")["configs"]
+    assert settings["leader.replication.throttled.replicas"]["source"] == "default"
+    brokers = told(cluster, "broker", "describe")["brokers"]
+    assert all("leader.replication.throttled.rate" not in broker["settings"] for broker in brokers)
+    assert "Nothing to move" in run(cluster, "cluster", "reassign", "apply", str(plan)).stdout
+    assert json.loads(run(cluster, "cluster", "reassign", "plan", "--brokers", "1,2", "--topics", "moved").stdout) == {
+        "version": 1,
+        "partitions": [],
+    }
+
+
+def test_a_throttled_move_is_shown_and_cancelled(cluster: LocalCluster, tmp_path: Path) -> None:
+    run(cluster, "topic", "create", "slow", "--partitions", "3", "--config", "segment.bytes=1048576")
+    before = replicas_of(cluster, "slow")
+    write(cluster, "slow", 30_000)
+    others = [[broker for broker in (1, 2, 3) if broker not in replicas][:1] for replicas in before]
+    plan = plan_for(tmp_path / "plan.json", "slow", *others)
+    assert told(cluster, "cluster", "reassign", "apply", plan, "--throttle", "1")["done"] is False
+    moving = told(cluster, "cluster", "reassign", "status")
+    assert [row["adding"] for row in moving["moving"]] == others
+    assert moving["bytes_left"] > 0
+    assert "BYTES-LEFT" in run(cluster, "cluster", "reassign", "status").stdout
+    run(cluster, "cluster", "reassign", "status", "--lift-throttle", code=1)
+    assert describe(cluster)["moving"] == 3
+    assert len(told(cluster, "cluster", "reassign", "cancel", "--topic", "slow")["cancelled"]) == 3
+    assert replicas_of(cluster, "slow") == before
+    assert told(cluster, "cluster", "reassign", "status")["moving"] == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "replicas", "words"),
+    [
+        ("healthy", [9], "not alive: 9"),
+        ("none", [1], "none-0 does not exist"),
+        ("healthy", [1, 1], "names a broker twice"),
+    ],
+)
+def test_plans_that_are_refused(
+    cluster: LocalCluster, tmp_path: Path, topic: str, replicas: list[int], words: str
+) -> None:
+    done = CliRunner().invoke(
+        app,
+        [
+            "cluster",
+            "reassign",
+            "apply",
+            plan_for(tmp_path / "plan.json", topic, replicas),
+            "-b",
+            cluster.bootstrap,
+        ],
+    )
+    assert done.exit_code == 1
+    assert words in f"{done.stderr} {done.exception}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["reassign", "cancel"],
+        ["reassign", "plan", "--brokers", "1,x"],
+        ["reassign", "plan", "--brokers", "1,9"],
+        ["elect"],
+        ["elect", "--all", "--partition", "1"],
+    ],
+)
+def test_commands_that_make_no_sense(cluster: LocalCluster, arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["cluster", *arguments, "-b", cluster.bootstrap])
+    assert isinstance(done.exception, ConfigurationError)
+
+
+def test_the_preferred_replica_leads_again(cluster: LocalCluster, tmp_path: Path) -> None:
+    first = replicas_of(cluster, "healthy")
+    plan = plan_for(tmp_path / "plan.json", "healthy", *([*replicas[1:], replicas[0]] for replicas in first))
+    run(cluster, "cluster", "reassign", "apply", plan, "--wait")
+    elected = told(cluster, "cluster", "elect", "--topic", "healthy")["partitions"]
+    assert [row["result"] for row in elected] == ["elected"] * 3
+    again = told(cluster, "cluster", "elect", "--preferred", "--topic", "healthy", "--partition", "1")["partitions"]
+    assert again == [{"topic": "healthy", "partition": 1, "result": "not needed"}]
+    assert told(cluster, "cluster", "elect", "--all") == {"partitions": []}
+
+
+def test_a_broker_that_is_gone(cluster: LocalCluster) -> None:
+    run(cluster, "topic", "create", "needs-all", "--replication-factor", "3", "--config", "min.insync.replicas=3")
+    run(cluster, "topic", "create", "single", "--partitions", "3")
+    wait_for("all in sync", lambda: describe(cluster)["under_replicated"] == [])
+    cluster.kill("broker-3", signal.SIGTERM)
+    wait_for("the end of broker 3", lambda: not told_dead(cluster)["brokers"][2]["alive"])
+    wait_for("other leaders", lambda: len(told_dead(cluster)["offline"]) < 3)
+    found = told_dead(cluster)
+    below = {(row["topic"], row["min_isr"]) for row in found["below_min_isr"]}
+    assert below == {("needs-all", 3)}
+    assert {row["topic"] for row in found["under_replicated"]} >= {"healthy", "needs-all"}
+    offline = [row for row in found["offline"] if row["topic"] == "single"]
+    assert [row["advice"] for row in offline] == ["start broker 3"]
+    shown = run(cluster, "cluster", "describe", code=1).stdout
+    assert "single-" in shown
+    assert "start broker 3" in shown
+    failed = told(cluster, "cluster", "elect", "--unclean", "--topic", "single", code=1)["partitions"]
+    assert sum(row["result"] == "not needed" for row in failed) == 2
+    assert sum("ELIGIBLE_LEADERS_NOT_AVAILABLE" in row["result"] for row in failed) == 1
+
+
+def told_dead(cluster: LocalCluster) -> Any:
+    done = CliRunner().invoke(app, ["cluster", "describe", "--json", "-b", cluster.bootstrap])
+    return json.loads(done.stdout)

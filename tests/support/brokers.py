@@ -18,7 +18,7 @@ from pipeline.broker.partition import Partition
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.client.cluster import Cluster, open_cluster
 from pipeline.client.config import ClientConfig
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 
@@ -73,6 +73,10 @@ class Brokers:
         """What clients talk to."""
         assert self._cluster is not None
         return self._cluster
+
+    async def addresses(self) -> list[HostPort]:
+        """Of those that run; one that is started again has another one."""
+        return [handle.address for handle in self.handles.values()]
 
     async def start(self, *ids: int) -> None:
         """Start these, all at once."""
@@ -144,13 +148,8 @@ async def replicated_cluster(directory: Path, brokers: int = 3, **settings: Any)
         async with trio.open_nursery() as nursery:
             running = Brokers(directory, MemoryZooKeeper(), settings, nursery)
             await running.start(*range(1, brokers + 1))
-            client_config = ClientConfig(
-                bootstrap=tuple(handle.address for handle in running.handles.values()),
-                retry_backoff_ms=10,
-                retry_backoff_max_ms=100,
-                default_api_timeout_ms=10_000,
-            )
-            async with open_cluster(client_config) as cluster:
+            client_config = ClientConfig(retry_backoff_ms=10, retry_backoff_max_ms=100, default_api_timeout_ms=10_000)
+            async with open_cluster(client_config, discover=running.addresses) as cluster:
                 running._cluster = cluster
                 yield running
             nursery.cancel_scope.cancel()

@@ -4,9 +4,9 @@ Owns its connections to that leader, and a plan (`fetch_plan`); decides nothing 
 
 Invariants
   A. An append of what was fetched happens in the loop, at once, after the plan was asked whether the partition is
-     still followed in that epoch. A cut runs in a thread, and while it does the partition is in `_cutting`. `remove`
-     takes the partition out of the plan, `wait_until_untouched` returns when no cut of it is under way: who changes its
-     role after both can be sure that nothing of the old role touches the log any more.
+     still followed in that epoch. What changes a log otherwise runs in a thread, and while it does the partition is in
+     `_changing`. `remove` takes the partition out of the plan, `wait_until_untouched` returns when no such change is
+     under way: who changes its role after both can be sure that nothing of the old role touches the log any more.
   B. While a log is cut, begun anew elsewhere or flushed, nothing is appended to it: its phase is SET_ASIDE.
   C. At most one Fetch waits for data at the leader. A second one leaves only when the plan has news (a partition came,
      or came back), on a connection of its own, and makes the leader end the wait of the first. So there is one answer
@@ -15,8 +15,9 @@ Invariants
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -40,8 +41,8 @@ from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, Topic
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.network import Network
 from pipeline.protocol.errors import ErrorCode
-from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse
-from pipeline.records.batch import read_header, whole_batches
+from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from pipeline.records.batch import whole_batches
 
 GIVE_WAY_BYTES = 256 * 1024
 """So much is appended before others have their turn."""
@@ -150,7 +151,7 @@ class ReplicaFetcher:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     _plan: FetchPlan = field(init=False)
     _replicas: dict[TopicPartition, Replica] = field(default_factory=dict)
-    _cutting: dict[TopicPartition, trio.Event] = field(default_factory=dict)
+    _changing: dict[TopicPartition, trio.Event] = field(default_factory=dict)
     _under_way: dict[str, _Exchange] = field(default_factory=dict)
     _finished: deque[_Exchange] = field(default_factory=deque)
     _woken: trio.Event = field(default_factory=trio.Event)
@@ -190,9 +191,9 @@ class ReplicaFetcher:
             self._replicas.pop(topic_partition, None)
 
     async def wait_until_untouched(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Return when no log of these is being cut any more."""
+        """Return when no log of these is being changed any more."""
         for topic_partition in topic_partitions:
-            while (ended := self._cutting.get(topic_partition)) is not None:
+            while (ended := self._changing.get(topic_partition)) is not None:
                 await ended.wait()
 
     # The task
@@ -326,46 +327,44 @@ class ReplicaFetcher:
         partition, data = answer.partition, answer.data
         if answer.reaction is Reaction.COMPARE:
             if data.log_start_offset > partition.log.log_end_offset:
-                self._restart(partition, Offset(data.log_start_offset), nursery)
+                self._restart(partition, Offset(data.log_start_offset), None, nursery)
             else:
                 self._plan.wait(partition, trio.current_time())
             return 0
-        records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
-        replica = self._replicas[partition.topic_partition]
         try:
-            records = records[: whole_batches(records)]
-            info = replica.append_fetched(
-                records, Offset(data.high_watermark), Offset(data.log_start_offset), self.settings.clock()
-            )
+            return self._append(partition, data, nursery)
         except CorruptBatchError as error:
             self.counts.corrupt_answers += 1
             log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
             self._plan.wait(partition, trio.current_time(), Phase.FETCHING)
-        except OffsetOverlapError:
-            self._overlapped(partition, records, nursery)
+        except OffsetOverlapError as error:
+            own = partition.log
+            if own.log_start_offset == own.log_end_offset > error.base_offset:
+                self._restart(partition, Offset(error.base_offset), data, nursery)
+            else:  # a later answer was quicker
+                self._plan.taken(partition)
         except StorageError as error:
             self._refused(partition, error)
-        else:
-            self._plan.taken(partition)
-            partition.lag = max(0, data.high_watermark - partition.log.log_end_offset)
-            self.counts.bytes_fetched += len(records)
-            if partition.is_throttled:
-                self.settings.throttle.count(len(records), trio.current_time())
-            if info is not None and replica.awaits_flush(info):
-                self._plan.set_aside(partition)
-                nursery.start_soon(self._change, partition, replica.flush_up_to, partition.log.log_end_offset, None)
-        return len(records)
+        return 0
 
-    def _overlapped(self, partition: FollowedPartition, records: memoryview, nursery: trio.Nursery) -> None:
-        """What came begins before our end: an answer that a later one was quicker than, or, in an empty log, the batch
-        within which the leader's log starts (DeleteRecords), which is to be had from its beginning.
-        """
-        own = partition.log
-        header = read_header(records)
-        if own.log_start_offset == own.log_end_offset < header.next_offset:
-            self._restart(partition, Offset(header.base_offset), nursery)
-        else:
-            self._plan.taken(partition)
+    def _append(self, partition: FollowedPartition, data: PartitionData, nursery: trio.Nursery) -> int:
+        """Raises as `Replica.append_fetched`."""
+        replica = self._replicas[partition.topic_partition]
+        records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
+        records = records[: whole_batches(records)]
+        info = replica.append_fetched(
+            records, Offset(data.high_watermark), Offset(data.log_start_offset), self.settings.clock()
+        )
+        self._plan.taken(partition)
+        partition.lag = max(0, data.high_watermark - partition.log.log_end_offset)
+        self.counts.bytes_fetched += len(records)
+        if partition.is_throttled:
+            self.settings.throttle.count(len(records), trio.current_time())
+        if info is not None and replica.awaits_flush(info):
+            self._plan.set_aside(partition)
+            flush = partial(replica.flush_up_to, partition.log.log_end_offset)
+            nursery.start_soon(self._change, partition, flush, None)
+        return len(records)
 
     def _refused(self, partition: FollowedPartition, error: StorageError) -> None:
         """The disk did not take it (invariant D)."""
@@ -376,13 +375,25 @@ class ReplicaFetcher:
         else:
             self._plan.wait(partition, trio.current_time(), Phase.FETCHING)
 
-    # Cutting
+    # What takes a thread
 
-    def _restart(self, partition: FollowedPartition, offset: Offset, nursery: trio.Nursery) -> None:
+    def _restart(
+        self, partition: FollowedPartition, offset: Offset, data: PartitionData | None, nursery: trio.Nursery
+    ) -> None:
+        """Begin anew where the leader's log begins. If that is within a batch, the log begins with that batch, `data`,
+        for nobody can ask for what lies before the leader's start.
+        """
         name = str(partition.topic_partition)
         log.warning("log_begun_anew", topic_partition=name, end=partition.log.log_end_offset, start=offset)
+        replica = self._replicas[partition.topic_partition]
         self._plan.set_aside(partition)
-        nursery.start_soon(self._change, partition, self._replicas[partition.topic_partition].restart_at, offset, None)
+
+        async def restart() -> None:
+            await replica.restart_at(offset)
+            if data is not None and self._plan.is_current(partition):
+                self._append(partition, data, nursery)
+
+        nursery.start_soon(self._change, partition, restart, None)
 
     async def _cut(self, cuts: Sequence[Cut]) -> None:
         for cut in cuts:
@@ -390,27 +401,29 @@ class ReplicaFetcher:
             if self._plan.is_current(partition):
                 name, end_offset = str(partition.topic_partition), partition.log.log_end_offset
                 log.info("log_truncated", topic_partition=name, offset=cut.offset, end=end_offset, leader=self.leader)
-                replica = self._replicas[partition.topic_partition]
-                await self._change(partition, replica.truncate_to, cut.offset, cut.compare_next)
+                cut_off = partial(self._replicas[partition.topic_partition].truncate_to, cut.offset)
+                await self._change(partition, cut_off, cut.compare_next)
 
     async def _change(
         self,
         partition: FollowedPartition,
-        change: Callable[[Offset], Any],
-        offset: Offset,
+        change: Callable[[], Awaitable[object]],
         compare_next: LeaderEpoch | None,
     ) -> None:
         """Have a log cut, begun anew or flushed, and go on with it."""
         if not self._plan.is_current(partition):
             return
-        ended = self._cutting[partition.topic_partition] = trio.Event()
+        ended = self._changing[partition.topic_partition] = trio.Event()
         try:
-            await change(offset)
+            await change()
+        except CorruptBatchError as error:
+            log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
+            self._plan.wait(partition, trio.current_time())
         except StorageError as error:
             self._refused(partition, error)
         else:
             self._plan.go_on(partition, compare_next)
         finally:
-            del self._cutting[partition.topic_partition]
+            del self._changing[partition.topic_partition]
             ended.set()
             self._woken.set()

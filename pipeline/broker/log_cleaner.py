@@ -2,7 +2,8 @@
 
 Invariants:
 
-- What is decided is decided here: which log, how far, and whether what was cleaned is still there to be replaced. The
+- What is decided is decided here: which log, how far (nothing at or behind the high watermark of the partition, whether
+  it leads or follows), and whether what was cleaned is still there to be replaced: not where the log was truncated. The
   process reads segments and writes files that count for nothing until then.
 - At most `log.cleaner.threads` processes run; each is started when there is something to clean and ends after a while
   without. A log is in the hands of one at a time.
@@ -47,7 +48,8 @@ IDLE_S = 30.0
 CLEANER_LOG = "cleaner.log"
 
 _LOGGER = structlog.get_logger()
-_Choice = tuple[Partition, Cleanable]
+_Choice = tuple[Partition, Cleanable, int]
+"""What to clean, and how often the log had been truncated before it was looked at."""
 
 
 @dataclass(slots=True)
@@ -154,10 +156,12 @@ class LogCleaner:
         """The log to clean next, of those that nobody cleans and that were not given up."""
         now_ms = self._clock()
         found: dict[TopicPartition, tuple[Cleanable, CompactionSettings]] = {}
+        truncations: dict[TopicPartition, int] = {}
         uncleanable = self.uncleanable
         for name, partition in self._partitions.items():
             if partition.settings.is_compacted and partition.log.failure is None and name not in uncleanable:
                 settings = _compaction_settings(partition.settings)
+                truncations[name] = partition.log.truncations
                 try:
                     found[name] = (_find_cleanable(partition, settings, now_ms), settings)
                 except StorageError as error:
@@ -166,7 +170,7 @@ class LogCleaner:
         chosen = choose({name: logs for name, logs in found.items() if name not in self._in_hand}, self._failed_lately)
         if chosen in self._failed_lately:
             self._failed_lately.clear()
-        return None if chosen is None else (self._partitions[chosen], found[chosen][0])
+        return None if chosen is None else (self._partitions[chosen], found[chosen][0], truncations[chosen])
 
     def _is_current(self, name: TopicPartition, log: UnifiedLog) -> bool:
         partition = self._partitions.get(name)
@@ -174,21 +178,23 @@ class LogCleaner:
 
     # Cleaning
 
-    async def _clean(self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable) -> bool:
+    async def _clean(
+        self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable, truncations: int
+    ) -> bool:
         """Clean one log. False: the process is not to be used again."""
         self._in_hand.add(partition.topic_partition)
         try:
-            return await self._clean_in_hand(number, child, partition, cleanable)
+            return await self._clean_in_hand(number, child, partition, cleanable, truncations)
         finally:
             self._in_hand.discard(partition.topic_partition)
 
     async def _clean_in_hand(
-        self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable
+        self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable, truncations: int
     ) -> bool:
         name, log = partition.topic_partition, partition.log
         started_s = trio.current_time()
         try:
-            done = await self._follow(child, partition, self._job(partition, cleanable))
+            done = await self._follow(child, partition, self._job(partition, cleanable), truncations)
         except PipelineError as error:
             self._failed(name, log, str(error))
             await child.end()
@@ -212,20 +218,27 @@ class LogCleaner:
         _LOGGER.info("log_cleaned", topic_partition=str(name), up_to=done.end_offset, written_bytes=done.written_bytes)
         return True
 
-    async def _follow(self, child: CleanerChild, partition: Partition, job: CleaningJob) -> Cleaned | Failed | None:
+    async def _follow(
+        self, child: CleanerChild, partition: Partition, job: CleaningJob, truncations: int
+    ) -> Cleaned | Failed | None:
         """Swap in what is cleaned until the job is over. None: what was to be cleaned is no longer there."""
         log = partition.log
         await child.begin(job)
         while True:
             report = await child.report()
-            if not self._is_current(partition.topic_partition, log):
+            if not self._is_current(partition.topic_partition, log) or log.truncations != truncations:
                 return None
             match report:
                 case Progress():
                     continue
                 case GroupCleaned():
                     replace = partial(
-                        self._directories.replace_segments, log, report.base_offset, report.end_offset, self._clock()
+                        self._directories.replace_segments,
+                        log,
+                        report.base_offset,
+                        report.end_offset,
+                        self._clock(),
+                        truncations,
                     )
                     if not await trio.to_thread.run_sync(replace):
                         return None

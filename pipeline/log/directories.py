@@ -181,10 +181,12 @@ class LogDirectories:
 
         _for_each(self._opened, delete)
 
-    def replace_segments(self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int) -> bool:
+    def replace_segments(
+        self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
+    ) -> bool:
         """As `LogDirectory.replace_segments`, for a log anywhere."""
         return any(
-            directory.replace_segments(log, base_offset, end_offset, now_ms)
+            directory.replace_segments(log, base_offset, end_offset, now_ms, truncations)
             for directory in self._opened
             if log.directory.parent == directory.path
         )

@@ -306,9 +306,11 @@ class LogDirectory:
             else:
                 self._deleted.append((now_ms + log.config.delete_delay_ms, retired))
 
-    def replace_segments(self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int) -> bool:
+    def replace_segments(
+        self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
+    ) -> bool:
         """As `UnifiedLog.replace_segments`: False if what was cleaned is no longer there. To be called in a thread."""
-        replaced = log.replace_segments(base_offset, end_offset, now_ms)
+        replaced = log.replace_segments(base_offset, end_offset, now_ms, truncations)
         if replaced is None:
             return False
         self._deleted.append((now_ms + log.config.delete_delay_ms, replaced))

@@ -52,6 +52,8 @@ class ReadableLog:
         self.directory = directory
         self.clean_offset: Offset | None = None
         """Up to where it has been compacted; None: never."""
+        self.truncations = 0
+        """How often its end has moved back: what was read of its segments before may be gone."""
         self.may_lack_tail = False
         """May records be gone from its end, as this process found it, that had been acknowledged? They are if the
         machine stopped before they were on the disk, or if the disk damaged them.

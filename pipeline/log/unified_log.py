@@ -282,6 +282,7 @@ class UnifiedLog(ReadableLog):
             row = cut_files(self._files, self.directory, self._segments, cut)
             with self._segments_lock:
                 self._segments = row or (self._create(end_offset, last.created_ms),)
+            self.truncations += 1
             self._epochs, self._log_end_offset, self._log_start_offset = epochs, end_offset, log_start_offset
             self._restore_producers()
             self.on_moving_back()
@@ -323,14 +324,17 @@ class UnifiedLog(ReadableLog):
         """The offset of the last record of each producer that is remembered."""
         return self._producers.last_offsets()
 
-    def replace_segments(self, base_offset: int, end_offset: int, now_ms: int) -> list[Path] | None:
+    def replace_segments(self, base_offset: int, end_offset: int, now_ms: int, truncations: int) -> list[Path] | None:
         """Put the cleaned segment that lies beside them in the place of the closed segments from `base_offset` up to
-        `end_offset`; returns the names of their files, to be unlinked later. None if they are no longer there.
+        `end_offset`; returns the names of their files, to be unlinked later. None if they are no longer there, or the
+        log was truncated since it was read: `truncations` is its count of then.
 
         To be called in a thread. Readers of the old segments read on. Raises StorageError; the log is offline then.
         """
         with self._files_lock:
             self._check_online()
+            if truncations != self.truncations:
+                return None
             try:
                 new = load_cleaned(
                     self._files,

@@ -99,7 +99,7 @@ def compact(directory: LogDirectory, files: Files, run: Run, *, now_ms: int = NO
     for report in clean(job_for(log, now_ms), files, lambda _: None):
         if isinstance(report, GroupCleaned):
             run.groups.append((report.base_offset, report.end_offset))
-            assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS)
+            assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS, log.truncations)
             append(log, appended)
         else:
             assert isinstance(report, Cleaned)
@@ -155,7 +155,7 @@ def test_the_state_stays_and_old_files_go_after_their_delay(tmp_path: Path) -> N
     run = Run()
     for report in clean(job_for(log), DiskFiles(), lambda _: None):
         if isinstance(report, GroupCleaned):
-            assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS)
+            assert directory.replace_segments(log, report.base_offset, report.end_offset, NOW_MS, log.truncations)
             run.groups.append((report.base_offset, report.end_offset))
     after = read(log)
     assert {record.key: record.value for record in after} == before
@@ -202,10 +202,26 @@ def test_what_was_deleted_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
     log.delete_records(Offset(first.end_offset - 1))
     expired = log.take_expired(log.log_end_offset, NOW_MS)
     assert expired
-    assert not directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS)
+    assert not directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS, log.truncations)
     directory.delete_segments({log: expired}, NOW_MS)
     assert read(log, log.log_start_offset)[0].offset == first.end_offset - 1
     assert log.failure is None
+    directory.close()
+
+
+def test_what_was_truncated_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
+    """Though there is again a row of segments with the same offsets."""
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 20)
+    truncations = log.truncations
+    first = next(report for report in clean(job_for(log), DiskFiles(), lambda _: None))
+    assert isinstance(first, GroupCleaned)
+    assert log.truncate_to(Offset(first.end_offset - 1))
+    append(log, 20)
+    before = read(log, Offset(0))
+    assert not directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS, truncations)
+    assert read(log, Offset(0)) == before
     directory.close()
 
 
@@ -218,7 +234,7 @@ def test_a_failing_disk_takes_the_log_offline(tmp_path: Path) -> None:
     assert isinstance(first, GroupCleaned)
     files.fail_rename_in = 2
     with pytest.raises(StorageError):
-        directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS)
+        directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS, log.truncations)
     assert log.failure is not None
 
 

@@ -1,7 +1,7 @@
 """`pipeline cluster reassign`: partitions moved to other brokers, by a plan that says where they are to be."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -50,16 +50,17 @@ def plan_(
     unless --json is given. Nothing is changed.
     """
 
-    async def run() -> tuple[ClusterView, Placement, dict[TopicPartition, int]]:
+    async def run() -> tuple[dict[TopicPartition, Move], dict[TopicPartition, int]]:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
             view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-            plan = _plan(view, brokers, topics)
-            return view, plan, await _sizes(cluster, plan)
+            moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+            plan = _plan(view, moving, brokers, topics)
+            return _moves(view, moving, plan), await _sizes(cluster, plan)
 
-    view, plan, sizes = trio.run(run)
+    moves, sizes = trio.run(run)
+    plan = {name: move.target for name, move in moves.items()}
     output.print_json(plan_to_json(plan))
     if not json:
-        moves = _moves(view, plan)
         copies = sum(len(move.adding) for move in moves.values())
         size = sum(len(move.adding) * sizes.get(name, 0) for name, move in moves.items())
         sys.stderr.write(f"{len(plan)} partitions change, {copies} replicas of {size} bytes are copied\n")
@@ -93,7 +94,7 @@ def apply_(
     async def run() -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
             view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-            moves = _moves(view, plan)
+            moves = _moves(view, await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S), plan)
             _require_alive(view, moves)
             if throttle is not None:
                 await set_throttle(cluster, moves, throttle, timeout_s=TIMEOUT_S)
@@ -104,6 +105,7 @@ def apply_(
                 await _wait(cluster, begun)
                 if throttle is not None:
                     await remove_throttle(cluster, {name.topic for name in moves}, timeout_s=TIMEOUT_S)
+                await _require_moved(cluster, {name: moves[name] for name in begun})
             return begun, refused
 
     begun, refused = trio.run(run)
@@ -156,7 +158,7 @@ def status(
         for item in found
     ]
     if json:
-        output.print_json({"moving": rows, "bytes_left": sum(item.bytes_left for item in found)})
+        output.print_json({"moving": rows, "bytes_left": _bytes_left(found)})
     elif not rows:
         output.say("No partition is being moved." + (" The throttles are lifted." if lift_throttle else ""))
     else:
@@ -202,7 +204,10 @@ def cancel(
     _fail_if_refused(refused)
 
 
-def _plan(view: ClusterView, brokers: str | None, topics: str | None) -> Placement:
+def _plan(
+    view: ClusterView, moving: Mapping[TopicPartition, Reassignment], brokers: str | None, topics: str | None
+) -> Placement:
+    """What is on its way already counts as there."""
     allowed = sorted(view.brokers) if brokers is None else _read_brokers(brokers)
     missing = [broker for broker in allowed if broker not in view.brokers]
     if missing:
@@ -211,11 +216,12 @@ def _plan(view: ClusterView, brokers: str | None, topics: str | None) -> Placeme
     for name in names:
         if name not in view.topics:
             output.fail(f"topic {name} does not exist, `pipeline topic list` shows those that do")
-    current = {
-        TopicPartition(name, index): partition.replicas
-        for name in names
-        for index, partition in view.topics[name].partitions.items()
-    }
+    current = {}
+    for name in names:
+        for index, partition in view.topics[name].partitions.items():
+            move = moving.get(TopicPartition(name, index))
+            leaving = () if move is None else move.removing
+            current[TopicPartition(name, index)] = tuple(b for b in partition.replicas if b not in leaving)
     return plan_reassignment(current, {broker: view.brokers[broker].rack for broker in allowed})
 
 
@@ -226,16 +232,19 @@ def _read_brokers(text: str) -> list[BrokerId]:
         raise ConfigurationError("--brokers", f"{text!r} is not a list of broker ids") from error
 
 
-def _moves(view: ClusterView, plan: Placement) -> dict[TopicPartition, Move]:
+def _moves(
+    view: ClusterView, moving: Mapping[TopicPartition, Reassignment], plan: Placement
+) -> dict[TopicPartition, Move]:
     """Those partitions of a plan that are not as it wants them. Ends the command for one that does not exist."""
     moves = {}
     for name, target in plan.items():
         found = view.topics.get(name.topic)
         if found is None or name.partition not in found.partitions:
             output.fail(f"partition {name} does not exist")
-        now = found.partitions[name.partition].replicas
-        if tuple(now) != tuple(target):
-            moves[name] = Move(now=now, target=target)
+        replicas = found.partitions[name.partition].replicas
+        if tuple(replicas) != tuple(target):
+            coming = moving[name].adding if name in moving else ()
+            moves[name] = Move(now=[broker for broker in replicas if broker not in coming], target=target)
     return moves
 
 
@@ -275,21 +284,43 @@ async def _read_progress(cluster: Cluster, moving: Mapping[TopicPartition, Reass
     return found
 
 
-async def _wait(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+async def _wait(cluster: Cluster, partitions: Collection[TopicPartition]) -> None:
     """Until none of these is being moved any more."""
-    total: int | None = None
-    with output.progress("Moving", total=None) as bar:
-        while True:
-            under_way = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
-            moving = {name: move for name, move in under_way.items() if name in partitions}
-            if not moving:
-                return
-            progress = await _read_progress(cluster, moving)
-            left = sum(item.bytes_left for item in progress)
-            total = max(total or 0, left)
+
+    async def read() -> list[_Progress]:
+        under_way = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+        return await _read_progress(cluster, {name: under_way[name] for name in partitions if name in under_way})
+
+    progress = await read()
+    total = _bytes_left(progress)
+    copied = 0
+    with output.progress("Moving", total=total) as bar:
+        while progress:
             replicas = sum(item.replicas_left for item in progress)
-            bar.describe(f"Moving {len(moving)} partitions: {replicas} replicas, {left} of {total} bytes left")
+            bar.describe(f"{replicas} replicas of {len(progress)} partitions to copy, bytes")
             await trio.sleep(POLL_S)
+            progress = await read()
+            now_copied = max(copied, total - _bytes_left(progress))
+            bar.advance(now_copied - copied)
+            copied = now_copied
+
+
+async def _require_moved(cluster: Cluster, moves: Mapping[TopicPartition, Move]) -> None:
+    """Ends the command if somebody else took a move back meanwhile."""
+    view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+    elsewhere = [name for name, move in moves.items() if _replicas_of(view, name) not in {None, tuple(move.target)}]
+    if elsewhere:
+        output.fail(f"cancelled or replaced by others meanwhile: {', '.join(map(str, sorted(elsewhere)))}")
+
+
+def _replicas_of(view: ClusterView, partition: TopicPartition) -> tuple[BrokerId, ...] | None:
+    topic = view.topics.get(partition.topic)
+    found = None if topic is None else topic.partitions.get(partition.partition)
+    return None if found is None else found.replicas
+
+
+def _bytes_left(progress: Sequence[_Progress]) -> int:
+    return sum(item.bytes_left for item in progress)
 
 
 async def _sizes(cluster: Cluster, plan: Placement) -> dict[TopicPartition, int]:

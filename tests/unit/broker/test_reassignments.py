@@ -195,6 +195,35 @@ async def test_the_preferred_replica_leads_again(start: Start) -> None:
         assert (await one.ask(ElectLeadersRequest(topic_partitions=None))).replica_election_results == ()
 
 
+async def test_an_unclean_election_by_hand(start: Start) -> None:
+    """Broker 1 was away when broker 2 took the last record, and is alone now."""
+    async with start(2) as two:
+        async with start(1):
+            await until(two, lambda found: len(found.brokers) == 2)
+            await create(two, 2, 1)
+        await until(two, lambda found: partition_of(found).isr_nodes == (2,))
+        await two.produce("t", batch(b"lost"))
+    async with start(1) as one:
+
+        def measured(name: str) -> float | None:
+            return one.metrics.get_sample_value(f"kafka_controller_{name}")
+
+        left = await until(one, lambda found: len(found.brokers) == 1)
+        assert (partition_of(left).leader_id, partition_of(left).offline_replicas) == (-1, (2,))
+        assert partition_of(left).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert measured("kafkacontroller_offlinepartitionscount") == 1
+        asked = [TopicPartitions(topic="t", partitions=[0])]
+        clean = await one.ask(ElectLeadersRequest(topic_partitions=asked))
+        refused = clean.replica_election_results[0].partition_result[0].error_code
+        assert refused == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        answer = await one.ask(ElectLeadersRequest(election_type=1, topic_partitions=asked))
+        assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.NONE
+        found = await until(one, lambda found: partition_of(found).leader_id == 1)
+        assert partition_of(found).isr_nodes == (1,)
+        assert measured("kafkacontroller_offlinepartitionscount") == 0
+        assert measured("controllerstats_uncleanleaderelections_total") == 1
+
+
 @pytest.mark.parametrize("election_type", [2, -1])
 async def test_elections_of_an_unknown_kind(start: Start, election_type: int) -> None:
     async with start(1) as one:

@@ -10,19 +10,33 @@ from pipeline.client.admin import (
     ConfigKind,
     ConfigResource,
     ConfigSource,
+    ElectionType,
     NewTopic,
     alter_configs,
+    alter_reassignments,
     create_topics,
     delete_records,
     describe_cluster,
     describe_configs,
     describe_log_dirs,
+    describe_topic_settings,
     describe_versions,
+    elect_leaders,
     list_offsets,
+    list_reassignments,
 )
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ProducerConfig
 from pipeline.client.producer import open_producer
+from pipeline.client.throttle import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    Move,
+    remove_throttle,
+    set_throttle,
+)
 from pipeline.errors import NetworkError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -91,6 +105,46 @@ async def test_records_are_deleted_and_sizes_told(tmp_path: Path) -> None:
         assert (await list_offsets(cluster, {t0: EARLIEST}, timeout_s=LIMIT_S))[t0].offset == 10
         with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE"):
             await delete_records(cluster, {t0: 11}, timeout_s=LIMIT_S)
+
+
+async def test_moves_are_throttled_besides_what_is_throttled_already(tmp_path: Path) -> None:
+    two, three = BrokerId(2), BrokerId(3)
+    async with serving_cluster(tmp_path) as cluster:
+        await create_topics(cluster, [NewTopic(name="t", partitions=2), NewTopic(name="all", partitions=1)])
+        everything = {LEADER_REPLICAS: "*", FOLLOWER_REPLICAS: "*"}
+        await alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, "all"): everything}, timeout_s=LIMIT_S)
+        for name, now, target in (
+            (TopicPartition("t", 1), [ONE], [ONE, two]),
+            (TopicPartition("t", 0), [ONE], [three]),
+            (TopicPartition("all", 0), [ONE], [two]),
+        ):
+            await set_throttle(cluster, {name: Move(now=now, target=target)}, 1000, timeout_s=LIMIT_S)
+        await set_throttle(cluster, {TopicPartition("t", 0): Move(now=[ONE, two], target=[ONE])}, 9, timeout_s=LIMIT_S)
+        names = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+        found = await describe_topic_settings(cluster, ["t", "all", "none"], names, timeout_s=LIMIT_S)
+        assert found == {"t": {LEADER_REPLICAS: "0:1,1:1", FOLLOWER_REPLICAS: "0:3,1:2"}, "all": everything}
+        of_broker = (await describe_configs(cluster, [BROKER], timeout_s=LIMIT_S))[BROKER]
+        assert {of_broker[name].value for name in (LEADER_RATE, FOLLOWER_RATE)} == {"1000"}
+        await remove_throttle(cluster, ["t", "all"], timeout_s=LIMIT_S)
+        found = await describe_topic_settings(cluster, ["t", "all"], names, timeout_s=LIMIT_S)
+        assert {value for settings in found.values() for value in settings.values()} == {""}
+        of_broker = (await describe_configs(cluster, [BROKER], timeout_s=LIMIT_S))[BROKER]
+        assert of_broker[LEADER_RATE].source is of_broker[FOLLOWER_RATE].source is ConfigSource.DEFAULT
+
+
+async def test_elections_and_moves_of_one_broker(tmp_path: Path) -> None:
+    t0 = TopicPartition("t", 0)
+    async with serving_cluster(tmp_path) as cluster:
+        await create_topics(cluster, [NewTopic(name="t", partitions=1)])
+        elected = await elect_leaders(cluster, [t0], ElectionType.PREFERRED, timeout_s=LIMIT_S)
+        refusal = elected[t0]
+        assert refusal is not None
+        assert refusal.code is ErrorCode.ELECTION_NOT_NEEDED
+        assert await elect_leaders(cluster, None, ElectionType.UNCLEAN, timeout_s=LIMIT_S) == {}
+        assert await alter_reassignments(cluster, {t0: [ONE]}, timeout_s=LIMIT_S) == {}
+        refused = await alter_reassignments(cluster, {t0: None}, timeout_s=LIMIT_S)
+        assert refused[t0].code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        assert await list_reassignments(cluster, timeout_s=LIMIT_S) == {}
 
 
 async def test_the_cluster_and_what_its_brokers_serve(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pipeline.client.fetch_plan import FetchedBatches
 from pipeline.client.offsets import LATEST, list_offsets
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.record import iterate_records
 
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)
@@ -90,8 +91,11 @@ class Collector:
                     while True:
                         await self._poll(cluster, consumer, state)
             except PipelineError as error:
-                state.fail(str(error))
-                log.warning("audit_topic_not_readable", cluster=name, error=str(error))
+                if state.position == 0 and _says_there_is_none(error):
+                    state.ends_at(0)
+                else:
+                    state.fail(str(error))
+                    log.warning("audit_topic_not_readable", cluster=name, error=str(error))
                 await trio.sleep(self._retry_backoff_s)
             timeout_s = ANSWER_TIMEOUT_S
 
@@ -112,3 +116,8 @@ class Collector:
             except AuditMessageError as error:
                 state.unreadable += 1
                 log.warning("audit_record_skipped", offset=record.offset, error=str(error))
+
+
+def _says_there_is_none(error: PipelineError) -> bool:
+    """Whether the cluster has no audit topic: it is made when there is something to tell."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

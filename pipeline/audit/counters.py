@@ -189,11 +189,15 @@ class _Lot:
     end_offset: int
     leader_epoch: int
     counts: WindowCounts
+    epochs: list[Claim] = field(default_factory=list)
+    """Those that begin in it; `leader_epoch` is the last one."""
 
 
 @dataclass(slots=True)
 class _LogCounts:
-    """What is counted of a replica: `counts` up to `up_to`, the rest in `lots`. `leader_epoch`: of the last counted."""
+    """What is counted of a replica: `counts` up to `up_to`, the rest in `lots`. `leader_epoch`: of the last counted;
+    `claims`: the epochs that began since something was told.
+    """
 
     partition: CountedPartition
     up_to: int
@@ -202,6 +206,7 @@ class _LogCounts:
     lots: deque[_Lot] = field(default_factory=deque)
     is_lot_open: bool = False
     """Whether the last lot takes more."""
+    claims: list[Claim] = field(default_factory=list)
     claimed_epoch: int = -1
     turns: int = 0
     """How often nothing was told since something was."""
@@ -217,18 +222,25 @@ class _LogCounts:
         """The end of what is counted or in a lot."""
         return self.lots[-1].end_offset if self.lots else self.up_to
 
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last batch that is counted or in a lot."""
+        return self.lots[-1].leader_epoch if self.lots else self.leader_epoch
+
     def add(self, headers: Iterable[BatchHeader]) -> None:
         """Put batches into the last lot."""
-        end_offset = self.end_offset
+        end_offset, epoch = self.end_offset, self.last_epoch
         for header in headers:
             if header.base_offset < end_offset:
                 continue
             if not self.is_lot_open:
                 self.is_lot_open = True
-                self.lots.append(_Lot(header.base_offset, end_offset, 0, WindowCounts(self.counts.window_ms)))
+                self.lots.append(_Lot(header.base_offset, end_offset, epoch, WindowCounts(self.counts.window_ms)))
             lot = self.lots[-1]
             lot.counts.add(header)
-            lot.leader_epoch = header.partition_leader_epoch
+            if header.partition_leader_epoch > epoch:
+                epoch = lot.leader_epoch = header.partition_leader_epoch
+                lot.epochs.append(Claim(epoch, header.base_offset))
             lot.end_offset = end_offset = header.next_offset
 
     def settle(self) -> None:
@@ -238,6 +250,7 @@ class _LogCounts:
             lot = self.lots.popleft()
             self.counts.add_all(lot.counts)
             self.up_to, self.leader_epoch = lot.end_offset, lot.leader_epoch
+            self.claims += lot.epochs
         self.is_lot_open = False
 
     def cut_off(self, end_offset: int) -> None:
@@ -328,12 +341,12 @@ class BrokerCounter:
         for log in self._logs.values():
             log.settle()
             log.turns += 1
-            claim = self._claim(log)
-            if claim is not None:
+            if self._begins_to_lead(log):
                 log.counts.changed.update(nlargest(WINDOWS_CLAIMED, log.counts.windows))
-            elif not log.counts.changed or not (log.partition.is_leader or log.turns >= FOLLOWER_TURNS):
+            elif not (log.counts.changed or log.claims) or not (log.partition.is_leader or log.turns >= FOLLOWER_TURNS):
                 continue
-            event = log.taken = self._event(log, log.counts.take_changed(), claim)
+            event = log.taken = self._event(log, log.counts.take_changed(), tuple(log.claims))
+            log.claims.clear()
             is_due = log.appended + len(event.windows) > MAX_APPENDED
             log.whole = replace(event, windows=dict(log.counts.windows)) if is_due else None
             log.turns = 0
@@ -341,14 +354,15 @@ class BrokerCounter:
         return events
 
     @staticmethod
-    def _claim(log: _LogCounts) -> Claim | None:
-        """What a leader that has not claimed its epoch yet says first."""
+    def _begins_to_lead(log: _LogCounts) -> bool:
+        """Whether it leads in an epoch that it has not claimed yet; now it has."""
         partition = log.partition
         if not partition.is_leader or partition.leader_epoch == log.claimed_epoch:
-            return None
+            return False
         log.claimed_epoch = partition.leader_epoch
         start_offset = partition.log.epoch_start(partition.leader_epoch)
-        return Claim(partition.leader_epoch, log.end_offset if start_offset is None else start_offset)
+        log.claims.append(Claim(partition.leader_epoch, log.end_offset if start_offset is None else start_offset))
+        return True
 
     def published(self, events: Sequence[AuditEvent]) -> None:
         """These are in the audit topic: remember how far their logs are counted."""
@@ -371,8 +385,7 @@ class BrokerCounter:
                 log.taken = None
                 log.counts.changed.update(event.windows)
                 log.turns = FOLLOWER_TURNS
-                if event.claim is not None:
-                    log.claimed_epoch = -1
+                log.claims[:0] = event.claims
 
     def _source(self, partition: CountedPartition) -> AuditSource:
         instance = "" if partition.log.topic_id is None else str(partition.log.topic_id)
@@ -380,11 +393,11 @@ class BrokerCounter:
             tier=Tier.BROKER, cluster=self._cluster, partition=partition.topic_partition, instance=instance
         )
 
-    def _event(self, log: _LogCounts, windows: dict[int, Counts], claim: Claim | None = None) -> AuditEvent:
+    def _event(self, log: _LogCounts, windows: dict[int, Counts], claims: tuple[Claim, ...] = ()) -> AuditEvent:
         return AuditEvent(
             source=self._source(log.partition),
             leader_epoch=log.leader_epoch,
-            claim=claim,
+            claims=claims,
             revision=log.up_to,
             created_ms=self._clock(),
             window_ms=self._window_ms,

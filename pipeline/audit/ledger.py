@@ -91,8 +91,8 @@ class Ledger:
         """Take one event in."""
         reports = self._reports[event.source.partition].setdefault(event.source, _Reports())
         reports.created_ms = max(reports.created_ms, event.created_ms)
-        if event.claim is not None:
-            reports.claim(event.claim)
+        for claim in event.claims:
+            reports.claim(claim)
         if reports.is_void(event.leader_epoch, event.revision):
             return
         if event.revision >= reports.revision:

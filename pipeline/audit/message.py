@@ -7,7 +7,7 @@ B. Of two events with the same source and window the one with the higher revisio
    are one source: what they have counted up to an offset is the same, unless one of them never had the log's beginning.
    So of brokers the one with more records holds.
 C. A broker tells only of what is committed. Where committed records were lost all the same (the end of the only
-   replica, an unclean election), the next leader's `claim` says so: in its epoch the log goes on from that offset, and
+   replica, an unclean election), the next leader's `claims` say so: in its epoch the log goes on from that offset, and
    what was told of lower epochs beyond it is void.
 D. A topic that was created again is another source: `instance` is the topic's id. The one that told last holds.
 """
@@ -53,7 +53,7 @@ class AuditSource:
 
 
 class Claim(NamedTuple):
-    """A broker leads: in this epoch its log goes on from there."""
+    """In this leader epoch the log goes on from there."""
 
     leader_epoch: int
     start_offset: int
@@ -68,7 +68,7 @@ class AuditEvent:
     created_ms: int
     window_ms: int
     leader_epoch: int = 0
-    claim: Claim | None = None
+    claims: tuple[Claim, ...] = ()
     windows: Mapping[int, Counts]
     """Window start (ms since 1970 UTC) to the counts up to `revision`; only windows that changed are named."""
 
@@ -76,7 +76,7 @@ class AuditEvent:
 def portions(event: AuditEvent) -> Iterator[AuditEvent]:
     """The same event in messages of bounded size. Each holds for the windows it names, so their order is free.
 
-    An event without windows is one message: it may bear a claim.
+    An event without windows is one message: it may bear claims.
     """
     windows = sorted(event.windows.items())
     for first in range(0, max(1, len(windows)), MAX_WINDOWS_PER_MESSAGE):
@@ -100,7 +100,7 @@ def encode_event(event: AuditEvent) -> bytes:
         "topic": source.partition.topic,
         "partition": source.partition.partition,
         "leader_epoch": event.leader_epoch,
-        "claim": event.claim,
+        "claims": event.claims,
         "revision": event.revision,
         "created_ms": event.created_ms,
         "window_ms": event.window_ms,
@@ -123,7 +123,7 @@ def decode_event(value: bytes) -> AuditEvent:
                 instance=str(document["instance"]),
             ),
             leader_epoch=int(document["leader_epoch"]),
-            claim=None if document["claim"] is None else Claim(*map(int, document["claim"])),
+            claims=tuple(Claim(int(epoch), int(start_offset)) for epoch, start_offset in document["claims"]),
             revision=int(document["revision"]),
             created_ms=int(document["created_ms"]),
             window_ms=int(document["window_ms"]),

@@ -13,7 +13,7 @@ import trio
 from pipeline.audit.counters import ProducerCounter
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_event, encode_key, portions
 from pipeline.audit.window import DEFAULT_WINDOW_MS, Counts
-from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.admin import NewTopic, create_topics, replicas_for
 from pipeline.client.background import background_tasks
 from pipeline.client.batches import DeliveredBatch
 from pipeline.client.cluster import Cluster
@@ -50,15 +50,21 @@ class Counter(Protocol):
 
 async def ensure_audit_topic(cluster: Cluster) -> None:
     """Create the audit topic unless it is there. Raises KafkaError, NetworkError."""
-    await create_topics(cluster, [NewTopic(name=AUDIT_TOPIC, partitions=1, configs=RETENTION)], exist_ok=True)
+    topic = NewTopic(name=AUDIT_TOPIC, partitions=1, replication_factor=await replicas_for(cluster), configs=RETENTION)
+    await create_topics(cluster, [topic], exist_ok=True)
 
 
-async def publish(counter: Counter, producer: Producer) -> bool:
-    """Publish what changed; whether that worked (if not, it is put back and logged)."""
+async def publish(counter: Counter, cluster: Cluster, producer: Producer) -> None:
+    """Publish what changed; if that does not work it is put back and logged.
+
+    The topic is made when there is something to tell: by then there are the brokers that will hold it.
+    """
     events = counter.take_events()
     if not events:
-        return True
+        return
     try:
+        if AUDIT_TOPIC not in cluster.view.topics:
+            await ensure_audit_topic(cluster)
         deliveries = [
             await producer.send(AUDIT_TOPIC, encode_event(portion), key=encode_key(event.source))
             for event in events
@@ -70,26 +76,17 @@ async def publish(counter: Counter, producer: Producer) -> bool:
     except PipelineError as error:
         counter.put_back(events)
         log.warning("audit_publish_failed", events=len(events), error=str(error))
-        return False
+        return
     except BaseException:
         counter.put_back(events)
         raise
     await trio.to_thread.run_sync(counter.published, events)
-    return True
 
 
 async def publish_regularly(counter: Counter, cluster: Cluster, producer: Producer, interval_s: float) -> None:
     """Publish every `interval_s`, for ever. A cluster that is away for a while only makes events late."""
-    is_topic_ready = False
     while True:
-        if not is_topic_ready:
-            try:
-                await ensure_audit_topic(cluster)
-                is_topic_ready = True
-            except PipelineError as error:
-                log.warning("audit_topic_not_ready", error=str(error))
-        if is_topic_ready:
-            await publish(counter, producer)
+        await publish(counter, cluster, producer)
         await trio.sleep(interval_s)
 
 
@@ -128,7 +125,7 @@ async def open_audited_producer(
                 ) as producer:
                     yield producer
         finally:
-            await publish(counter, teller)
+            await publish(counter, cluster, teller)
 
 
 async def publish_load(

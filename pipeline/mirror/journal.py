@@ -6,7 +6,7 @@ Invariant: the table in memory is changed by what was read from the journal alon
 from collections.abc import Sequence
 from random import Random
 
-from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.admin import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer import open_consumer
@@ -32,7 +32,8 @@ class Journal:
 
     async def open(self) -> None:
         """Create the journal unless it is there, and read it. Raises KafkaError, NetworkError."""
-        topic = NewTopic(name=TABLE_TOPIC, partitions=1, configs=KEPT_FOR_EVER)
+        replicas = await replicas_for(self._destination)
+        topic = NewTopic(name=TABLE_TOPIC, partitions=1, replication_factor=replicas, configs=KEPT_FOR_EVER)
         await create_topics(self._destination, [topic], exist_ok=True)
         await self.read_on()
 

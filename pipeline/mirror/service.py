@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from pipeline.client.admin import NewTopic, create_partitions, create_topics
+from pipeline.client.admin import NewTopic, create_partitions, create_topics, replicas_for
 from pipeline.client.cluster import Cluster
 from pipeline.client.metadata import NO_TOPIC_ID, ClusterView, TopicView
 from pipeline.errors import PipelineError
@@ -185,7 +185,12 @@ class MirrorService:
         lines = self._journal.table.assignments()
         names = {line.source.cluster for line in lines if line.replica.topic == topic}
         names |= {name for name, topics in self._source_topics.items() if topic in topics}
-        replica = NewTopic(name=topic, partitions=count, configs={MIRROR_SOURCE_CONFIG: _source_names(names)})
+        replica = NewTopic(
+            name=topic,
+            partitions=count,
+            replication_factor=await replicas_for(self._destination),
+            configs={MIRROR_SOURCE_CONFIG: _source_names(names)},
+        )
         await create_topics(self._destination, [replica], exist_ok=True)
         found = await self._destination.topic(topic)
         if len(found.partitions) < count:

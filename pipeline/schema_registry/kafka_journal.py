@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from pipeline.client.admin import EARLIEST, LATEST, NewTopic, create_topics, list_offsets
+from pipeline.client.admin import EARLIEST, LATEST, NewTopic, create_topics, list_offsets, replicas_for
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer import Consumer, PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
@@ -30,8 +30,7 @@ async def ensure_topic(cluster: Cluster, topic: str, *, replication_factor: int,
 
     Raises ConfigurationError for a topic that is there with more than one partition, for it has no order.
     """
-    view = await cluster.refresh(timeout_s=timeout_s)
-    replicas = max(1, min(replication_factor, len(view.brokers)))
+    replicas = await replicas_for(cluster, replication_factor, timeout_s=timeout_s)
     wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=TOPIC_SETTINGS)
     await create_topics(cluster, [wanted], exist_ok=True, timeout_s=timeout_s)
     partitions = len(cluster.view.topics[topic].partitions)

@@ -244,7 +244,7 @@ def test_what_changed_is_appended_and_gone_on_from(appending, checkpoints):
     log.headers = lambda _offset: pytest.fail("was read")
     load(restarted, log)
     (event,) = restarted.take_events()
-    assert (event.claim, event.windows) == (Claim(0, 0), log.expected())
+    assert (event.claims, event.windows) == ((Claim(0, 0),), log.expected())
     assert restarted.take_events() == []
 
 
@@ -385,7 +385,7 @@ def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints):
     broker.published(turns[-1])
     log.lead(1)
     (event,) = broker.take_events()
-    assert (event.claim, event.windows) == (Claim(1, 5), log.expected())
+    assert (event.claims, event.windows) == ((Claim(1, 5),), log.expected())
     broker.put_back([event])
     assert broker.take_events() == [event]
 

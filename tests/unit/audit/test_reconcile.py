@@ -196,14 +196,14 @@ counts_values = st.builds(
     st.dictionaries(st.integers(0, 2**40), counts_values, max_size=5),
     st.text(max_size=5),
     st.integers(0, 2**62),
-    st.none() | st.builds(Claim, st.integers(0, 2**31 - 1), st.integers(0, 2**62)),
+    st.lists(st.builds(Claim, st.integers(0, 2**31 - 1), st.integers(0, 2**62)), max_size=3),
 )
-def test_events_survive_the_wire(windows, instance, revision, claim):
+def test_events_survive_the_wire(windows, instance, revision, claims):
     source = AuditSource(tier=Tier.PRODUCER, cluster="east", partition=EAST, instance=instance)
     original = AuditEvent(
         source=source,
         leader_epoch=3,
-        claim=claim,
+        claims=tuple(claims),
         revision=revision,
         created_ms=5,
         window_ms=WINDOW_MS,
@@ -213,18 +213,18 @@ def test_events_survive_the_wire(windows, instance, revision, claim):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5000, 5001])
-def test_portions_hold_each_window_once_and_the_claim_even_without_windows(count):
+def test_portions_hold_each_window_once_and_the_claims_even_without_windows(count):
     source = AuditSource(tier=Tier.BROKER, cluster="east", partition=EAST)
     whole = AuditEvent(
         source=source,
-        claim=Claim(3, 9),
+        claims=(Claim(3, 9),),
         revision=9,
         created_ms=5,
         window_ms=WINDOW_MS,
         windows=dict.fromkeys(range(count), FULL),
     )
     parts = list(portions(whole))
-    assert {part.claim for part in parts} == {Claim(3, 9)}
+    assert {part.claims for part in parts} == {(Claim(3, 9),)}
     assert [start for part in parts for start in part.windows] == list(range(count))
 
 

@@ -36,13 +36,14 @@ async def ensure_journal_topic(broker: BrokerContext) -> None:
 
     Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if it does not work now; it may later.
     """
-    try:
-        await create_topic(broker, journal_topic(broker.config), timeout_s=CREATE_TIMEOUT_S)
-    except KafkaError as error:
-        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+    if broker.view.topic(GROUP_METADATA_TOPIC) is None:
+        try:
+            await create_topic(broker, journal_topic(broker.config), timeout_s=CREATE_TIMEOUT_S)
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise _unavailable(broker, error) from error
+        except PipelineError as error:
             raise _unavailable(broker, error) from error
-    except PipelineError as error:
-        raise _unavailable(broker, error) from error
     with trio.move_on_after(CREATE_TIMEOUT_S):
         await broker.view.wait_until(_is_led)
 
@@ -59,5 +60,5 @@ def _unavailable(broker: BrokerContext, error: PipelineError) -> KafkaError:
 
 
 def _is_led(view: ClusterView) -> bool:
-    topic = view.topic(GROUP_METADATA_TOPIC)
+    topic = view.applied(GROUP_METADATA_TOPIC)
     return topic is not None and topic.is_led

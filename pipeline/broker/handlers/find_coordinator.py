@@ -24,9 +24,9 @@ NO_PORT = -1
 def handle(
     broker: BrokerContext, request: FindCoordinatorRequest, version: int, _caller: Caller
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """Answers at once, unless the topic is to be made first."""
+    """Answers at once, unless the topic is to be made first, or just being made."""
     keys = request.coordinator_keys if version >= FIRST_VERSION_OF_MANY_KEYS else (request.key,)
-    if request.key_type == GROUP and broker.view.topic(GROUP_METADATA_TOPIC) is None:
+    if request.key_type == GROUP and broker.view.applied(GROUP_METADATA_TOPIC) is None:
         return _create_and_answer(broker, keys, version)
     return _answer([_find(broker, request.key_type, key) for key in keys], version)
 

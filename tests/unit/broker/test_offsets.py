@@ -113,6 +113,13 @@ async def test_topics_made_on_asking_include_the_journal_as_it_has_to_be(start: 
         assert {found.cleanup_policy for found in settings} == {"compact"}
 
 
+async def test_too_few_brokers_for_the_journal_are_told_which_setting_to_change(start: Start) -> None:
+    async with start(**SMALL, offsets_topic_replication_factor=3) as broker:
+        (found,) = (await broker.ask(FindCoordinatorRequest(coordinator_keys=["a"]))).coordinators
+        assert (found.error_code, found.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+        assert "offsets.topic.replication.factor is 3, live brokers: 1" in found.error_message
+
+
 async def test_many_ask_for_a_coordinator_at_once(start: Start) -> None:
     async with start(**SMALL) as broker, trio.open_nursery() as nursery:
 

@@ -30,7 +30,7 @@ def test_what_may_become_of_old_records(policy: str) -> None:
     ("overrides", "message"),
     [
         ({"segment.byte": "1"}, "Unknown topic config name: segment.byte; did you mean segment.bytes?"),
-        ({"unclean.leader.election.enable": "true"}, "Unknown topic config name"),
+        ({"remote.storage.enable": "true"}, "Unknown topic config name"),
         ({"segment.bytes": "much"}, "Invalid value much for configuration segment.bytes"),
         ({"segment.bytes": None}, "segment.bytes"),
         ({"cleanup.policy": "shred"}, "delete, compact"),

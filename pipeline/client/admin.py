@@ -90,10 +90,13 @@ __all__ = [
     "list_offsets",
     "list_reassignments",
     "list_topics",
+    "replicas_for",
 ]
 
 DEFAULT_TIMEOUT_S = 30.0
 BROKER_DEFAULT = -1
+USUAL_REPLICAS = 3
+"""Of topics that services keep for themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +139,15 @@ async def create_topics(
     names = [topic.name for topic in topics]
     await _ask_controller(cluster, names, request, answers, fine, deadline)
     await _wait_for_leaders(cluster, dict.fromkeys(names, 1), deadline)
+
+
+async def replicas_for(cluster: Cluster, wanted: int = USUAL_REPLICAS, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
+    """The replication factor of a topic that should have so many replicas: as many, or one on each live broker.
+
+    Raises KafkaError, NetworkError.
+    """
+    view = await cluster.refresh(timeout_s=timeout_s)
+    return max(1, min(wanted, len(view.brokers)))
 
 
 async def delete_topics(

@@ -306,11 +306,17 @@ async def _wait(cluster: Cluster, partitions: Collection[TopicPartition]) -> Non
 
 
 async def _require_moved(cluster: Cluster, moves: Mapping[TopicPartition, Move]) -> None:
-    """Ends the command if somebody else took a move back meanwhile."""
-    view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-    elsewhere = [name for name, move in moves.items() if _replicas_of(view, name) not in {None, tuple(move.target)}]
-    if elsewhere:
-        output.fail(f"cancelled or replaced by others meanwhile: {', '.join(map(str, sorted(elsewhere)))}")
+    """Ends the command if somebody else took a move back meanwhile. Brokers hear of the end one after the other."""
+    deadline = trio.current_time() + TIMEOUT_S / 3
+    failures = 0
+    while True:
+        view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+        elsewhere = [name for name, move in moves.items() if _replicas_of(view, name) not in {None, tuple(move.target)}]
+        if not elsewhere:
+            return
+        failures += 1
+        if not await cluster.back_off(failures, deadline):
+            output.fail(f"cancelled or replaced by others meanwhile: {', '.join(map(str, sorted(elsewhere)))}")
 
 
 def _replicas_of(view: ClusterView, partition: TopicPartition) -> tuple[BrokerId, ...] | None:

@@ -1,11 +1,15 @@
 """AlterPartitionReassignments (45): partitions moved to other brokers, or left where they were (KIP-455); v1 may forbid
 another number of replicas (KIP-860).
 
-Carried out by the controller; any other broker answers NOT_CONTROLLER. Answered when the moves have begun.
+Carried out by the controller; any other broker answers NOT_CONTROLLER. Answered when the moves have begun, and the
+controller would say so if asked.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
+import trio
+
+from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.controller.reassignment import Outcome, Target
 from pipeline.model import BrokerId, TopicPartition
@@ -17,6 +21,8 @@ from pipeline.protocol.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+
+VIEW_TIMEOUT_S = 5.0
 
 
 def handle(
@@ -43,6 +49,9 @@ async def _handle(
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=allow_change, error_code=error.code, error_message=str(error)
         )
+    begun = {name: target for name, target in targets.items() if outcomes[name].code == ErrorCode.NONE}
+    with trio.move_on_after(VIEW_TIMEOUT_S):
+        await broker.view.wait_until(lambda view: _are_seen(view, begun))
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=allow_change,
         responses=[
@@ -56,6 +65,19 @@ async def _handle(
             for topic in request.topics
         ],
     )
+
+
+def _are_seen(view: ClusterView, begun: Mapping[TopicPartition, Target]) -> bool:
+    """Whether the view has all these targets by now: they come first among the replicas until the others are gone."""
+    for name, target in begun.items():
+        partition = view.partition(name)
+        if partition is None:
+            continue
+        if target is None and (partition.adding or partition.removing):
+            return False
+        if target is not None and partition.replicas[: len(target)] != target:
+            return False
+    return True
 
 
 def _target(partition: ReassignablePartition) -> Target:

@@ -1,12 +1,14 @@
 """CreateTopics (19): v2 on; v4 takes -1 for defaults (KIP-464), v5 tells the settings (KIP-525), v7 the topic
 id (KIP-516).
 
-Carried out by whichever broker is asked, through ZooKeeper. Answered when the topics can be used.
+Carried out by whichever broker is asked, through ZooKeeper, all at once. Answered when the topics can be used.
 """
 
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Mapping
+
+import trio
 
 from pipeline.broker.config_entries import topic_entries
 from pipeline.broker.context import BrokerContext, Caller
@@ -36,18 +38,23 @@ def handle(
 
 async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
-    results = []
-    for topic in request.topics:
+    results: dict[int, CreatableTopicResult] = {}
+
+    async def create(number: int, topic: CreatableTopic) -> None:
         try:
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is named more than once.")
-            results.append(await _create(broker, topic, request))
+            results[number] = await _create(broker, topic, request)
         except PipelineError as error:
             failure = failure_of(error)
-            results.append(
-                CreatableTopicResult(name=topic.name, error_code=failure.code, error_message=failure.message)
+            results[number] = CreatableTopicResult(
+                name=topic.name, error_code=failure.code, error_message=failure.message
             )
-    return CreateTopicsResponse(topics=results)
+
+    async with trio.open_nursery() as nursery:
+        for number, topic in enumerate(request.topics):
+            nursery.start_soon(create, number, topic)
+    return CreateTopicsResponse(topics=[results[number] for number in sorted(results)])
 
 
 async def _create(broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:

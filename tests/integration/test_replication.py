@@ -146,7 +146,7 @@ async def test_a_follower_begins_anew_where_the_leader_begins(tmp_path: Path) ->
 
 async def test_a_follower_in_reassignment_is_held_below_the_rate(tmp_path: Path) -> None:
     async with replicated_cluster(
-        tmp_path, brokers=2, follower_replication_throttled_rate=500_000, replica_fetch_max_bytes=100_000, **FAST
+        tmp_path, brokers=2, follower_replication_throttled_rate=400_000, replica_fetch_max_bytes=100_000, **FAST
     ) as brokers:
         await create(brokers, "t", replicas=2, follower_replication_throttled_replicas="*")
         await brokers.wait_for_isr("t", 2)
@@ -158,13 +158,13 @@ async def test_a_follower_in_reassignment_is_held_below_the_rate(tmp_path: Path)
         await brokers.start(2)
         began = trio.current_time()
         await brokers.wait_for_isr("t", 2)
-        assert trio.current_time() - began > 0.8
+        assert trio.current_time() - began > 0.4
         await wait_until_alike(brokers, "t", 3)
 
 
 async def test_a_leader_is_spared_while_the_rate_is_used_up(tmp_path: Path) -> None:
     async with replicated_cluster(
-        tmp_path, brokers=2, leader_replication_throttled_rate=500_000, replica_fetch_max_bytes=100_000, **FAST
+        tmp_path, brokers=2, leader_replication_throttled_rate=400_000, replica_fetch_max_bytes=100_000, **FAST
     ) as brokers:
         await create(brokers, "t", replicas=2, leader_replication_throttled_replicas="*")
         await create(brokers, "free", replicas=2)
@@ -181,5 +181,5 @@ async def test_a_leader_is_spared_while_the_rate_is_used_up(tmp_path: Path) -> N
         await brokers.wait_for_isr("free", 2)
         assert len(brokers.replica(1, "t").isr) == 1
         await brokers.wait_for_isr("t", 2)
-        assert trio.current_time() - began > 0.8
+        assert trio.current_time() - began > 0.4
         await wait_until_alike(brokers, "t", 3)

@@ -1,0 +1,418 @@
+"""A fetcher with real logs, and a leader on loopback that says what it is told to."""
+
+import random
+import threading
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from pipeline.broker.cluster_view import ClusterView, PartitionView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.partition import Partition
+from pipeline.broker.replicas import log_config
+from pipeline.broker.replication.fetch_plan import FetchLimits, FollowedPartition
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher
+from pipeline.broker.replication.replica_fetchers import ReplicaFetchers, fetcher_number
+from pipeline.broker.replication.throttle import ReplicationThrottle
+from pipeline.broker.topic_settings import topic_settings
+from pipeline.log.files import DiskFiles, Files
+from pipeline.log.loader import load_log
+from pipeline.model import BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
+from pipeline.net.network import SOCKETS
+from pipeline.net.server import Peer, Server, ServerConfig
+from pipeline.protocol.api import API
+from pipeline.protocol.connection import Request
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from pipeline.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from pipeline.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from pipeline.protocol.schema import Message
+from pipeline.records.batch import place_batch, validate_for_append
+from pipeline.settings import MAX_INT64
+from pipeline.testing.faulty_files import FaultyFiles
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch
+
+TOPIC_ID = uuid.UUID(int=7)
+LEADER, FOLLOWER = BrokerId(1), BrokerId(2)
+LONG_WAIT_MS = 60_000
+LIMITS = ServerConfig(max_request_bytes=1 << 24, max_connections=100, max_idle_s=60)
+
+
+@dataclass
+class Leader:
+    """What it has of each partition, and what else it says."""
+
+    records: dict[int, bytes] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+    epoch_end: tuple[int, int] = (0, 0)
+    script: deque[ErrorCode | bytes] = field(default_factory=deque)
+    """Said instead of the next answers with news."""
+    fetches: list[FetchRequest] = field(default_factory=list)
+    questions: int = 0
+    address: HostPort | None = None
+    asked: dict[int, FetchPartition] = field(default_factory=dict)
+    _changed: trio.Event = field(default_factory=trio.Event)
+
+    def append(self, index: int, *values: bytes) -> None:
+        known = self.records.get(index, b"")
+        end = self.end(index)
+        new = batch(*values)
+        place_batch(new, 0, end, 0)
+        self.records[index] = known + new
+        self.change()
+
+    def end(self, index: int) -> int:
+        known = self.records.get(index)
+        start = self.starts.get(index, 0)
+        return (
+            validate_for_append(known, max_batch_bytes=1 << 30, keep_offsets=True)[-1].next_offset if known else start
+        )
+
+    def change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def handle(self, request: Request[Message], _peer: Peer) -> Message:
+        body = request.body
+        if isinstance(body, ApiVersionsRequest):
+            keys = [ApiVersion(api_key=k, min_version=a.min_version, max_version=a.max_version) for k, a in API.items()]
+            return ApiVersionsResponse(api_keys=keys)
+        if isinstance(body, OffsetForLeaderEpochRequest):
+            self.questions += 1
+            epoch, end = self.epoch_end
+            return OffsetForLeaderEpochResponse(
+                topics=[
+                    OffsetForLeaderTopicResult(
+                        topic=topic.topic,
+                        partitions=[
+                            EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+                            for asked in topic.partitions
+                        ],
+                    )
+                    for topic in body.topics
+                ]
+            )
+        assert isinstance(body, FetchRequest)
+        return await self._fetch(body)
+
+    async def _fetch(self, request: FetchRequest) -> FetchResponse:
+        self.fetches.append(request)
+        number = len(self.fetches)
+        self.change()
+        if request.session_epoch == 0:
+            self.asked.clear()
+        for topic in request.topics:
+            self.asked.update({asked.partition: asked for asked in topic.partitions})
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                self.asked.pop(index, None)
+        with trio.move_on_after(request.max_wait_ms / 1000):
+            while not (found := self._read()) and number == len(self.fetches):
+                await self._changed.wait()
+        if number != len(self.fetches):
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        found = self._read()
+        if found and self.script:
+            told = self.script.popleft()
+            if isinstance(told, ErrorCode):
+                found = [PartitionData(partition_index=found[0].partition_index, error_code=told, log_start_offset=-1)]
+            else:
+                found = [PartitionData(partition_index=found[0].partition_index, records=told)]
+        topics = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=found)] if found else []
+        return FetchResponse(session_id=7, responses=topics)
+
+    def _read(self) -> list[PartitionData]:
+        found = []
+        for index, asked in self.asked.items():
+            start, end = self.starts.get(index, 0), self.end(index)
+            if not start <= asked.fetch_offset <= end:
+                code = ErrorCode.OFFSET_OUT_OF_RANGE
+                found.append(PartitionData(partition_index=index, error_code=code, log_start_offset=start))
+            elif asked.fetch_offset < end:
+                position = 0
+                for header in validate_for_append(self.records[index], max_batch_bytes=1 << 30, keep_offsets=True):
+                    if header.next_offset > asked.fetch_offset:
+                        break
+                    position += header.size_bytes
+                data = self.records[index][position:] + b"the beginning of a batch that was cut"
+                found.append(
+                    PartitionData(partition_index=index, high_watermark=end, log_start_offset=start, records=data)
+                )
+        return found
+
+
+@asynccontextmanager
+async def serving(leader: Leader, address: HostPort = HostPort("127.0.0.1", 0)) -> AsyncIterator[None]:  # noqa: B008
+    listeners = await SOCKETS.listen(address)
+    leader.address = HostPort("127.0.0.1", listeners[0].port)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(Server(leader.handle, API, LIMITS).serve, listeners)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def settings_for(leader: Leader, max_wait_ms: int = LONG_WAIT_MS) -> FetcherSettings:
+    return FetcherSettings(
+        limits=FetchLimits(
+            own_id=FOLLOWER,
+            min_bytes=1,
+            max_wait_ms=max_wait_ms,
+            max_partition_bytes=1 << 20,
+            max_response_bytes=10 << 20,
+            max_backoff_s=0.05,
+        ),
+        request_timeout_s=TIMEOUT_S,
+        clock=lambda: NOW_MS,
+        network=SOCKETS,
+        throttle=ReplicationThrottle(MAX_INT64),
+        find_address=lambda _: leader.address,
+    )
+
+
+def replica(path: Path, index: int = 0, files: Files | None = None, **overrides: str) -> Partition:
+    broker = BrokerConfig.from_settings({"broker.id": 2, "log.dirs": str(path), "zookeeper.connect": "z:1"})
+    settings = topic_settings({name.replace("_", "."): value for name, value in overrides.items()}, broker)
+    directory = path / f"t-{index}"
+    directory.mkdir()
+    log = load_log(
+        files or DiskFiles(),
+        directory,
+        TopicPartition("t", index),
+        log_config(settings, 1_000_000),
+        recovery_point=Offset(0),
+        clean=False,
+        now_ms=NOW_MS,
+    )
+    upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None, in_sync=InSyncWatch(ClusterView("c"), 10_000))
+    partition = Partition(log, settings, Observed(), upkeep, FOLLOWER)
+    partition.follow(PartitionView(replicas=(LEADER, FOLLOWER), leader=LEADER, leader_epoch=LeaderEpoch(5)))
+    return partition
+
+
+def follow(fetchers: ReplicaFetchers | ReplicaFetcher, partition: Partition, epoch: int = 5) -> None:
+    followed = FollowedPartition(partition.topic_partition, TOPIC_ID, LeaderEpoch(epoch), partition.log)
+    if isinstance(fetchers, ReplicaFetchers):
+        fetchers.follow(partition, followed, LEADER)
+    else:
+        fetchers.follow(partition, followed)
+
+
+async def until(condition: Any) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        while not condition():
+            await trio.sleep(0.002)
+
+
+def content(partition: Partition) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(partition.log.directory.glob("*.log")))
+
+
+@asynccontextmanager
+async def fetching(leader: Leader, *partitions: Partition, max_wait_ms: int = LONG_WAIT_MS) -> AsyncIterator[Any]:
+    async with serving(leader), trio.open_nursery() as nursery:
+        fetchers = ReplicaFetchers(settings_for(leader, max_wait_ms), 1)
+        for partition in partitions:
+            follow(fetchers, partition)
+        await nursery.start(fetchers.run)
+        yield fetchers
+        nursery.cancel_scope.cancel()
+
+
+async def test_whole_batches_of_many_partitions_are_appended_as_they_come(tmp_path: Path) -> None:
+    leader = Leader()
+    partitions = [replica(tmp_path, index) for index in range(3)]
+    for index in range(3):
+        leader.append(index, b"a", b"b")
+    async with fetching(leader, *partitions) as fetchers:
+        await until(lambda: all(partition.log.log_end_offset == 2 for partition in partitions))
+        leader.append(1, b"c")
+        await until(lambda: partitions[1].high_watermark == 3)
+        assert [content(partition) for partition in partitions] == [leader.records[index] for index in range(3)]
+        assert fetchers.counts().bytes_fetched == sum(map(len, leader.records.values()))
+        assert fetchers.max_lag == 0
+    assert [asked.partition for asked in leader.fetches[-1].topics[0].partitions] == [1]
+
+
+async def test_a_partition_that_joins_does_not_wait_for_the_long_poll_of_the_others(tmp_path: Path) -> None:
+    leader = Leader()
+    first, second = replica(tmp_path, 0), replica(tmp_path, 1)
+    async with fetching(leader, first) as fetchers:
+        await until(lambda: len(leader.fetches) == 2)  # the second one waits
+        leader.append(1, b"a")
+        follow(fetchers, second)
+        await until(lambda: second.log.log_end_offset == 1)
+        leader.append(0, b"b")
+        await until(lambda: first.log.log_end_offset == 1)
+        assert [fetch.session_epoch for fetch in leader.fetches] == list(range(len(leader.fetches)))
+
+
+async def test_a_corrupt_answer_is_asked_for_again(tmp_path: Path) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    leader.append(0, b"a")
+    broken = bytearray(leader.records[0])
+    broken[-1] ^= 1
+    leader.script += [bytes(broken), ErrorCode.CORRUPT_MESSAGE]
+    async with fetching(leader, partition) as fetchers:
+        await until(lambda: partition.log.log_end_offset == 1)
+        assert fetchers.counts().corrupt_answers == 1
+    assert content(partition) == leader.records[0]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+async def test_who_is_refused_tries_again(tmp_path: Path, code: ErrorCode) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    leader.append(0, b"a")
+    leader.script += [code, code]
+    async with fetching(leader, partition):
+        await until(lambda: partition.log.log_end_offset == 1)
+
+
+async def test_what_the_leader_does_not_have_is_cut_off_first(tmp_path: Path) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        own = batch(value)
+        place_batch(own, 0, offset, 3)
+        partition.append_fetched(memoryview(own), Offset(0), Offset(0), NOW_MS)
+    leader.append(0, b"a")
+    leader.append(0, b"instead")
+    leader.epoch_end = (3, 1)
+    async with fetching(leader, partition):
+        await until(lambda: partition.log.log_end_offset == 2)
+        assert leader.questions == 1
+    assert content(partition).endswith(leader.records[0][len(leader.records[0]) // 2 :])
+
+
+async def test_a_log_that_ends_before_the_leaders_start_begins_anew(tmp_path: Path) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    leader.starts[0] = 40
+    async with fetching(leader, partition):
+        await until(lambda: partition.log.log_start_offset == 40)
+        leader.append(0, b"a")
+        await until(lambda: partition.high_watermark == 41)
+        assert content(partition) == leader.records[0]
+
+
+async def test_a_change_of_role_waits_for_the_cut_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    own = batch(b"a")
+    place_batch(own, 0, 0, 3)
+    partition.append_fetched(memoryview(own), Offset(0), Offset(0), NOW_MS)
+    leader.epoch_end = (3, 0)
+    reached, may_go = threading.Event(), threading.Event()
+    truncate_to = type(partition.log).truncate_to
+
+    def slow(log: Any, offset: Offset) -> bool:
+        reached.set()
+        assert may_go.wait(TIMEOUT_S)
+        return truncate_to(log, offset)
+
+    monkeypatch.setattr(type(partition.log), "truncate_to", slow)
+    async with fetching(leader, partition) as fetchers, trio.open_nursery() as nursery:
+        await trio.to_thread.run_sync(reached.wait, TIMEOUT_S)
+        events: list[str] = []
+
+        async def leave() -> None:
+            await fetchers.leave([partition.topic_partition])
+            events.append(f"left at {partition.log.log_end_offset}")
+
+        nursery.start_soon(leave)
+        await trio.testing.wait_all_tasks_blocked()
+        assert events == []
+        may_go.set()
+        await until(lambda: events == ["left at 0"])
+        assert not fetchers.fetchers
+
+
+async def test_nothing_is_appended_to_who_left(tmp_path: Path) -> None:
+    leader = Leader()
+    first, second = replica(tmp_path, 0), replica(tmp_path, 1)
+    async with fetching(leader, first, second) as fetchers:
+        await until(lambda: len(leader.fetches) == 2)
+        await fetchers.leave([first.topic_partition])
+        leader.append(0, b"a")
+        leader.append(1, b"b")
+        await until(lambda: second.log.log_end_offset == 1)
+        assert first.log.log_end_offset == 0
+
+
+async def test_a_full_disk_is_tried_again_and_a_failed_one_takes_its_partition_out(tmp_path: Path) -> None:
+    leader, files = Leader(), FaultyFiles(DiskFiles(), random.Random(1))
+    full, fine = replica(tmp_path, 0, files), replica(tmp_path, 1)
+    files.capacity_bytes = files.used_bytes + 30
+    leader.append(0, b"a")
+    leader.append(1, b"b")
+    async with fetching(leader, full, fine, max_wait_ms=20) as fetchers:
+        await until(lambda: full.problem is not None and fine.log.log_end_offset == 1)
+        files.capacity_bytes = None
+        await until(lambda: full.log.log_end_offset == 1)
+        full.log.abandon("the disk failed")
+        leader.append(0, b"c")
+        leader.append(1, b"d")
+        await until(lambda: fine.log.log_end_offset == 2)
+        await until(lambda: [p.topic_partition.partition for p in fetchers.partitions] == [1])
+
+
+async def test_with_flush_messages_the_leader_is_told_only_of_what_is_on_the_disk(tmp_path: Path) -> None:
+    leader, partition = Leader(), replica(tmp_path, flush_messages="1")
+    leader.append(0, b"a")
+    async with fetching(leader, partition):
+        await until(lambda: leader.asked.get(0) is not None and leader.asked[0].fetch_offset == 1)
+        assert partition.log.recovery_point == 1
+
+
+async def test_a_leader_that_comes_back_is_fetched_from_again(tmp_path: Path) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    async with trio.open_nursery() as nursery:
+        fetchers = ReplicaFetchers(settings_for(leader), 1)
+        await nursery.start(fetchers.run)
+        follow(fetchers, partition)
+        await until(lambda: fetchers.counts().failures > 0)
+        async with serving(leader):
+            leader.append(0, b"a")
+            await until(lambda: partition.log.log_end_offset == 1)
+        failures = fetchers.counts().failures
+        await until(lambda: fetchers.counts().failures > failures)
+        assert leader.address is not None
+        async with serving(leader):
+            leader.append(0, b"b")
+            await until(lambda: partition.log.log_end_offset == 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_stops_at_once_also_during_a_long_poll(tmp_path: Path) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    async with fetching(leader, partition):
+        await until(lambda: len(leader.fetches) == 2)
+        began = trio.current_time()
+    assert trio.current_time() - began < 1
+
+
+def test_partitions_are_spread_over_the_fetchers_by_their_names() -> None:
+    numbers = [fetcher_number(TopicPartition("t", index), 4) for index in range(8)]
+    assert sorted(numbers) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {fetcher_number(TopicPartition(f"topic-{number}", 0), 4) for number in range(50)} == {0, 1, 2, 3}

@@ -183,6 +183,8 @@ class LogDirectory:
                     continue
                 if may_lack_tails or self._high_watermarks.get(topic_partition, 0) > log.log_end_offset:
                     log.may_lack_tail = True
+                if topic_partition in self._high_watermarks:
+                    self._high_watermarks[topic_partition] = self.high_watermark(log)
                 clean_offset = self._checkpointed[CLEAN_OFFSETS].get(topic_partition)
                 if clean_offset is not None:  # a log that lost its end in a crash may grow past it again
                     log.clean_offset = min(clean_offset, log.log_end_offset)
@@ -191,10 +193,11 @@ class LogDirectory:
     def settle_tails(self) -> None:
         """All logs that may lack their tail were taken care of: no later start asks for it. Raises StorageError."""
         with self._noticing_failure():
-            for log in self._logs.values():
+            for log in list(self._logs.values()):
                 if log.may_lack_tail and self._files.exists(log.directory / TAIL_LOST):
                     self._files.unlink(log.directory / TAIL_LOST)
                     self._files.sync_directory(log.directory)
+            self._checkpoint(RECOVERY_POINTS, HIGH_WATERMARKS)
             if not is_same_boot(self._files, self.path):
                 note_boot(self._files, self.path)
 
@@ -328,8 +331,10 @@ class LogDirectory:
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Write down the high watermarks of these logs; those of others stay as they were. Raises StorageError."""
-        with self._checkpointing:
-            self._high_watermarks.update((name, offset) for name, offset in offsets.items() if name in self._logs)
+        with self._checkpointing:  # an offset may have been taken before its log was truncated
+            for name, log in list(self._logs.items()):
+                if name in offsets:
+                    self._high_watermarks[name] = min(offsets[name], log.log_end_offset)
         with self._noticing_failure():
             self._checkpoint(HIGH_WATERMARKS)
 
@@ -348,8 +353,9 @@ class LogDirectory:
             HIGH_WATERMARKS: log.log_end_offset,
         }
         behind = [kind for kind, offset in now.items() if self._checkpointed[kind].get(name, 0) > offset]
-        if name in self._high_watermarks:
-            self._high_watermarks[name] = min(self._high_watermarks[name], log.log_end_offset)
+        with self._checkpointing:
+            if name in self._high_watermarks:
+                self._high_watermarks[name] = min(self._high_watermarks[name], log.log_end_offset)
         with self._noticing_failure():
             self._checkpoint(*behind)
 

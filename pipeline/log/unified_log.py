@@ -242,7 +242,7 @@ class UnifiedLog(ReadableLog):
         """Drop the batch that holds this offset and all behind it, for good; False if there is none.
 
         To be called in a thread. The log may end before `offset` then. One before the log start offset, or whose batch
-        reaches there, leaves nothing. Raises StorageError: the log is offline then, or for want of space unchanged.
+        reaches there, leaves nothing. Raises StorageError: the log is offline then; DiskFullError: to be called again.
         """
         with self._flushing.lock, self._files_lock, self._start_lock:
             self._check_online()
@@ -269,9 +269,12 @@ class UnifiedLog(ReadableLog):
             self.clean_offset = min(self.clean_offset, end_offset)
         epochs = LeaderEpochs(self._epochs.entries if cut.kept or cut.split else ())
         epochs.truncate_from_end(end_offset)
+        epochs.is_changed = self._epochs.is_changed
         try:
             self.on_moving_back()
-            replace_file(self._files, self.directory / LEADER_EPOCHS, epochs.encode())
+            if epochs.entries != self._epochs.entries:
+                replace_file(self._files, self.directory / LEADER_EPOCHS, epochs.encode())
+                epochs.is_changed = False
         except StorageError as error:
             self._fail_unless_full(error)
             raise

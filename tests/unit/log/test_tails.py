@@ -155,6 +155,13 @@ def test_a_log_that_ends_before_what_was_known_to_be_there_lacks_it(machine):
     assert machine.lacking() == [0, 2]
     directory = machine.directory
     assert [directory.high_watermark(directory.logs[name]) for name in NAMES] == [0, 0, 10]
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == [0, 2]
+    machine.directory.settle_tails()
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
 
 
 def test_what_was_truncated_is_not_missing(machine):

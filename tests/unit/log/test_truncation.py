@@ -2,11 +2,13 @@ import random
 
 import pytest
 
-from pipeline.errors import OffsetOutOfRangeError, OffsetOverlapError, StorageError
+from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
 from pipeline.log.config import LogConfig
+from pipeline.log.files import DiskFiles
 from pipeline.log.leader_epochs import EpochStart
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import read_header
+from pipeline.testing.faulty_files import FaultyFiles
 
 EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
 
@@ -145,3 +147,41 @@ def test_a_disk_that_fails_while_truncating_takes_the_log_offline(open_log, batc
             log.truncate_to(Offset(7))
         with pytest.raises(StorageError, match="Input/output"):
             batches.append_copied(log, batches.copied(1, base_offset=100, epoch=9))
+
+
+def test_nothing_expires_while_a_log_is_truncated(open_log, batches):
+    log = open_log(LogConfig(segment_bytes=1, retention_ms=0))
+    fill(log, batches)
+    found = []
+
+    def expire():
+        found.append(log.take_expired(log.log_end_offset, batches.now_ms + 10**9))
+
+    log.on_moving_back = expire
+    log.truncate_to(Offset(9))
+    assert found == [(), ()]
+    assert log.log_start_offset == 0
+    assert len(log.take_expired(Offset(5), batches.now_ms + 10**9)) == 2
+    assert (log.log_start_offset, log.log_end_offset) == (4, 8)
+
+
+def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(open_log, batches, faulty):
+    config = LogConfig(index_interval_bytes=1)
+    for capacity in (0, 10, 100, 150):
+        log = open_log(config, files=faulty)
+        log.restart_at(Offset(0))
+        headers = fill(log, batches)
+        faulty.capacity_bytes = faulty.used_bytes + capacity
+        try:
+            log.truncate_to(Offset(9))
+        except DiskFullError:
+            assert log.failure is None
+        faulty.capacity_bytes = None
+        log.truncate_to(Offset(9))
+        headers = headers[:4] + fill(log, batches, 2)
+        assert batches.read_all(log) == headers
+        batches.check_indexes(log)
+        log.flush()
+        faulty.lose_power()
+        assert batches.read_all(open_log(config)) == headers
+        faulty = FaultyFiles(DiskFiles(), random.Random(capacity))

@@ -64,7 +64,10 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
-    """Show a topic's partitions (leader, replicas, first and next offset) and settings."""
+    """Show a topic's partitions (leader, replicas, first and next offset) and settings.
+
+    Offsets of a partition that nobody leads are not known; `pipeline cluster describe` says why.
+    """
     topic, ranges, settings = trio.run(partial(_describe, name, bootstrap, zookeeper))
     rows = [
         {
@@ -72,8 +75,8 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
             "leader": partition.leader,
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
-            "log_start_offset": ranges[number][0],
-            "high_watermark": ranges[number][1],
+            "log_start_offset": ranges[number][0] if number in ranges else None,
+            "high_watermark": ranges[number][1] if number in ranges else None,
         }
         for number, partition in sorted(topic.partitions.items())
     ]
@@ -190,7 +193,7 @@ async def _describe(
 ) -> tuple[TopicView, dict[int, tuple[int, int]], dict[str, ConfigEntry]]:
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
         topic = await find_topic(cluster, name)
-        partitions = [TopicPartition(name, number) for number in topic.partitions]
+        partitions = [TopicPartition(name, number) for number in topic.led_partitions]
         starts = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.EARLIEST), timeout_s=TIMEOUT_S)
         ends = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.LATEST), timeout_s=TIMEOUT_S)
         resource = ConfigResource(ConfigKind.TOPIC, name)

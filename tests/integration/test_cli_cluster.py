@@ -2,10 +2,12 @@
 
 import json
 import signal
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
@@ -184,6 +186,17 @@ def test_a_broker_that_is_gone(cluster: LocalCluster) -> None:
     failed = told(cluster, "cluster", "elect", "--unclean", "--topic", "single", code=1)["partitions"]
     assert sum(row["result"] == "not needed" for row in failed) == 2
     assert sum("ELIGIBLE_LEADERS_NOT_AVAILABLE" in row["result"] for row in failed) == 1
+
+
+def test_a_broker_is_well_though_another_is_gone(cluster: LocalCluster) -> None:
+    settings = tomllib.loads((cluster.directory / "broker-1" / "broker.toml").read_text())
+    for path in ("healthz", "readyz"):
+        assert httpx.get(f"http://{settings['http.listen']}/{path}", trust_env=False).status_code == 200
+
+
+def test_a_topic_without_a_leader_is_described(cluster: LocalCluster) -> None:
+    partitions = told(cluster, "topic", "describe", "single")["partitions"]
+    assert [(row["leader"], row["high_watermark"]) for row in partitions if row["replicas"] == [3]] == [(None, None)]
 
 
 def told_dead(cluster: LocalCluster) -> Any:

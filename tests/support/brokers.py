@@ -63,6 +63,7 @@ class Brokers:
     zookeeper: MemoryZooKeeper
     settings: dict[str, Any]
     nursery: trio.Nursery
+    observe: Callable[[int], LogObserver]
     handles: dict[int, BrokerHandle] = field(default_factory=dict)
     _scopes: dict[int, trio.CancelScope] = field(default_factory=dict)
     _ended: dict[int, trio.Event] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class Brokers:
                     client,
                     clock=clock,
                     random=Random(broker),
-                    observer=NoObserver(),
+                    observer=self.observe(broker),
                     metrics=CollectorRegistry(),
                     task_status=task_status,
                 )
@@ -142,11 +143,17 @@ class Brokers:
 
 
 @asynccontextmanager
-async def replicated_cluster(directory: Path, brokers: int = 3, **settings: Any) -> AsyncIterator[Brokers]:
-    """Brokers 1, 2, ... until the block ends. Dots of settings are underscores."""
+async def replicated_cluster(
+    directory: Path,
+    brokers: int = 3,
+    *,
+    observe: Callable[[int], LogObserver] = lambda _broker: NoObserver(),
+    **settings: Any,
+) -> AsyncIterator[Brokers]:
+    """Brokers 1, 2, ... until the block ends, each life with its observer. Dots of settings are underscores."""
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
-            running = Brokers(directory, MemoryZooKeeper(), settings, nursery)
+            running = Brokers(directory, MemoryZooKeeper(), settings, nursery, observe)
             await running.start(*range(1, brokers + 1))
             client_config = ClientConfig(retry_backoff_ms=10, retry_backoff_max_ms=100, default_api_timeout_ms=10_000)
             async with open_cluster(client_config, discover=running.addresses) as cluster:
@@ -160,7 +167,7 @@ def _config(directory: Path, broker: int, settings: dict[str, Any]) -> BrokerCon
         {
             "broker.id": broker,
             "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(directory),
+            "log.dirs": f"{directory},{directory}-second",
             "zookeeper.connect": "memory:0",
             "offsets.topic.replication.factor": 1,
             **{key.replace("_", "."): value for key, value in settings.items()},

@@ -1,0 +1,118 @@
+"""The audit of three brokers in this process whose leaders stop: each record counts once, whoever told of it."""
+
+from pathlib import Path
+from random import Random
+
+import trio
+
+from pipeline.audit.checkpoints import PartitionCheckpoints
+from pipeline.audit.collector import Collector
+from pipeline.audit.counters import BrokerCounter
+from pipeline.audit.publisher import open_audited_producer, publish_regularly
+from pipeline.audit.reconcile import HourReport, Stage, Status, reconcile
+from pipeline.audit.window import HOUR_MS
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import ProducerConfig
+from pipeline.client.producer import open_producer
+from pipeline.log.files import DiskFiles
+from tests.support.brokers import clock, replicated_cluster
+
+WINDOW_MS = 600_000
+INTERVAL_S = 0.05
+HOURS = 3
+ROUNDS = 6
+RECORDS = 20
+PARTITIONS = 3
+FIRST_HOUR_MS = 1_700_002_800_000
+SETTINGS = {
+    "min_insync_replicas": 2,
+    "replica_fetch_wait_max_ms": 100,
+    "replica_fetch_backoff_ms": 50,
+    "auto_leader_rebalance_enable": False,
+}
+
+
+class Counters:
+    """The counter of each life of a broker; they tell through a client of the cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.lives: dict[int, list[BrokerCounter]] = {}
+
+    def observe(self, broker: int) -> BrokerCounter:
+        checkpoints = PartitionCheckpoints([self._directory / str(broker)], DiskFiles())
+        counter = BrokerCounter("east", WINDOW_MS, checkpoints, clock)
+        self.lives.setdefault(broker, []).append(counter)
+        return counter
+
+    def tell(self, broker: int, cluster: Cluster, nursery: trio.Nursery) -> trio.CancelScope:
+        """Have the present life of this one tell, until it is cancelled."""
+        scope = trio.CancelScope()
+        nursery.start_soon(self._tell, self.lives[broker][-1], cluster, scope)
+        return scope
+
+    async def _tell(self, counter: BrokerCounter, cluster: Cluster, scope: trio.CancelScope) -> None:
+        with scope:
+            async with open_producer(cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+                await publish_regularly(counter, cluster, producer, INTERVAL_S)
+
+
+async def test_every_hour_is_exact_though_each_broker_died_once(tmp_path: Path) -> None:
+    counters = Counters(tmp_path)
+    running = replicated_cluster(tmp_path, observe=counters.observe, **SETTINGS)
+    async with running as brokers, trio.open_nursery() as nursery:
+        cluster = brokers.cluster
+        await create_topics(cluster, [NewTopic(name="clicks", partitions=PARTITIONS, replication_factor=3)])
+        scopes = {broker: counters.tell(broker, cluster, nursery) for broker in brokers.handles}
+        audited = open_audited_producer(
+            cluster,
+            ProducerConfig(),
+            datacenter="east",
+            host="tests",
+            clock=clock,
+            random=Random(2),
+            interval_s=INTERVAL_S,
+        )
+        async with audited as producer:
+            for number in range(ROUNDS):
+                timestamp_ms = FIRST_HOUR_MS + number * HOURS * HOUR_MS // ROUNDS
+                for _ in range(RECORDS):
+                    await producer.send("clicks", b"value", timestamp_ms=timestamp_ms)
+                await producer.flush()
+                broker = number % 3 + 1
+                if number % 2 == 0:
+                    scopes.pop(broker).cancel()
+                    await brokers.stop(broker)
+                else:
+                    back = next(b for b in (1, 2, 3) if b not in brokers.handles)
+                    await brokers.start(back)
+                    scopes[back] = counters.tell(back, cluster, nursery)
+                    for partition in range(PARTITIONS):
+                        await brokers.wait_for_isr("clicks", 3, partition)
+        await until_exact(brokers.cluster)
+        nursery.cancel_scope.cancel()
+
+
+async def until_exact(cluster: Cluster) -> None:
+    collector = Collector({"east": cluster}, retry_backoff_s=0.05)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collector.run)
+        hours: list[HourReport] = []
+        with trio.move_on_after(20):
+            while not (collector.states["east"].is_complete and {hour.status for hour in hours} == {Status.EXACT}):
+                await trio.sleep(0.02)
+                hours = reconcile(
+                    collector.ledger,
+                    live_clusters=["east"],
+                    replica_cluster=None,
+                    routes=[],
+                    now_ms=clock(),
+                    grace_ms=0,
+                    pending_max_ms=None,
+                )
+        nursery.cancel_scope.cancel()
+    expected = ROUNDS // HOURS * RECORDS
+    assert [(hour.stages[Stage.PRODUCED].records, hour.stages[Stage.LIVE].records, hour.status) for hour in hours] == [
+        (expected, expected, Status.EXACT)
+    ] * HOURS

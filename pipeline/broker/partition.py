@@ -417,8 +417,16 @@ class Partition:
             self.upkeep.in_sync.look_at(self.topic_partition)
         self._advance(now_ms)
 
+    def knows(self, replica: BrokerId) -> bool:
+        """Whether this follower has told how far its log goes, since it was last let out of sight."""
+        return self._state is not None and replica in self._state.followers and self._state.knows(replica)
+
     def look_again(self, now_ms: int) -> None:
-        """Who is alive may have changed, or who is in sync."""
+        """Who is alive may have changed, or who is in sync. Followers that are not known well are to tell again."""
+        if self._state is not None:
+            self._state.forget_absent(self.upkeep.in_sync.view.brokers)
+            for waiter in self.follower_waiters:
+                waiter.arrived(0)
         self._tell_starts()
         self._advance(now_ms)
 

@@ -119,13 +119,13 @@ class _Reading:
                 aborted_transactions=aborted,
                 records=b"",
             )
-        self.has_more = asked.fetch_offset < end_offset
+        self.has_more = asked.fetch_offset < end_offset or (self._replica >= 0 and not partition.knows(self._replica))
         if found is not None:
             self.read_bytes += found.region.size
             self._remaining_bytes -= found.region.size
             self.throttled_bytes += found.region.size if counts_for_rate else 0
             self.is_limited = self.is_limited or found.base_offset + found.record_count < end_offset
-        elif self.read_bytes and self.has_more:
+        elif self.read_bytes and asked.fetch_offset < end_offset:
             self.is_limited = True
         self.served.append((partition, found))
         return PartitionData(

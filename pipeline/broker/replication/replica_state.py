@@ -11,10 +11,11 @@ Invariants
      epoch on: what a former leader wrote and it alone has, is gone from its log by then (KIP-101, KIP-279).
   D. One change at a time. A state with a newer version ends it, since its write was conditional on the older one. After
      one that was refused nothing is asked for until a newer state is known.
-  E. A replica that somebody else took out of the ISR must fetch again before it is let in: its log may be another one.
+  E. A replica that was away, or that somebody else took out of the ISR, must fetch again before it is let in or counts:
+     its log may be another one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.model import BrokerId, LeaderEpoch, Offset
@@ -163,12 +164,21 @@ class ReplicaState:
     def take(self, replicas: Iterable[BrokerId], isr: Sequence[BrokerId], version: int, now_ms: int) -> None:
         """The cluster says so of this leader epoch. The ISR of a version that is not newer is passed over."""
         if version > self.version:
-            expected = self.pending.removed if self.pending is not None else ()
-            for replica in self.isr:
-                if replica not in isr and replica not in expected and replica in self.followers:
+            for replica in self.maximal_isr:
+                if replica not in isr and replica in self.followers:
                     self.followers[replica] = Progress()
             self._take_isr(tuple(isr), version)
         self._take_replicas(replicas, now_ms)
+
+    def forget_absent(self, alive: Container[BrokerId]) -> None:
+        """Only these brokers are alive: nothing is known of the logs of the others any more."""
+        for replica, progress in self.followers.items():
+            if replica not in alive:
+                self.followers[replica] = Progress(caught_up_ms=progress.caught_up_ms)
+
+    def knows(self, replica: BrokerId) -> bool:
+        """Whether it has told how far its log goes."""
+        return self.followers[replica].log_end_offset != UNKNOWN
 
     def _take_replicas(self, replicas: Iterable[BrokerId], now_ms: int) -> None:
         """Those in sync count as followers whether they are assigned or not: no state is without them."""

@@ -1,7 +1,6 @@
 """Three brokers in one process: what is acknowledged, committed and seen while replicas come and go."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from typing import Any
 
 import trio

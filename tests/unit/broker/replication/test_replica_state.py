@@ -205,13 +205,22 @@ class World:
     isr: tuple[BrokerId, ...] = (OWN, BrokerId(2))
     version: int = 7
 
+    def can_lead(self, replica: BrokerId) -> bool:
+        return replica != OWN and self.alive[replica]
 
+    def joining(self, state: ReplicaState) -> tuple[BrokerId, ...]:
+        """Those whom a write that may still succeed would let in."""
+        return state.pending.added if state.pending is not None and state.pending.version == self.version else ()
+
+
+STEPS = ["append", "copy", "fetch", "follow", "change", "written", "lost", "told", "out", "die", "live", "wait"]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["append", "copy", "fetch", "change", "written", "lost", "told", "out", "die", "live", "wait"]),
+        st.sampled_from(STEPS),
         st.sampled_from(OTHERS),
         st.integers(1, 4),
     ),
+    min_size=20,
     max_size=60,
 )
 
@@ -231,10 +240,12 @@ def test_in_any_history_what_is_committed_is_on_every_replica_in_sync(
         assert committed <= state.committed <= world.end
         if moved:
             assert len(state.isr) >= min_isr
-            assert all(world.logs[member] >= state.committed for member in state.maximal_isr if member != OWN)
+            joining = world.joining(state)
+            assert all(
+                world.logs[member] >= state.committed for member in (*world.isr, *joining) if world.can_lead(member)
+            )
         committed = state.committed
-        if state.pending is not None:
-            assert all(world.logs[joining] >= max(committed, 10) for joining in state.pending.added)
+        assert all(world.logs[member] >= 10 for member in world.joining(state) if world.can_lead(member))
     _settle(state, world)
     assert set(state.isr) == {OWN, *OTHERS}
     state.advance(Offset(world.end), world.now_ms, min_isr)
@@ -248,7 +259,9 @@ def _step(state: ReplicaState, world: World, what: str, replica: BrokerId, numbe
         world.end += number
     elif what == "copy":
         world.logs[replica] = min(world.end, world.logs[replica] + number)
-    elif what == "fetch":
+    elif what in {"fetch", "follow"}:
+        if what == "follow":
+            world.logs[replica] = world.end
         state.fetched(replica, Offset(world.logs[replica]), Offset(0), Offset(world.end), world.now_ms)
     elif what == "change":
         state.begin_change(Offset(world.end), world.now_ms)
@@ -260,8 +273,13 @@ def _step(state: ReplicaState, world: World, what: str, replica: BrokerId, numbe
         world.isr, world.version = tuple(member for member in world.isr if member != replica), world.version + 1
         state.take((OWN, *OTHERS), world.isr, world.version, world.now_ms)
         world.logs[replica] = max(0, world.logs[replica] - number)
-    elif what in {"die", "live"}:
-        world.alive[replica] = what == "live"
+    elif what == "die":
+        world.alive[replica], world.logs[replica] = False, max(0, world.logs[replica] - number)
+        state.forget_absent({other for other, is_alive in world.alive.items() if is_alive})
+    elif what == "live" and not world.alive[replica]:
+        # Without its tail it writes the state anew before it comes back: whatever was under way is refused.
+        world.isr, world.version = tuple(member for member in world.isr if member != replica), world.version + 1
+        world.alive[replica] = True
     elif what == "wait":
         world.now_ms += number * MAX_LAG_MS
 

@@ -110,6 +110,7 @@ class Replicas:
         self._followers: dict[str, PartitionFollower] = {}
         self._changing = trio.Lock()
         self._has_settled = False
+        self._has_new_failure = trio.Event()
         self._known_offline: frozenset[Path] = frozenset()
         self._flushing: set[Partition] = set()
         self._flushes: trio.Nursery | None = None
@@ -287,7 +288,7 @@ class Replicas:
         name = item.topic_partition
         if isinstance(found, PipelineError):
             log.error("partition_offline", topic_partition=str(name), error=str(found))
-            self._failed[name] = found
+            self._note_failure(name, found)
             return
         found.config = log_config(item.settings, self._producer_expiration_ms)
         high_watermark = self._directories.high_watermark(name)
@@ -405,10 +406,20 @@ class Replicas:
             self._known_offline = offline
             for name, partition in list(self._partitions.items()):
                 if partition.log.failure is not None:
-                    self._failed[name] = partition.log.failure
                     del self._partitions[name]
+                    self._note_failure(name, partition.log.failure)
                     self._resign(partition)
                     partition.wake_all()
+                    self._observer.removed(name)
+
+    def _note_failure(self, topic_partition: TopicPartition, error: PipelineError) -> None:
+        self._failed[topic_partition] = error
+        self._has_new_failure.set()
+
+    async def wait_for_failures(self) -> None:
+        """Return when there are more in `failed` than the last time."""
+        await self._has_new_failure.wait()
+        self._has_new_failure = trio.Event()
 
     async def delete_expired_for_ever(self, interval_ms: int) -> None:
         """Delete the segments whose time is over (retention), each time after so long, in a thread."""

@@ -23,6 +23,7 @@ from pipeline.broker.context import BrokerContext
 from pipeline.broker.controller.controller import Controller
 from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.failed_replicas import leave_what_failed
 from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
@@ -193,6 +194,7 @@ async def _run(
                 await nursery.start(_keep_joined, membership, registration)
                 await nursery.start(controller.run)
                 nursery.start_soon(replicas.flush_for_ever)
+                nursery.start_soon(leave_what_failed, zookeeper, view, replicas, own.id)
                 nursery.start_soon(replicas.checkpoint_for_ever, config.replica_high_watermark_checkpoint_interval_ms)
                 if config.log_cleaner_enable:
                     cleaner = LogCleaner(config, replicas.partitions, directories, files, clock, random)

@@ -1,18 +1,20 @@
 """Three brokers in this process: what one appends, the others have, byte by byte."""
 
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from pipeline.client.admin import NewTopic, create_topics
 from pipeline.client.raw_produce import raw_produce
+from pipeline.errors import StorageError
 from pipeline.model import Offset, TopicPartition
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from tests.support.brokers import Brokers, replicated_cluster
 
 NOW_MS = 1_700_000_000_000
-FAST = {
+FAST: dict[str, Any] = {
     "replica_lag_time_max_ms": 500,
     "replica_fetch_wait_max_ms": 100,
     "replica_fetch_backoff_ms": 100,
@@ -30,7 +32,7 @@ def batch(*values: bytes) -> bytes:
 
 def log_bytes(brokers: Brokers, broker: int, topic: str, index: int = 0) -> bytes:
     """What the segments of a replica hold, in their order."""
-    directory = brokers.directory / str(broker) / str(TopicPartition(topic, index))
+    directory = brokers.replica(broker, topic, index).log.directory
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
@@ -183,3 +185,19 @@ async def test_a_leader_is_spared_while_the_rate_is_used_up(tmp_path: Path) -> N
         await brokers.wait_for_isr("t", 2)
         assert trio.current_time() - began > 0.4
         await wait_until_alike(brokers, "t", 3)
+
+
+async def test_a_leader_whose_disk_fails_hands_over(tmp_path: Path) -> None:
+    async with replicated_cluster(tmp_path, brokers=2, **FAST) as brokers:
+        await create(brokers, "t", replicas=2)
+        await brokers.wait_for_isr("t", 2)
+        await produce(brokers, "t", b"a")
+        first = brokers.leader("t")
+        assert first is not None
+        fail = brokers.replica(first, "t").log.on_failure
+        assert fail is not None
+        fail(StorageError(str(tmp_path), "the disk failed"))
+        await lead_elsewhere(brokers, "t", 3 - first)
+        await produce(brokers, "t", b"b")
+        assert brokers.replica(3 - first, "t").isr == (3 - first,)
+        assert TopicPartition("t", 0) in brokers.handles[first].replicas.failed

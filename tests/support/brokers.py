@@ -34,7 +34,7 @@ async def serving_cluster(
     directory: Path, *, zookeeper: MemoryZooKeeper | None = None, observer: LogObserver | None = None, **settings: Any
 ) -> AsyncIterator[Cluster]:
     """One broker until the block ends; gives the cluster as clients see it. Dots of settings are underscores."""
-    config = _config(directory, 1, settings)
+    config = _config(str(directory), 1, settings)
     with unwrapped_errors():
         async with (zookeeper or MemoryZooKeeper()).open() as client, trio.open_nursery() as nursery:
             run = partial(
@@ -93,7 +93,8 @@ class Brokers:
             await self._ended[broker].wait()
 
     async def _run(self, broker: int, *, task_status: trio.TaskStatus[None]) -> None:
-        config = _config(self.directory / str(broker), broker, self.settings)
+        first = self.directory / str(broker)
+        config = _config(f"{first},{first}-second", broker, self.settings)
         self._scopes[broker], self._ended[broker] = trio.CancelScope(), trio.Event()
 
         async def run(*, task_status: trio.TaskStatus[BrokerHandle]) -> None:
@@ -162,12 +163,12 @@ async def replicated_cluster(
             nursery.cancel_scope.cancel()
 
 
-def _config(directory: Path, broker: int, settings: dict[str, Any]) -> BrokerConfig:
+def _config(log_dirs: str, broker: int, settings: dict[str, Any]) -> BrokerConfig:
     return BrokerConfig.from_settings(
         {
             "broker.id": broker,
             "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": f"{directory},{directory}-second",
+            "log.dirs": log_dirs,
             "zookeeper.connect": "memory:0",
             "offsets.topic.replication.factor": 1,
             **{key.replace("_", "."): value for key, value in settings.items()},

@@ -302,8 +302,10 @@ class ReplicaFetcher:
                 self._under_way[lane].is_void = True
 
     def _complain(self, partition: FollowedPartition, code: ErrorCode) -> None:
-        name = str(partition.topic_partition)
-        log.warning("fetch_refused", topic_partition=name, leader=self.leader, error=code.name)
+        """Once until it goes well again."""
+        if partition.failures == 1:
+            name = str(partition.topic_partition)
+            log.warning("fetch_refused", topic_partition=name, leader=self.leader, error=code.name)
 
     # What was fetched
 

@@ -20,7 +20,9 @@ from pipeline.coordination.interface import (
     SessionState,
     SetNode,
 )
+from pipeline.coordination.partition_states import WRITTEN_AT_ONCE, StateChange, read_states, write_states
 from pipeline.coordination.registration import keep_registered
+from pipeline.coordination.znodes import PartitionState, topic_path
 from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from pipeline.errors import (
     BadVersionError,
@@ -31,6 +33,7 @@ from pipeline.errors import (
     NoNodeError,
     NotEmptyError,
 )
+from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 
 SESSION_TIMEOUT_MS = 4_000
@@ -200,6 +203,56 @@ async def test_a_transaction_is_all_or_nothing(service: Service) -> None:
             )
         assert caught.value.path == "/topic"
         assert await client.children("/topic") == ("0", "live")
+        with pytest.raises(NoNodeError) as missing:
+            await client.transaction([CreateNode(path="/topic/1"), CreateNode(path="/gone/1")])
+        assert missing.value.path == "/gone/1"
+
+
+async def test_a_sequential_znode_within_a_transaction(service: Service) -> None:
+    async with service.open() as client:
+        await client.create("/changes")
+        for _ in range(2):
+            await client.transaction([CreateNode(path="/changes/c_", data=b"x", sequential=True)])
+        with pytest.raises(BadVersionError):
+            await client.transaction(
+                [CreateNode(path="/changes/c_", sequential=True), CheckNode(path="/changes", version=9)]
+            )
+        await client.delete("/changes/c_0000000000")
+        await client.transaction([CreateNode(path="/changes/c_", sequential=True)])
+        assert await client.children("/changes") == ("c_0000000001", "c_0000000002")
+
+
+async def test_states_of_partitions_with_the_longest_names(service: Service) -> None:
+    topic = "t" * 249
+    names = [TopicPartition(topic, index) for index in range(2 * WRITTEN_AT_ONCE)]
+    async with service.open() as client:
+        await client.create(topic_path(topic))
+        await client.create("/controller_epoch", b"1")
+        version: int | None
+        for version, epoch in ((None, 0), (0, 1)):
+            changes = [
+                StateChange(
+                    state=PartitionState(
+                        topic=topic,
+                        partition=index,
+                        leader=BrokerId(1),
+                        leader_epoch=LeaderEpoch(epoch),
+                        isr=tuple(map(BrokerId, range(5))),
+                        controller_epoch=1,
+                    ),
+                    version=version,
+                    topic_version=0,
+                )
+                for _, index in names
+            ]
+            checks = [CheckNode(path="/controller_epoch", version=0)]
+            written = await soon(write_states(client, changes, checks))
+            assert {found and found.version for found in written.values()} == {epoch}
+            assert await soon(read_states(client, names)) == written
+        await client.set("/controller_epoch", b"2")
+        with pytest.raises(BadVersionError) as caught:
+            await write_states(client, changes, checks)
+        assert caught.value.path == "/controller_epoch"
 
 
 async def test_many_are_read_at_once(service: Service) -> None:

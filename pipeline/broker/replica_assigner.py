@@ -142,13 +142,16 @@ class ReplicaAssigner:
     def _tell_unclean(
         self, assigned: Sequence[AssignedPartition], before: Mapping[TopicPartition, PartitionView]
     ) -> None:
-        """Log each leadership that began without this replica being known to hold all that was acknowledged."""
+        """Log each leadership that began without this replica being known to hold all that was acknowledged.
+
+        Between two states that do not follow each other it may well have come into the ISR.
+        """
         for item in assigned:
             known, name = before[item.topic_partition], item.topic_partition
             is_new = item.view.leader == self._own_id != known.leader
             if (
                 is_new
-                and known.state_version >= 0
+                and item.view.state_version == known.state_version + 1 > 0
                 and self._own_id not in known.isr
                 and name in self._replicas.partitions
             ):

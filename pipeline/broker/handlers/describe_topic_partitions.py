@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pipeline.broker.authorized_operations import TOPIC_OPERATIONS
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
-from pipeline.broker.handlers.metadata import describe_topic
+from pipeline.broker.handlers.metadata import describe_topic, is_known
 from pipeline.broker.topic_plan import check_topic_name
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_topic_partitions import (
@@ -30,7 +30,9 @@ def handle(
     """Answers at once, as this broker sees the cluster."""
     limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     cursor = request.cursor or Cursor()
-    names = sorted({topic.name for topic in request.topics} or {topic.name for topic in broker.view.topics()})
+    names = sorted(
+        {topic.name for topic in request.topics} or {topic.name for topic in broker.view.topics() if is_known(topic)}
+    )
     described: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if name < cursor.topic_name:
@@ -39,7 +41,7 @@ def handle(
             return _page(described, Cursor(topic_name=name, partition_index=0))
         first = cursor.partition_index if name == cursor.topic_name else 0
         topic = broker.view.topic(name)
-        if topic is None:
+        if topic is None or not is_known(topic):
             described.append(_missing(name))
             continue
         whole = describe_topic(topic, broker.view.brokers)

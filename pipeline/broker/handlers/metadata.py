@@ -2,7 +2,8 @@
 (KIP-516).
 
 Topics are made on asking only if the broker's `auto.create.topics.enable` and the request both allow it.
-A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected.
+A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected. Partitions that had none
+yet are not told at all: librdkafka takes such an answer for the last word on a topic, and asks no more.
 """
 
 from collections.abc import Awaitable, Collection, Sequence
@@ -36,7 +37,7 @@ def handle(
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Answers at once, unless topics are to be made first."""
     if request.topics is None or (version == 0 and not request.topics):
-        topics = [describe_topic(topic, broker.view.brokers) for topic in broker.view.topics()]
+        topics = [describe_topic(topic, broker.view.brokers) for topic in broker.view.topics() if is_known(topic)]
         return _answer(broker, request, topics)
     if broker.config.auto_create_topics and request.allow_auto_topic_creation:
         missing = [
@@ -77,15 +78,22 @@ async def _create_and_answer(
 
 
 def describe_topic(topic: TopicView, brokers: Collection[BrokerId]) -> MetadataResponseTopic:
-    """A topic as clients are told of it; a leader that is not alive is none."""
+    """A topic as clients are told of it."""
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
-            _describe_partition(index, topic.partitions[index], brokers) for index in sorted(topic.partitions)
+            _describe_partition(index, partition, brokers)
+            for index, partition in sorted(topic.partitions.items())
+            if partition.state_version >= 0
         ),
     )
+
+
+def is_known(topic: TopicView) -> bool:
+    """Whether clients are told of it: one of its partitions has had a leader."""
+    return any(partition.state_version >= 0 for partition in topic.partitions.values())
 
 
 def _describe_partition(
@@ -106,12 +114,12 @@ def _describe_partition(
 def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataResponseTopic:
     if asked.topic_id != ZERO_UUID:
         topic = broker.view.topic_of_id(asked.topic_id)
-        if topic is None:
+        if topic is None or not is_known(topic):
             return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
     else:
         name = asked.name or ""
         topic = broker.view.topic(name)
-        if topic is None:
+        if topic is None or not is_known(topic):
             try:
                 check_topic_name(name)
             except KafkaError as error:

@@ -27,12 +27,14 @@ QUORUM_LEADER = struct.Struct(">ihi")
 
 
 class Observer:
-    """Answers questions about one running cluster; there is one once all of its brokers are known."""
+    """Answers questions about one running cluster; there is one once every broker knows all of them."""
 
     def __init__(self, cluster: ClusterProcesses) -> None:
         self._cluster = cluster
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICKLY})
-        wait_until("all brokers are known", self._is_complete)
+        for node in cluster.nodes.values():
+            address = f"{node.host}:{node.port}"
+            wait_until(f"{address} knows all brokers", lambda address=address: self._knows_all(address))
 
     def partitions(self, topic: str) -> dict[int, Any]:
         """Metadata by partition: `leader`, `replicas`, `isrs`. Empty while the topic is not known."""
@@ -103,9 +105,11 @@ class Observer:
         with suppress(KafkaException):  # none needed it, or somebody is still away
             self._admin.elect_leaders(ElectionType.PREFERRED, None).result(DEADLINE_S)
 
-    def _is_complete(self) -> bool:
+    def _knows_all(self, address: str) -> bool:
+        """A new client asks the one broker that it was told of."""
         with suppress(KafkaException):
-            return len(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).brokers) == len(self._cluster.nodes)
+            asking = AdminClient({"bootstrap.servers": address, **QUICKLY})
+            return len(asking.list_topics(timeout=REQUEST_TIMEOUT_S).brokers) == len(self._cluster.nodes)
         return False
 
     def _named_controller(self) -> int:

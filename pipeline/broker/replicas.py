@@ -39,6 +39,8 @@ from pipeline.model import BrokerId, Clock, Offset, TopicPartition
 FLUSH_INTERVAL_S = 1.0
 LOGS_PER_THREAD = 64
 """So many logs are opened at once, by one call of a thread."""
+ROLES_AT_ONCE = 100
+"""So many partitions change their roles before others have their turn."""
 CLOSE_TIMEOUT_S = 2.0
 
 log = structlog.get_logger()
@@ -146,8 +148,10 @@ class Replicas:
             )
             changing = [item for item in assigned if self._changes_role(item)]
             await self.fetchers.leave([item.topic_partition for item in changing])
-            for item in changing:
+            for number, item in enumerate(changing, start=1):
                 self._change_role(item)
+                if number % ROLES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
             for item in assigned:
                 self._update(item)
             if not self._has_settled:

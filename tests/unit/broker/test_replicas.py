@@ -1,0 +1,205 @@
+"""Replicas on a disk, told their roles by hand."""
+
+import random
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import trio
+
+from pipeline.broker.cluster_view import ClusterView, PartitionView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.partition import Partition
+from pipeline.broker.replicas import AssignedPartition, Replicas, log_config
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.replica_fetchers import replica_fetchers
+from pipeline.broker.topic_settings import topic_settings
+from pipeline.errors import StorageError
+from pipeline.log.directories import LogDirectories
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.net.network import SOCKETS
+from tests.unit.broker.conftest import NOW_MS, Observed, batch
+
+OWN, OTHER = BrokerId(1), BrokerId(2)
+TOPIC_ID = uuid.UUID(int=7)
+CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/nowhere", "zookeeper.connect": "z:1"})
+
+
+class Leaderships:
+    """A PartitionFollower that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def opened(self, partition: Partition) -> None:
+        self.events.append(f"{partition.topic_partition} led in {partition.leader_epoch}")
+
+    def closed(self, topic_partition: TopicPartition) -> None:
+        self.events.append(f"{topic_partition} led no more")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Replicas, LogDirectories]]:
+    settings = DynamicSettings(CONFIG)
+    directories = LogDirectories.open(
+        [path],
+        DiskFiles(),
+        log_config(topic_settings({}, CONFIG), 1_000_000),
+        broker_id=OWN,
+        cluster_id="c",
+        rng=random.Random(1),
+        now_ms=NOW_MS,
+    )
+    view = ClusterView("c")
+    yield (
+        Replicas(
+            directories,
+            Observed(),
+            lambda: NOW_MS,
+            own_id=OWN,
+            in_sync=InSyncWatch(view, 10_000),
+            fetchers=replica_fetchers(settings, view, lambda: NOW_MS, SOCKETS),
+            producer_expiration_ms=1_000_000,
+        ),
+        directories,
+    )
+    with suppress(StorageError):
+        directories.close()
+
+
+def assigned(
+    index: int = 0,
+    *,
+    leader: int,
+    epoch: int,
+    isr: tuple[int, ...] = (1, 2),
+    topic_id: uuid.UUID = TOPIC_ID,
+    **overrides: str,
+) -> AssignedPartition:
+    return AssignedPartition(
+        topic_partition=TopicPartition("t", index),
+        topic_id=topic_id,
+        settings=topic_settings({name.replace("_", "."): value for name, value in overrides.items()}, CONFIG),
+        view=PartitionView(
+            replicas=(OWN, OTHER),
+            leader=BrokerId(leader),
+            leader_epoch=LeaderEpoch(epoch),
+            isr=tuple(BrokerId(number) for number in isr),
+        ),
+    )
+
+
+def fetched(replicas: Replicas) -> list[tuple[int, int, bool]]:
+    """The partitions that are fetched, from whom and in which epoch, and whether they are throttled."""
+    return sorted(
+        (partition.topic_partition.partition, partition.leader_epoch, partition.is_throttled)
+        for partition in replicas.fetchers.partitions
+    )
+
+
+async def test_a_partition_takes_one_role_after_the_other(tmp_path: Path) -> None:
+    with opened(tmp_path) as (replicas, _):
+        told = Leaderships()
+        replicas.follow("t", told)
+        name = TopicPartition("t", 0)
+        await replicas.assign([assigned(leader=1, epoch=0)])
+        partition = replicas.partitions[name]
+        assert (partition.is_leader, fetched(replicas)) == (True, [])
+        await replicas.assign([assigned(leader=2, epoch=1)])
+        assert (partition.is_leader, fetched(replicas)) == (False, [(0, 1, False)])
+        await replicas.assign([assigned(leader=1, epoch=0)])  # heard of late
+        assert fetched(replicas) == [(0, 1, False)]
+        await replicas.assign([assigned(leader=-1, epoch=2)])
+        assert (partition.is_leader, fetched(replicas)) == (False, [])
+        await replicas.assign([assigned(leader=1, epoch=3)])
+        await replicas.assign([assigned(leader=1, epoch=4)])
+        assert partition.is_leader
+        assert replicas.partitions[name] is partition
+        assert told.events == ["t-0 led in 0", "t-0 led no more", "t-0 led in 3"]
+
+
+async def test_what_is_told_twice_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as (replicas, _):
+        many = [assigned(index, leader=1 + index % 2, epoch=0) for index in range(150)]
+        await replicas.assign(many)
+        before = dict(replicas.partitions)
+        followed = {id(partition) for partition in replicas.fetchers.partitions}
+        await replicas.assign(many)
+        assert dict(replicas.partitions) == before
+        assert {id(partition) for partition in replicas.fetchers.partitions} == followed
+        assert len(followed) == 75
+
+
+async def test_a_lost_session_ends_leaderships_and_not_following(tmp_path: Path) -> None:
+    with opened(tmp_path) as (replicas, _):
+        await replicas.assign([assigned(0, leader=1, epoch=0), assigned(1, leader=2, epoch=0)])
+        replicas.resign_all()
+        assert not any(partition.is_leader for partition in replicas.partitions.values())
+        assert fetched(replicas) == [(1, 0, False)]
+        await replicas.assign([assigned(0, leader=1, epoch=1), assigned(1, leader=2, epoch=0)])
+        assert replicas.partitions[TopicPartition("t", 0)].is_leader
+
+
+async def test_a_replica_that_a_reassignment_brings_is_throttled_until_it_is_in_sync(tmp_path: Path) -> None:
+    with opened(tmp_path) as (replicas, _):
+        for isr, expected in (((2,), True), ((1, 2), False), ((2,), True)):
+            await replicas.assign(
+                [
+                    assigned(index, leader=2, epoch=0, isr=isr, follower_replication_throttled_replicas="0:1,1:2")
+                    for index in range(2)
+                ]
+            )
+            assert fetched(replicas) == [(0, 0, expected), (1, 0, False)]
+        replicas.reconfigure("t", [0, 1], topic_settings({}, CONFIG))
+        assert fetched(replicas) == [(0, 0, False), (1, 0, False)]
+
+
+async def test_the_log_of_a_deleted_topic_of_the_same_name_is_not_taken(tmp_path: Path) -> None:
+    name = TopicPartition("t", 0)
+    with opened(tmp_path) as (replicas, _):
+        await replicas.assign([assigned(leader=1, epoch=0, isr=(1,))])
+        partition = replicas.partitions[name]
+        partition.append(memoryview(batch(b"a")), keep_offsets=False, now_ms=NOW_MS)
+        assert not replicas.lacks(name, TOPIC_ID)
+        other = uuid.UUID(int=8)
+        assert replicas.lacks(name, other)
+        await replicas.assign([assigned(leader=2, epoch=0, topic_id=other)])
+        assert replicas.partitions[name].log.log_end_offset == 0
+        assert fetched(replicas) == [(0, 0, False)]
+        await replicas.delete(name)
+        assert (dict(replicas.partitions), fetched(replicas)) == ({}, [])
+        assert replicas.lacks(name, other)
+
+
+async def test_a_follower_begins_with_the_high_watermark_that_was_written_down(tmp_path: Path) -> None:
+    name = TopicPartition("t", 0)
+    with opened(tmp_path) as (replicas, _):
+        await replicas.assign([assigned(leader=1, epoch=0, isr=(1,))])
+        replicas.partitions[name].append(memoryview(batch(b"a", b"b")), keep_offsets=False, now_ms=NOW_MS)
+        replicas.partitions[name].high_watermark = Offset(1)
+        with trio.move_on_after(0):
+            await replicas.checkpoint_for_ever(60_000)  # at its end
+    with opened(tmp_path) as (replicas, _):
+        await replicas.assign([assigned(leader=2, epoch=1)])
+        assert replicas.partitions[name].high_watermark == 1
+
+
+async def test_a_log_that_cannot_be_opened_is_named_and_leaves_the_others_alone(tmp_path: Path) -> None:
+    with opened(tmp_path) as (replicas, _):
+        await replicas.assign([assigned(0, leader=1, epoch=0)])
+    with opened(tmp_path) as (replicas, directories):
+        log = directories.get(TopicPartition("t", 0))
+        assert log is not None
+        log.abandon("it is broken")
+        assert replicas.lacks(TopicPartition("t", 0), TOPIC_ID)
+        await replicas.assign([assigned(0, leader=1, epoch=0), assigned(1, leader=1, epoch=0)])
+        assert list(replicas.partitions) == [TopicPartition("t", 1)]
+        assert list(replicas.failed) == [TopicPartition("t", 0)]
+        with trio.fail_after(1):
+            await replicas.wait_for_failures()
+        await replicas.assign([assigned(0, leader=2, epoch=1)])
+        assert list(replicas.failed) == [TopicPartition("t", 0)]
+        assert replicas.strays() == []

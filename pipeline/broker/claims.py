@@ -23,6 +23,8 @@ from pipeline.coordination.partition_states import StateChange, Written, read_st
 from pipeline.coordination.znodes import PartitionState
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 
+NO_CONTROLLER_EPOCH = 0
+
 log = structlog.get_logger()
 
 
@@ -86,20 +88,34 @@ async def _rewrite(
     names: Sequence[TopicPartition],
     decide: Callable[[TopicPartition, PartitionState], PartitionState | None],
 ) -> Mapping[TopicPartition, Written]:
-    """Read the states, write what is decided of each, again where somebody else wrote meanwhile."""
+    """Write what is decided of each state that is known; where it was another by then, read it and decide again."""
     written: dict[TopicPartition, Written] = {}
-    pending = list(names)
-    while pending:
-        ids = view.topic_ids(pending)
-        found = await patiently(partial(read_states, zookeeper, pending))
+    known = {name: state for name in names if (state := _known_state(view, name)) is not None}
+    while known:
+        ids = view.topic_ids(known)
         changes = [
             StateChange(state=decided, version=version)
-            for name, (state, version) in found.items()
+            for name, (state, version) in known.items()
             if (decided := decide(name, state)) is not None
         ]
         results = await write_states(zookeeper, changes)
         done = {name: result for name, result in results.items() if result is not None}
-        view.accept_states(ids, {**found, **done})
         written.update(done)
-        pending = [name for name, result in results.items() if result is None]
+        known = await patiently(partial(read_states, zookeeper, [name for name in results if name not in done]))
+        view.accept_states(ids, {**known, **done})
     return written
+
+
+def _known_state(view: ClusterView, name: TopicPartition) -> Written | None:
+    found = view.partition(name)
+    if found is None or found.state_version < 0:
+        return None
+    state = PartitionState(
+        topic=name.topic,
+        partition=name.partition,
+        leader=found.leader,
+        leader_epoch=found.leader_epoch,
+        isr=found.isr,
+        controller_epoch=NO_CONTROLLER_EPOCH,
+    )
+    return Written(state, found.state_version)

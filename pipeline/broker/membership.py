@@ -1,7 +1,8 @@
 """A broker as a member of its cluster: how it joins, what it does when its session is lost, and how it leaves.
 
-Order of each joining: leave the ISRs of what it cannot vouch for (nobody must elect it there), register (from then on
-it may be given leaderships), claim what it led (in a new epoch), and only then lead and follow what the view says.
+Order of each joining: see all that was written so far, leave the ISRs of what it cannot vouch for (nobody must elect it
+there), register (from then on it may be given leaderships), claim what it led (in a new epoch), and only then lead and
+follow what the view says.
 
 Invariants:
 
@@ -89,8 +90,9 @@ class Membership:
         )
 
     async def _before(self) -> None:
-        await self._catch_up()
-        await self._states.read_all()
+        if self._has_joined:
+            await self.catch_up()
+            await self._states.read_all()
         lacking = [name for name in own_partitions(self._view, self._own_id) if self._lacks(name)]
         if lacking:
             alone = await leave(self._zookeeper, self._view, self._own_id, lacking)
@@ -106,8 +108,11 @@ class Membership:
             return False
         return name in self._replicas.failed if self._has_joined else self._replicas.lacks(name, topic.topic_id)
 
-    async def _catch_up(self) -> None:
-        """A write, even one that is refused, makes all reads after it see what was written before it."""
+    async def catch_up(self) -> None:
+        """A write, even one that is refused, makes all reads after it see what was written before it.
+
+        To be called before the view is read for the first time.
+        """
         while True:
             try:
                 await self._zookeeper.create(STATE_CHANGES)

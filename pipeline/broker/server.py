@@ -186,6 +186,7 @@ async def _run(
             async with trio.open_nursery() as nursery:
                 replicas.follow(GROUP_METADATA_TOPIC, groups.journal)
                 await nursery.start(groups.run)
+                await membership.catch_up()
                 await nursery.start(watcher.run)
                 await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
                 await nursery.start(replicas.fetchers.run)

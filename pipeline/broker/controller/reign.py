@@ -46,6 +46,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 NOTIFICATIONS_KEPT = 100
 PURGE_INTERVAL_S = 5.0
+REFUSED_S = 1.0
 
 log = structlog.get_logger()
 
@@ -111,7 +112,12 @@ class Reign:
                 names: Sequence[str] = changes.take()
                 if brokers != (brokers := self._brokers()):
                     names = [topic.name for topic in self._view.topics()]
-                await self._act(Look(), names)
+                try:
+                    await self._act(Look(), names)
+                except CoordinationError as error:  # nothing that waiting for ZooKeeper would heal
+                    log.error("controller_cannot_write", error=str(error))
+                    changes.note(*names)
+                    await trio.sleep(REFUSED_S)
         except _Dethroned:
             log.warning("controller_superseded", epoch=self.epoch)
         finally:
@@ -311,8 +317,9 @@ class Reign:
         while not self._is_over:
             await trio.sleep(PURGE_INTERVAL_S)
             try:
-                names = sorted(await self._zookeeper.children(STATE_CHANGES))
-                old = names[: max(len(names) - NOTIFICATIONS_KEPT, 0)][:MAX_AT_ONCE]
-                await self._zookeeper.transaction([DeleteNode(path=f"{STATE_CHANGES}/{name}") for name in old])
+                old = (await self._zookeeper.children(STATE_CHANGES))[:-NOTIFICATIONS_KEPT]
+                for start in range(0, len(old), MAX_AT_ONCE):
+                    part = old[start : start + MAX_AT_ONCE]
+                    await self._zookeeper.transaction([DeleteNode(path=f"{STATE_CHANGES}/{name}") for name in part])
             except CoordinationError as error:
                 log.info("notifications_not_purged", reason=error.reason)

@@ -91,6 +91,8 @@ class Index:
         tail = self._tail  # replaced by a spill, which may happen in another thread
         if tail and key >= unpack(tail, 0)[0]:
             return self._floor_within(tail, key)
+        if not self._stored:
+            return None
         file, low, high = self.open(), 0, self._stored
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -150,8 +152,9 @@ class Index:
         return self._files.open(self.path, create=True) if file is None else file
 
     def hold_open(self) -> None:
-        """Keep the file open, whatever becomes of its name."""
-        self._file = self.open()
+        """Keep the file open, whatever becomes of its name, if there is anything in it."""
+        if self._stored:
+            self._file = self.open()
 
     def release(self) -> None:
         """Keep the file open no longer."""

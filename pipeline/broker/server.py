@@ -92,120 +92,150 @@ async def run_broker(
     CoordinationError, StorageError.
     """
     status = _Status()
+    world = _World(zookeeper, clock, random, observer, metrics, files or DiskFiles(), network)
 
     async def run() -> None:
         async with _listening(config, network) as listeners, trio.open_nursery() as nursery:
             http_address = await _serve_http(nursery, config, metrics, status)
-            await _run(
-                config,
-                zookeeper,
-                listeners,
-                http_address,
-                status,
-                clock=clock,
-                random=random,
-                observer=observer,
-                metrics=metrics,
-                files=files or DiskFiles(),
-                network=network,
-                task_status=task_status,
-            )
+            await _run(config, world, listeners, http_address, status, task_status)
 
     with unwrapped_errors():
         await run_until_relieved(run, status.relieve)
 
 
+@dataclass(frozen=True, slots=True)
+class _World:
+    """All that a broker does not make itself."""
+
+    zookeeper: CoordinationClient
+    clock: Clock
+    random: random.Random
+    observer: LogObserver
+    metrics: CollectorRegistry
+    files: Files
+    network: Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What a broker is made of, and its handlers do not see."""
+
+    broker: BrokerContext
+    replicas: Replicas
+    groups: GroupService
+    watcher: ClusterWatcher
+    assigner: ReplicaAssigner
+    membership: Membership
+    registration: BrokerRegistration
+
+
 async def _run(
     config: BrokerConfig,
-    zookeeper: CoordinationClient,
+    world: _World,
     listeners: Sequence[ConnectionListener],
     http_address: HostPort,
     status: "_Status",
-    *,
-    clock: Clock,
-    random: random.Random,
-    observer: LogObserver,
-    metrics: CollectorRegistry,
-    files: Files,
-    network: Network,
     task_status: trio.TaskStatus[BrokerHandle],
 ) -> None:
     """All of the broker but what it says of itself."""
     address = config.advertised_address(listeners[0].port)
-    own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
-    await _refuse_other_owner(zookeeper, config, files)
-    cluster_id = await _find_cluster_id(zookeeper, random)
-    async with _open_directories(config, files, cluster_id, random, clock) as directories:
-        registration = BrokerRegistration(
-            id=own.id,
-            listeners=(Listener(address=address),),
-            rack=own.rack,
-            timestamp_ms=clock(),
-            directories=tuple(directories.ids),
-        )
-        view = ClusterView(cluster_id)
-        settings = DynamicSettings(config)
-        in_sync = InSyncWatch(view, config.replica_lag_time_max_ms)
-        replicas = status.replicas = Replicas(
-            directories,
-            observer,
-            clock,
-            own_id=own.id,
-            in_sync=in_sync,
-            fetchers=replica_fetchers(settings, view, clock, network),
-            producer_expiration_ms=config.producer_id_expiration_ms,
-        )
-        groups = GroupService(config, view, clock, random)
-        watcher = ClusterWatcher(zookeeper, settings, view, own)
-        assigner = ReplicaAssigner(view, replicas, own.id)
-        controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
-        membership = Membership(zookeeper, registration, view, replicas, assigner, watcher.states, controller.counts)
-        broker = BrokerContext(
-            apis=SERVED,
-            config=config,
-            settings=settings,
-            view=view,
-            controller=controller,
-            isr_keeper=IsrKeeper(zookeeper, view, in_sync, replicas.partitions, own.id, clock),
-            fetchers=replicas.fetchers,
-            leader_throttle=leader_throttle(settings),
-            partitions=replicas.partitions,
-            failed=replicas.failed,
-            log_dirs=directories,
-            zookeeper=zookeeper,
-            producer_ids=ProducerIds(zookeeper, config.broker_id),
-            fetch_sessions=FetchSessions(config.max_fetch_sessions, random),
-            quotas=_quota_keeper(config),
-            journal=groups.journal,
-            coordinator=groups.coordinator,
-            offsets=groups.offsets,
-            clock=clock,
-            random=random,
-        )
+    await _refuse_other_owner(world.zookeeper, config, world.files)
+    cluster_id = await _find_cluster_id(world.zookeeper, world.random)
+    async with _open_directories(config, world.files, cluster_id, world.random, world.clock) as directories:
+        parts = _assemble(config, world, address, cluster_id, directories)
+        status.replicas = parts.replicas
         with unwrapped_errors():
             async with trio.open_nursery() as nursery:
-                replicas.follow(GROUP_METADATA_TOPIC, groups.journal)
-                await nursery.start(groups.run)
-                await membership.catch_up()
-                await nursery.start(watcher.run)
-                await nursery.start(watch_quotas, zookeeper, broker.quotas.table)
-                await nursery.start(replicas.fetchers.run)
-                nursery.start_soon(broker.isr_keeper.run)
-                nursery.start_soon(assigner.run)
-                await nursery.start(_keep_joined, membership, registration)
-                await nursery.start(controller.run)
-                nursery.start_soon(replicas.flush_for_ever)
-                nursery.start_soon(leave_what_failed, zookeeper, view, replicas, own.id)
-                nursery.start_soon(replicas.checkpoint_for_ever, config.replica_high_watermark_checkpoint_interval_ms)
-                if config.log_cleaner_enable:
-                    cleaner = LogCleaner(config, replicas.partitions, directories, files, clock, random)
-                    nursery.start_soon(run_with_metrics, cleaner, metrics)
-                nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
-                await nursery.start(_serve, broker, listeners, metrics, network)
-                status.membership = membership if settings.current.controlled_shutdown else None
+                await _start(nursery, parts, world, directories)
+                await nursery.start(_serve, parts.broker, listeners, world.metrics, world.network)
+                status.membership = parts.membership if config.controlled_shutdown else None
                 status.is_serving = True
-                log.info("broker_ready", broker=own.id, address=str(address), http=str(http_address))
-                task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=replicas))
+                log.info("broker_ready", broker=config.broker_id, address=str(address), http=str(http_address))
+                task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=parts.replicas))
+
+
+def _assemble(
+    config: BrokerConfig, world: _World, address: HostPort, cluster_id: str, directories: LogDirectories
+) -> _Parts:
+    """Everything, not yet running."""
+    zookeeper, clock = world.zookeeper, world.clock
+    own = BrokerEndpoint(id=config.broker_id, address=address, rack=config.rack)
+    registration = BrokerRegistration(
+        id=own.id,
+        listeners=(Listener(address=address),),
+        rack=own.rack,
+        timestamp_ms=clock(),
+        directories=tuple(directories.ids),
+    )
+    view = ClusterView(cluster_id)
+    settings = DynamicSettings(config)
+    in_sync = InSyncWatch(view, config.replica_lag_time_max_ms)
+    replicas = Replicas(
+        directories,
+        world.observer,
+        clock,
+        own_id=own.id,
+        in_sync=in_sync,
+        fetchers=replica_fetchers(settings, view, clock, world.network),
+        producer_expiration_ms=config.producer_id_expiration_ms,
+    )
+    groups = GroupService(config, view, clock, world.random)
+    watcher = ClusterWatcher(zookeeper, settings, view, own)
+    assigner = ReplicaAssigner(view, replicas, own.id)
+    controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
+    broker = BrokerContext(
+        apis=SERVED,
+        config=config,
+        settings=settings,
+        view=view,
+        controller=controller,
+        isr_keeper=IsrKeeper(zookeeper, view, in_sync, replicas.partitions, own.id, clock),
+        fetchers=replicas.fetchers,
+        leader_throttle=leader_throttle(settings),
+        partitions=replicas.partitions,
+        failed=replicas.failed,
+        log_dirs=directories,
+        zookeeper=zookeeper,
+        producer_ids=ProducerIds(zookeeper, config.broker_id),
+        fetch_sessions=FetchSessions(config.max_fetch_sessions, world.random),
+        quotas=_quota_keeper(config),
+        journal=groups.journal,
+        coordinator=groups.coordinator,
+        offsets=groups.offsets,
+        clock=clock,
+        random=world.random,
+    )
+    return _Parts(
+        broker=broker,
+        replicas=replicas,
+        groups=groups,
+        watcher=watcher,
+        assigner=assigner,
+        membership=Membership(zookeeper, registration, view, replicas, assigner, watcher.states, controller.counts),
+        registration=registration,
+    )
+
+
+async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directories: LogDirectories) -> None:
+    """See the cluster, join it, and keep up what is joined; returns when all replicas are open."""
+    broker, replicas, config = parts.broker, parts.replicas, parts.broker.config
+    replicas.follow(GROUP_METADATA_TOPIC, parts.groups.journal)
+    await nursery.start(parts.groups.run)
+    await parts.membership.catch_up()
+    await nursery.start(parts.watcher.run)
+    await nursery.start(watch_quotas, world.zookeeper, broker.quotas.table)
+    await nursery.start(replicas.fetchers.run)
+    nursery.start_soon(broker.isr_keeper.run)
+    nursery.start_soon(parts.assigner.run)
+    await nursery.start(_keep_joined, parts.membership, parts.registration)
+    await nursery.start(broker.controller.run)
+    nursery.start_soon(replicas.flush_for_ever)
+    nursery.start_soon(leave_what_failed, world.zookeeper, broker.view, replicas, config.broker_id)
+    nursery.start_soon(replicas.checkpoint_for_ever, config.replica_high_watermark_checkpoint_interval_ms)
+    if config.log_cleaner_enable:
+        cleaner = LogCleaner(config, replicas.partitions, directories, world.files, world.clock, world.random)
+        nursery.start_soon(run_with_metrics, cleaner, world.metrics)
+    nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
 
 
 def _quota_keeper(config: BrokerConfig) -> QuotaKeeper:

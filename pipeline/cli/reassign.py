@@ -296,8 +296,7 @@ async def _wait(cluster: Cluster, partitions: Collection[TopicPartition]) -> Non
     copied = 0
     with output.progress("Moving", total=total) as bar:
         while progress:
-            replicas = sum(item.replicas_left for item in progress)
-            bar.describe(f"{replicas} replicas of {len(progress)} partitions to copy, bytes")
+            bar.describe(f"{sum(item.replicas_left for item in progress)} replicas, bytes")
             await trio.sleep(POLL_S)
             progress = await read()
             now_copied = max(copied, total - _bytes_left(progress))

@@ -268,3 +268,34 @@ async def test_a_timeout_of_0_begins_what_it_does_not_wait_for(start: Start) -> 
         with trio.fail_after(10):
             while (await describe(broker, "t"))[0].error_code == ErrorCode.NONE:
                 pass
+
+
+async def test_replicas_are_placed_over_racks(start: Start) -> None:
+    """Two brokers in a rack, one in another; the number of replicas is the default's. Then one without a rack comes."""
+    default: dict[str, Any] = {"default_replication_factor": 2}
+    async with (
+        start(1, broker_rack="a", **default) as one,
+        start(2, broker_rack="a") as two,
+        start(3, broker_rack="b"),
+    ):
+        with trio.fail_after(5):
+            while len((await one.ask(MetadataRequest(topics=[]))).brokers) < 3:
+                await trio.sleep(0.01)
+        (made,) = await create(one, topic("t", 4, factor=-1))
+        assert (made.error_code, made.replication_factor) == (ErrorCode.NONE, 2)
+        more = CreatePartitionsTopic(name="t", count=6, assignments=None)
+        await one.ask(CreatePartitionsRequest(topics=[more], timeout_ms=5000))
+        (described,) = await describe(one, "t")
+        placed = [set(partition.replica_nodes) for partition in described.partitions]
+        assert len(placed) == 6
+        assert all(3 in replicas for replicas in placed), "the other rack has no other broker"
+        (refused,) = await create(two, topic("u", factor=4))
+        assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert refused.error_message == "Replication factor: 4 larger than available brokers: 3."
+        async with start(4):
+            with trio.fail_after(5):
+                while len((await one.ask(MetadataRequest(topics=[]))).brokers) < 4:
+                    await trio.sleep(0.01)
+            (refused,) = await create(one, topic("u", factor=2))
+            assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+            assert "broker.rack is not set for: 4" in refused.error_message

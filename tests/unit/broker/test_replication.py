@@ -1,15 +1,26 @@
 """Three brokers in one process: what is acknowledged, committed and seen while replicas come and go."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import trio
 
 from pipeline.broker.partition import Partition
-from pipeline.model import TopicPartition
+from pipeline.coordination.partition_states import StateChange, write_states
+from pipeline.coordination.znodes import PartitionState
+from pipeline.model import LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+from pipeline.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 T = TopicPartition("t", 0)
 
@@ -21,30 +32,158 @@ async def until(condition: Callable[[], Any]) -> Any:
     return found
 
 
-async def create(broker: Broker, replicas: int, **settings: str) -> None:
-    configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in settings.items()]
-    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=replicas, configs=configs)
-    response = await broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_S * 1000))
-    assert response.topics[0].error_code == 0, response.topics[0]
+def partition_of(broker: Broker) -> Partition:
+    return broker.handle.replicas.partitions[T]
 
 
-def partition_of(broker: Broker) -> Partition | None:
-    return broker.handle.replicas.partitions.get(T)
+def led_by(brokers: tuple[Broker, ...]) -> Broker | None:
+    return next((b for b in brokers if (found := b.handle.replicas.partitions.get(T)) and found.is_leader), None)
 
 
-def led_by(*brokers: Broker) -> Broker | None:
-    return next((broker for broker in brokers if (found := partition_of(broker)) and found.is_leader), None)
+@asynccontextmanager
+async def replicated(start: Start, **settings: str) -> AsyncIterator[tuple[Broker, list[Broker]]]:
+    """The leader of `t`, and its followers."""
+    wait: dict[str, str] = {"replica_fetch_wait_max_ms": "50"}
+    async with start(1, **wait) as first, start(2, **wait) as second, start(3, **wait) as third:
+        brokers = (first, second, third)
+        await until(lambda: all(len(broker.handle.replicas.in_sync.view.brokers) == 3 for broker in brokers))
+        configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in settings.items()]
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=3, configs=configs)
+        response = await first.ask(CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_S * 1000))
+        assert response.topics[0].error_code == 0, response.topics[0]
+        leader: Broker = await until(lambda: led_by(brokers))
+        await until(lambda: len(partition_of(leader).isr) == 3)
+        yield leader, [broker for broker in brokers if broker is not leader]
+
+
+async def write_isr(leader: Broker, *members: Broker) -> None:
+    """As somebody else would."""
+    found = leader.handle.replicas.in_sync.view.partition(T)
+    assert found is not None
+    isr = tuple(partition_of(broker).own_id for broker in members)
+    state = PartitionState(
+        topic="t", partition=0, leader=found.leader, leader_epoch=found.leader_epoch, isr=isr, controller_epoch=0
+    )
+    written = await write_states(leader.zookeeper, [StateChange(state=state, version=found.state_version)])
+    assert written[T] is not None
+
+
+def lead_in_next_epoch(leader: Broker) -> None:
+    view = leader.handle.replicas.in_sync.view.partition(T)
+    assert view is not None
+    partition_of(leader).lead(replace(view, leader_epoch=LeaderEpoch(view.leader_epoch + 1)), NOW_MS)
 
 
 async def test_what_is_acknowledged_is_on_all_replicas_in_sync(start: Start) -> None:
-    async with start(1) as first, start(2) as second, start(3) as third:
-        brokers = (first, second, third)
-        await until(lambda: all(len(broker.handle.replicas.in_sync.view.brokers) == 3 for broker in brokers))
-        await create(first, 3, min_insync_replicas="2")
-        leader: Broker = await until(lambda: led_by(*brokers))
+    async with replicated(start, min_insync_replicas="2") as (leader, followers):
         for number in range(20):
             answer = await leader.produce("t", batch(b"%d" % number))
             assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, number)
-            ends = [partition_of(broker).log.log_end_offset for broker in brokers]  # type: ignore[union-attr]
-            assert ends == [number + 1] * 3
+            assert [partition_of(broker).log.log_end_offset for broker in (leader, *followers)] == [number + 1] * 3
         assert (await leader.fetch("t", 0)).high_watermark == 20
+        await until(lambda: all(partition_of(broker).high_watermark == 20 for broker in followers))
+        assert all(len(broker.observed.events) > 0 for broker in followers)
+
+
+async def test_a_follower_of_another_epoch_or_that_is_none_is_refused(start: Start) -> None:
+    async with replicated(start) as (leader, followers):
+        lead_in_next_epoch(leader)
+        epoch = partition_of(leader).leader_epoch
+        codes = []
+        own = partition_of(followers[0]).own_id
+        for replica, known in ((own, epoch - 1), (7, epoch), (7, -1), (own, epoch + 1)):
+            asked = FetchPartition(fetch_offset=0, partition_max_bytes=100, current_leader_epoch=known)
+            topic = await leader.named(FetchTopic, "t", partitions=[asked])
+            request = FetchRequest(replica_state=ReplicaState(replica_id=replica), max_bytes=100, topics=[topic])
+            codes.append((await leader.ask(request)).responses[0].partitions[0].error_code)
+        assert codes == [
+            ErrorCode.FENCED_LEADER_EPOCH,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ]
+
+
+async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(start: Start) -> None:
+    async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
+        assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+        await lame.handle.replicas.fetchers.leave([T])
+        assert (await leader.produce("t", batch(b"b"))).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (await leader.produce("t", batch(b"c"), acks=1)).error_code == ErrorCode.NONE
+        for offset in (1, 2, 3):
+            data = await leader.fetch("t", offset, max_wait_ms=20)
+            assert (data.error_code, data.high_watermark, bytes(data.records or b"")) == (ErrorCode.NONE, 1, b"")
+        assert (await leader.fetch("t", 4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        async with trio.open_nursery() as nursery:
+            seen: list[int] = []
+
+            async def consume() -> None:
+                seen.append((await leader.fetch("t", 1, max_wait_ms=TIMEOUT_S * 1000)).high_watermark)
+
+            nursery.start_soon(consume)
+            await until(lambda: partition_of(leader).waiters)
+            await write_isr(leader, leader, other)
+        assert seen == [3]
+        assert (await leader.produce("t", batch(b"d"))).error_code == ErrorCode.NONE
+
+
+async def test_too_few_in_sync_end_acks_all_and_what_is_seen(start: Start) -> None:
+    async with replicated(start, min_insync_replicas="3") as (leader, (lame, other)):
+        await lame.handle.replicas.fetchers.leave([T])
+        codes = []
+        async with trio.open_nursery() as nursery:
+
+            async def produce() -> None:
+                codes.append((await leader.produce("t", batch(b"a"))).error_code)
+
+            nursery.start_soon(produce)
+            await until(lambda: partition_of(leader).log.log_end_offset == 1)
+            await write_isr(leader, leader, other)
+        assert codes == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+        assert (await leader.produce("t", batch(b"b"))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await leader.produce("t", batch(b"c"), acks=1)).error_code == ErrorCode.NONE
+        assert partition_of(leader).is_under_min_isr
+        assert partition_of(leader).is_under_replicated
+        assert (await leader.fetch("t", 0)).high_watermark == 0
+
+
+async def test_one_that_was_taken_out_of_the_isr_comes_back_by_itself(start: Start) -> None:
+    async with replicated(start) as (leader, (out, other)):
+        assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+        await write_isr(leader, leader, other)
+        own_id = partition_of(out).own_id
+        await until(lambda: len(partition_of(leader).isr) == 3 and partition_of(leader).isr[-1] == own_id)
+
+
+async def test_records_are_deleted_everywhere_before_that_is_answered(start: Start) -> None:
+    async with replicated(start) as (leader, followers):
+        for _ in range(3):
+            assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+
+        async def delete(offset: int, timeout_ms: int) -> Any:
+            asked = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+            response = await leader.ask(DeleteRecordsRequest(topics=[asked], timeout_ms=timeout_ms))
+            return response.topics[0].partitions[0]
+
+        done = await delete(2, TIMEOUT_S * 1000)
+        assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 2)
+        assert [partition_of(broker).log.log_start_offset for broker in followers] == [2, 2]
+        await followers[0].handle.replicas.fetchers.leave([T])
+        late = await delete(3, 300)
+        assert late.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert partition_of(leader).log.log_start_offset == 3
+
+
+async def test_a_new_leader_tells_no_end_before_it_knows_what_was_shown(start: Start) -> None:
+    async with replicated(start, min_insync_replicas="2") as (leader, followers):
+        for broker in followers:
+            await broker.handle.replicas.fetchers.leave([T])
+        assert (await leader.produce("t", batch(b"a"), acks=1)).error_code == ErrorCode.NONE
+        lead_in_next_epoch(leader)
+        codes = []
+        for replica in (-1, 2):
+            asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+            response = await leader.ask(ListOffsetsRequest(replica_id=replica, topics=[asked]))
+            found = response.topics[0].partitions[0]
+            codes.append((found.error_code, found.offset))
+        assert codes == [(ErrorCode.OFFSET_NOT_AVAILABLE, -1), (ErrorCode.NONE, 1)]

@@ -35,7 +35,14 @@ from pipeline.broker.replication.fetch_plan import (
     Reaction,
 )
 from pipeline.broker.replication.throttle import ReplicationThrottle
-from pipeline.errors import CorruptBatchError, NetworkError, OffsetOverlapError, PipelineError, StorageError
+from pipeline.errors import (
+    CorruptBatchError,
+    DiskFullError,
+    NetworkError,
+    OffsetOverlapError,
+    PipelineError,
+    StorageError,
+)
 from pipeline.log.placing import AppendInfo
 from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
@@ -334,7 +341,7 @@ class ReplicaFetcher:
                 self._plan.wait(partition, trio.current_time())
             return 0
         try:
-            return self._append(partition, data, nursery)
+            size_bytes, is_to_be_flushed = self._append(partition, data)
         except CorruptBatchError as error:
             self.counts.corrupt_answers += 1
             log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
@@ -346,11 +353,19 @@ class ReplicaFetcher:
             else:  # a later answer was quicker
                 self._plan.taken(partition)
         except StorageError as error:
-            self._refused(partition, error)
+            self._refused(partition, error, Phase.FETCHING)
+        else:
+            if is_to_be_flushed:
+                flush = partial(self._flush, partition, self._replicas[partition.topic_partition])
+                self._plan.set_aside(partition)
+                nursery.start_soon(self._change, partition, flush, None)
+            return size_bytes
         return 0
 
-    def _append(self, partition: FollowedPartition, data: PartitionData, nursery: trio.Nursery) -> int:
-        """Raises as `Replica.append_fetched`."""
+    def _append(self, partition: FollowedPartition, data: PartitionData) -> tuple[int, bool]:
+        """Returns the bytes, and whether they must be on the disk before more is fetched. Raises as
+        `Replica.append_fetched`.
+        """
         replica = self._replicas[partition.topic_partition]
         records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
         records = records[: whole_batches(records)]
@@ -362,20 +377,16 @@ class ReplicaFetcher:
         self.counts.bytes_fetched += len(records)
         if partition.is_throttled:
             self.settings.throttle.count(len(records), trio.current_time())
-        if info is not None and replica.awaits_flush(info):
-            self._plan.set_aside(partition)
-            flush = partial(replica.flush_up_to, partition.log.log_end_offset)
-            nursery.start_soon(self._change, partition, flush, None)
-        return len(records)
+        return len(records), info is not None and replica.awaits_flush(info)
 
-    def _refused(self, partition: FollowedPartition, error: StorageError) -> None:
-        """The disk did not take it (invariant D)."""
+    def _refused(self, partition: FollowedPartition, error: StorageError, resumes: Phase) -> None:
+        """The disk did not take it (invariant D); a log that could not be cut is not fetched for before it was."""
         log.error("fetched_not_stored", topic_partition=str(partition.topic_partition), error=str(error))
         replica = self._replicas.get(partition.topic_partition)
         if replica is None or replica.log.failure is not None:
             self._plan.remove(partition.topic_partition)
         else:
-            self._plan.wait(partition, trio.current_time(), Phase.FETCHING)
+            self._plan.wait(partition, trio.current_time(), resumes)
 
     # What takes a thread
 
@@ -393,9 +404,22 @@ class ReplicaFetcher:
         async def restart() -> None:
             await replica.restart_at(offset)
             if data is not None and self._plan.is_current(partition):
-                self._append(partition, data, nursery)
+                _, is_to_be_flushed = self._append(partition, data)
+                if is_to_be_flushed:
+                    await self._flush(partition, replica)
 
         nursery.start_soon(self._change, partition, restart, None)
+
+    async def _flush(self, partition: FollowedPartition, replica: Replica) -> None:
+        """Return once all of it is on the disk, for the next request says so. Raises StorageError."""
+        while self._plan.is_current(partition):
+            try:
+                await replica.flush_up_to(partition.log.log_end_offset)
+            except DiskFullError as error:
+                log.error("fetched_not_flushed", topic_partition=str(partition.topic_partition), error=str(error))
+                await trio.sleep(self.settings.limits.max_backoff_s)
+            else:
+                return
 
     async def _cut(self, cuts: Sequence[Cut]) -> None:
         for cut in cuts:
@@ -418,11 +442,12 @@ class ReplicaFetcher:
         ended = self._changing[partition.topic_partition] = trio.Event()
         try:
             await change()
-        except CorruptBatchError as error:
+        except (CorruptBatchError, OffsetOverlapError) as error:
             log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
-            self._plan.wait(partition, trio.current_time())
+            if self._plan.is_current(partition):
+                self._plan.wait(partition, trio.current_time())
         except StorageError as error:
-            self._refused(partition, error)
+            self._refused(partition, error, Phase.TRUNCATING)
         else:
             self._plan.go_on(partition, compare_next)
         finally:

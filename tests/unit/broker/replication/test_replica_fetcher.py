@@ -25,6 +25,7 @@ from pipeline.broker.replication.replica_fetcher import FetcherSettings, Replica
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers, fetcher_number
 from pipeline.broker.replication.throttle import ReplicationThrottle
 from pipeline.broker.topic_settings import topic_settings
+from pipeline.errors import DiskFullError
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log
 from pipeline.model import BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
@@ -346,6 +347,35 @@ async def test_a_change_of_role_waits_for_the_cut_of_the_old_one(
         may_go.set()
         await until(lambda: events == ["left at 0"])
         assert not fetchers.fetchers
+
+
+async def test_nothing_is_fetched_before_a_cut_that_the_disk_refused_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    own = batch(b"a", b"b")
+    place_batch(own, 0, 0, 3)
+    partition.append_fetched(memoryview(own), Offset(0), Offset(0), NOW_MS)
+    leader.append(0, b"x")
+    leader.append(0, b"y")
+    leader.append(0, b"z")
+    leader.epoch_end = (3, 1)
+    refusals = 2
+    truncate_to = type(partition.log).truncate_to
+
+    def refuse(log: Any, offset: Offset) -> bool:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            raise DiskFullError(str(tmp_path), "no space")
+        assert not leader.fetches
+        return truncate_to(log, offset)
+
+    monkeypatch.setattr(type(partition.log), "truncate_to", refuse)
+    async with fetching(leader, partition):
+        await until(lambda: partition.log.log_end_offset == 3)
+        assert leader.questions == 3
+    assert content(partition).endswith(leader.records[0])
 
 
 async def test_nothing_is_appended_to_who_left(tmp_path: Path) -> None:

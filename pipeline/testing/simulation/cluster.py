@@ -1,0 +1,133 @@
+"""A simulated cluster: machines with their brokers, ZooKeeper, the network, and what an outsider looks at."""
+
+import json
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from pipeline.broker.partition import Partition
+from pipeline.coordination.cluster_znodes import ControllerNode
+from pipeline.model import HostPort, Offset, TopicPartition
+from pipeline.records.record import iterate_records
+from pipeline.testing.simulation.machine import Machine
+from pipeline.testing.simulation.network import SimulatedNetwork
+from pipeline.testing.simulation.observer import Appends
+from pipeline.testing.simulation.schedule import Schedule
+from pipeline.testing.simulation.trace import Trace
+from pipeline.testing.simulation.zookeeper import SimulatedZooKeeper
+
+READ_BYTES = 1 << 26
+"""More than a segment has."""
+TOPICS_PATH = "/brokers/topics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateInZooKeeper:
+    """A partition's state as its znode has it."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+
+
+class SimulatedCluster:
+    """Everything that is not a client. Its brokers run in `nursery`."""
+
+    def __init__(
+        self,
+        brokers: int,
+        directory: Path,
+        settings: Mapping[str, Any],
+        *,
+        nursery: trio.Nursery,
+        trace: Trace,
+        seed: str,
+    ) -> None:
+        self.rng = random.Random(f"cluster {seed}")
+        self.trace = trace
+        self.appends = Appends()
+        self.schedule = Schedule()
+        slow = self.rng.choice([0.0, 0.01, 0.1])
+        self.network = SimulatedNetwork(self.schedule, random.Random(f"network {seed}"), slow)
+        self.zookeeper = SimulatedZooKeeper(self.schedule, random.Random(f"zookeeper {seed}"), trace)
+        self.machines = [
+            Machine(
+                number,
+                directory,
+                settings,
+                zookeeper=self.zookeeper,
+                network=self.network,
+                appends=self.appends,
+                trace=trace,
+                seed=seed,
+            )
+            for number in range(1, brokers + 1)
+        ]
+        self._nursery = nursery
+        nursery.start_soon(self.schedule.run)
+
+    @property
+    def addresses(self) -> tuple[HostPort, ...]:
+        """Where clients begin."""
+        return tuple(machine.address for machine in self.machines)
+
+    def start(self, machine: Machine) -> None:
+        """Have its broker run, once what ran before has ended."""
+        self._nursery.start_soon(machine.run_until_stopped)
+
+    def machine(self, broker: int) -> Machine | None:
+        """The machine of this broker."""
+        return next((machine for machine in self.machines if machine.id == broker), None)
+
+    def controller(self) -> Machine | None:
+        """The machine of the controller, as ZooKeeper has it."""
+        node = self.zookeeper.find_or_none(ControllerNode.PATH)
+        return None if node is None else self.machine(json.loads(node.data)["brokerid"])
+
+    def states(self) -> dict[TopicPartition, StateInZooKeeper]:
+        """All partitions, as ZooKeeper has them."""
+        found = {}
+        root = self.zookeeper.find_or_none(TOPICS_PATH)
+        for topic in sorted(root.children) if root is not None else ():
+            partitions = self.zookeeper.find_or_none(f"{TOPICS_PATH}/{topic}/partitions")
+            for number in sorted(partitions.children, key=int) if partitions is not None else ():
+                node = self.zookeeper.find_or_none(f"{TOPICS_PATH}/{topic}/partitions/{number}/state")
+                if node is not None:
+                    state = json.loads(node.data)
+                    found[TopicPartition(topic, int(number))] = StateInZooKeeper(
+                        leader=state["leader"], leader_epoch=state["leader_epoch"], isr=tuple(state["isr"])
+                    )
+        return found
+
+    def replicas(self, topic_partition: TopicPartition) -> dict[str, Partition]:
+        """The replicas of the brokers that serve, by the names of their machines."""
+        found = {}
+        for machine in self.machines:
+            if machine.handle is not None:
+                partition = machine.handle.replicas.partitions.get(topic_partition)
+                if partition is not None:
+                    found[machine.name] = partition
+        return found
+
+
+def log_bytes(partition: Partition) -> bytes:
+    """The log up to the high watermark."""
+    end, offset, found = partition.high_watermark, partition.log.log_start_offset, []
+    while offset < end:
+        piece = partition.log.read(offset, READ_BYTES, end)
+        data = os.pread(piece.region.file.fileno(), piece.region.size, piece.region.position)
+        if not data:
+            break
+        found.append(data)
+        offset = Offset(max(record.offset for record in iterate_records(memoryview(data))) + 1)
+    return b"".join(found)
+
+
+def records_of(data: bytes) -> dict[Offset, bytes]:
+    """Offsets and values of the records in a log."""
+    return {Offset(record.offset): bytes(record.value or b"") for record in iterate_records(memoryview(data))}

@@ -1,0 +1,109 @@
+"""What clients did and saw, and what must hold of it. Pure.
+
+The promise (docs/replication.md): what was acknowledged with acks=all is there, once, at the offset that was told, for
+every reader alike, in the order of the offsets; nothing that a reader has seen goes away; what a group committed stays.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pipeline.model import Offset, TopicPartition
+from pipeline.testing.simulation.observer import Appends
+
+Logs = Mapping[TopicPartition, Mapping[Offset, bytes]]
+"""The records of each partition at the end."""
+
+MAX_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A record that was taken. `offset` is -1 where the broker only said that it had it before."""
+
+    value: bytes
+    topic_partition: TopicPartition
+    offset: Offset
+
+
+@dataclass(eq=False)
+class History:
+    """All that clients did and saw. Readers tell what is wrong with what they see as soon as they see it."""
+
+    sent: dict[bytes, TopicPartition] = field(default_factory=dict)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    refused: dict[bytes, None] = field(default_factory=dict)
+    """Values whose producer was told for certain that they were not taken."""
+    seen: dict[tuple[TopicPartition, Offset], bytes] = field(default_factory=dict)
+    """What a reader found at an offset first."""
+    problems: list[str] = field(default_factory=list)
+    records_read: int = 0
+    commits: int = 0
+
+    def read(self, reader: str, topic_partition: TopicPartition, expected: int, offset: Offset, value: bytes) -> None:
+        """A reader that was at `expected` was given a record."""
+        self.records_read += 1
+        if offset < expected:
+            self.problems.append(f"{reader}: {topic_partition} offset {offset} after {expected - 1}: goes back")
+        elif offset > expected:
+            self.problems.append(f"{reader}: {topic_partition} skips from {expected} to {offset}")
+        known = self.seen.setdefault((topic_partition, offset), value)
+        if known != value:
+            self.problems.append(f"{reader}: {topic_partition}@{offset} is {value!r}, but was {known!r}")
+
+    def ended(self, reader: str, topic_partition: TopicPartition, before: Offset, now: Offset) -> None:
+        """A reader was told where a partition ends."""
+        if now < before:
+            self.problems.append(f"{reader}: {topic_partition} ended at {before}, and later at {now}")
+
+    def fetched_commit(self, group: str, topic_partition: TopicPartition, least: Offset, found: Offset) -> None:
+        """A committed offset was asked for, after `least` had been committed."""
+        if found < least:
+            self.problems.append(f"{group}: {topic_partition} was committed at {least}, and later found at {found}")
+
+
+def check(history: History, appends: Appends, logs: Logs) -> Iterator[str]:
+    """What is wrong at the end."""
+    yield from history.problems
+    for (topic_partition, epoch), lives in appends.lives.items():
+        if len(lives) > 1:
+            leaders = ", ".join(f"broker {broker} in its life {life}" for broker, life in lives)
+            yield f"{topic_partition}: several leaders in epoch {epoch}: {leaders}"
+    yield from _check_acknowledged(history, logs)
+    yield from _check_logs(history, logs)
+
+
+def _check_acknowledged(history: History, logs: Logs) -> Iterator[str]:
+    present = {topic_partition: set(records.values()) for topic_partition, records in logs.items()}
+    told: dict[tuple[TopicPartition, Offset], bytes] = {}
+    for one in history.acknowledged:
+        name = f"{one.value!r} in {one.topic_partition}"
+        if one.value not in present.get(one.topic_partition, ()):
+            yield f"lost: {name}, acknowledged at {one.offset}"
+        elif one.offset >= 0:
+            found = logs[one.topic_partition].get(one.offset)
+            if found != one.value:
+                yield f"moved: {name}, acknowledged at {one.offset}, where {found!r} is"
+            other = told.setdefault((one.topic_partition, one.offset), one.value)
+            if other != one.value:
+                yield f"{name} and {other!r} were both acknowledged at {one.offset}"
+
+
+def _check_logs(history: History, logs: Logs) -> Iterator[str]:
+    for topic_partition, records in logs.items():
+        places: dict[bytes, Offset] = {}
+        last = Offset(-1)
+        for offset, value in records.items():
+            if offset != last + 1:
+                yield f"{topic_partition}: {offset} follows {last} in the log"
+            last = offset
+            if value in places:
+                yield f"doubled: {value!r} in {topic_partition} at {places[value]} and {offset}"
+            places[value] = offset
+            if history.sent.get(value) != topic_partition:
+                yield f"{topic_partition}@{offset}: {value!r}, which nobody sent there"
+            if value in history.refused:
+                yield f"{topic_partition}@{offset}: {value!r}, of which its producer was told that it was refused"
+    for (topic_partition, offset), value in history.seen.items():
+        found = logs.get(topic_partition, {}).get(offset)
+        if found != value:
+            yield f"unseen: {topic_partition}@{offset} was read as {value!r}, and is now {found!r}"

@@ -1,0 +1,245 @@
+"""A machine of the cluster: a host, a disk, and the broker that runs there, again and again.
+
+A broker ends in four ways: cleanly; killed, when what it wrote stays in the memory of the machine; by the power, when
+only what it synced is certain to be there; and by itself, for want of a disk. It is started again after a while.
+"""
+
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.server import BrokerHandle, run_broker
+from pipeline.errors import PipelineError
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, HostPort
+from pipeline.testing.faulty_files import Crash, FaultyFiles
+from pipeline.testing.simulation.network import SimulatedNetwork
+from pipeline.testing.simulation.observer import Appends, LifeObserver
+from pipeline.testing.simulation.process import PROCESS, Process
+from pipeline.testing.simulation.trace import Trace
+from pipeline.testing.simulation.zookeeper import SimulatedClient, SimulatedZooKeeper
+
+EPOCH_MS = 1_700_000_000_000
+PORT = 9092
+RETRY_S = 1.0
+
+
+class Machine:
+    """`start` has its broker run in the nursery given."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        directory: Path,
+        settings: Mapping[str, Any],
+        *,
+        zookeeper: SimulatedZooKeeper,
+        network: SimulatedNetwork,
+        appends: Appends,
+        trace: Trace,
+        seed: str,
+    ) -> None:
+        self.id = BrokerId(broker_id)
+        self.name = f"broker-{broker_id}"
+        self.host = network.host(self.name)
+        self.handle: BrokerHandle | None = None
+        self.client: SimulatedClient | None = None
+        self.process = Process(self.name, is_alive=False)
+        self._random = random.Random(f"{self.name} {seed}")
+        self._boots = 0
+        self.disk = self._boot()
+        self._zookeeper = zookeeper
+        self._appends = appends
+        self._trace = trace
+        self._lives = 0
+        self._skew_ms = self._random.randint(-200, 200)
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self._ended.set()
+        self._config = BrokerConfig.from_settings(
+            {
+                "broker.id": broker_id,
+                "listeners": f"PLAINTEXT://{self.name}:{PORT}",
+                "log.dirs": str(directory / self.name),
+                "zookeeper.connect": "simulated:2181",
+                **settings,
+            }
+        )
+
+    @property
+    def address(self) -> HostPort:
+        """Where clients find the broker."""
+        return HostPort(self.name, PORT)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the broker has come up."""
+        return self.process.is_alive and self.handle is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, or will be by itself."""
+        return not self._ended.is_set() and not self._scope.cancel_called
+
+    @property
+    def has_failed_disk(self) -> bool:
+        """Whether the broker says that its disk has failed."""
+        return self.handle is not None and self.handle.health() is not None
+
+    def clock(self) -> int:
+        """The wall clock of this machine: a little wrong."""
+        return EPOCH_MS + self._skew_ms + int(trio.current_time() * 1000)
+
+    # Faults
+
+    def kill(self) -> None:
+        """End the process at once; the machine goes on."""
+        if self.process.is_alive:
+            self._trace.add(self.name, "KILLED")
+            self._die()
+            self.disk = self.disk.end_process()
+
+    def lose_power(self) -> None:
+        """End the process and lose what was not synced."""
+        if self.process.is_alive:
+            self._trace.add(self.name, "LOST POWER")
+            self._die(tells_peers=False)
+        self.disk.end_process()
+        self.disk.lose_power()
+        self.disk = self._boot()
+
+    def _boot(self) -> FaultyFiles:
+        """The disk as a machine sees it that has just got power."""
+        self._boots += 1
+        disk = FaultyFiles(DiskFiles(), self._random)
+        disk.boot = f"{self.name} boot {self._boots}"
+        return disk
+
+    def stop(self) -> None:
+        """Ask the process to end."""
+        self._trace.add(self.name, "STOP")
+        self._scope.cancel()
+
+    def pause(self) -> None:
+        """Stop the process as SIGSTOP does."""
+        if self.process.is_alive and not self.process.is_stopped:
+            self._trace.add(self.name, "PAUSED")
+            self.process.stop()
+            if self.client is not None:
+                self.client.stopped()
+
+    def go_on(self) -> None:
+        """End a pause."""
+        if self.process.is_stopped:
+            self._trace.add(self.name, "GOES ON")
+            self.process.go_on()
+            if self.client is not None:
+                self.client.went_on()
+
+    def _die(self, *, tells_peers: bool = True) -> None:
+        """Nothing that the process does from now on has an effect."""
+        self.process.is_alive = False
+        self.handle = None
+        if self.client is not None:
+            self.client.kill()
+        self.host.end_process(tells_peers=tells_peers)
+        self._scope.cancel()
+        if self.process.is_stopped:
+            self.process.go_on()
+
+    # Lives
+
+    async def run_until_stopped(self) -> None:
+        """Run the broker, again if the disk has refused; return when it was stopped, killed, or lost its power."""
+        await self._ended.wait()
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+        try:
+            with self._scope:
+                while True:
+                    await self._live()
+                    await trio.sleep(RETRY_S)
+        finally:
+            self._ended.set()
+
+    async def _live(self) -> None:
+        """One life."""
+        self._lives += 1
+        process = self.process = Process(self.name)
+        self.host.has_power = True
+        self.disk.on_crash = self.kill
+        self._trace.add(self.name, f"STARTS, life {self._lives}")
+        try:
+            await self._run(process)
+        except PipelineError as error:
+            self._trace.add(self.name, f"gives up: {error}")
+        except Crash:
+            pass
+        except BaseExceptionGroup as group:
+            self._explain(process, group)
+        except trio.Cancelled:
+            raise
+        except Exception as error:
+            self._trace.unexpected(self.name, "the broker ended", error)
+        finally:
+            if process.is_alive:
+                process.is_alive = False
+                self.handle = None
+                self.host.end_process(tells_peers=True)
+                self.disk = self.disk.end_process()
+
+    def _explain(self, process: Process, group: BaseExceptionGroup[BaseException]) -> None:
+        """What several errors mean."""
+        cancelled, others = group.split(trio.Cancelled)
+        _, others = others.split(Crash) if others is not None else (None, None)
+        if others is not None:
+            _, unexpected = others.split(PipelineError)
+            if unexpected is not None and process.is_alive:
+                self._trace.unexpected(self.name, "the broker ended", unexpected)
+            else:
+                self._trace.add(self.name, f"gives up: {others!r}")
+        if cancelled is not None:
+            raise cancelled
+
+    async def _run(self, process: Process) -> None:
+        token = PROCESS.set(process)
+        try:
+            async with self._zookeeper.open_session(process, self._config.zookeeper_session_timeout_ms) as client:
+                self.client = client
+                await run_broker(
+                    self._config,
+                    client,
+                    clock=self.clock,
+                    random=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
+                    observer=LifeObserver(self._appends, self.id, self._lives),
+                    metrics=CollectorRegistry(),
+                    files=self.disk,
+                    network=self.host,
+                    task_status=_Started(self),
+                )
+        finally:
+            with suppress(ValueError):
+                PROCESS.reset(token)
+
+    def came_up(self, handle: BrokerHandle) -> None:
+        """The broker serves."""
+        if self.process.is_alive:
+            self._trace.add(self.name, "serves")
+            self.handle = handle
+
+
+class _Started:
+    """Tells a machine that its broker serves."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def started(self, value: Any = None) -> None:
+        """Called by the broker."""
+        self._machine.came_up(value)

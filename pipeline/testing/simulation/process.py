@@ -1,0 +1,140 @@
+"""A simulated process, and a trio run in which such processes live: one thread, one seed, no time but the simulated.
+
+The task that starts a process makes it current (`PROCESS`); all tasks that come of it belong to it. A process that is
+stopped, as by SIGSTOP, gets no turn: whatever wakes one of its tasks is kept until it goes on. Its timers ring late.
+
+Invariants of `run_simulated`:
+- The order of tasks, delays of threads, and all else that chance decides come from the seed. Nothing depends on hashes
+  of strings, addresses of objects, other threads, or the collector of garbage, which does not run meanwhile.
+- What it replaces (trio's choice of the next task, its threads, the HTTP endpoint, the log) is as before afterwards.
+"""
+
+import gc
+import random
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+import trio
+import trio.testing
+from trio._core import _run as trio_run
+
+import pipeline.broker.server as broker_server
+from pipeline.model import HostPort
+from pipeline.testing.simulation.trace import Trace
+
+_Result = TypeVar("_Result")
+
+MAX_YIELDS = 3
+SLOW_CALLS = 0.05
+"""The part of the calls in threads that take simulated time."""
+SLOW_CALL_S = 0.05
+
+
+@dataclass(eq=False)
+class Process:
+    """Whether tasks get their turn."""
+
+    name: str
+    is_alive: bool = True
+    is_stopped: bool = False
+    held: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Give its tasks no turn any more."""
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        """Let its tasks go on, with all that woke them meanwhile."""
+        self.is_stopped = False
+        held, self.held = self.held, []
+        for task, woken_with in held:
+            trio_run.GLOBAL_RUN_CONTEXT.runner.reschedule(task, *woken_with)
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def run_simulated(main: Callable[[], Awaitable[_Result]], seed: int, trace: Trace) -> _Result:
+    """Run a trio program on simulated time. The same seed gives the same run."""
+    with _deterministic(seed), _quiet(trace):
+
+        async def run() -> _Result:
+            return await main()
+
+        return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@contextmanager
+def _deterministic(seed: int) -> Generator[None]:
+    """Replace all that chance and other threads decide in trio and in a broker."""
+    scheduling = trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    state = trio_run._r.getstate()
+    reschedule = trio_run.Runner.reschedule
+    to_thread = trio.to_thread.run_sync
+    broker: Any = broker_server
+    serve_http = broker.serve_http
+    rng = random.Random(f"threads {seed}")
+
+    def reschedule_running(runner: Any, task: Any, *woken_with: Any) -> None:
+        process = task.context.get(PROCESS)
+        if process is not None and process.is_stopped:
+            task._abort_func = None
+            process.held.append((task, woken_with))
+        else:
+            reschedule(runner, task, *woken_with)
+
+    async def call_later(function: Callable[..., Any], *args: Any, **_options: Any) -> Any:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(shield=True):
+            if rng.random() < SLOW_CALLS:
+                await trio.sleep(rng.random() * SLOW_CALL_S)
+            for _ in range(rng.randint(0, MAX_YIELDS)):
+                await trio.lowlevel.checkpoint()
+            return function(*args)
+
+    gc.collect()
+    gc.disable()
+    replaced: Any = trio_run
+    try:
+        replaced._ALLOW_DETERMINISTIC_SCHEDULING = True
+        trio_run._r.seed(seed)
+        replaced.Runner.reschedule = reschedule_running
+        replaced = trio.to_thread
+        replaced.run_sync = call_later
+        broker.serve_http = _serve_nothing
+        yield
+    finally:
+        broker.serve_http = serve_http
+        replaced = trio.to_thread
+        replaced.run_sync = to_thread
+        replaced = trio_run
+        replaced.Runner.reschedule = reschedule
+        replaced._ALLOW_DETERMINISTIC_SCHEDULING = scheduling
+        trio_run._r.setstate(state)
+        gc.enable()
+
+
+async def _serve_nothing(_application: object, listen: HostPort, *, task_status: trio.TaskStatus[HostPort]) -> None:
+    task_status.started(listen)
+    await trio.sleep_forever()
+
+
+@contextmanager
+def _quiet(trace: Trace) -> Generator[None]:
+    """Have all that is logged go to the trace."""
+
+    def keep(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+        process = PROCESS.get()
+        trace.logged("-" if process is None else process.name, event)
+        raise structlog.DropEvent
+
+    known = structlog.get_config()
+    structlog.configure(processors=[structlog.processors.add_log_level, keep], cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**known)

@@ -1,0 +1,288 @@
+"""ZooKeeper as brokers meet it over a network: answers take time, and connections and sessions are lost.
+
+What the znodes promise is `MemoryZooKeeper`'s. Here each client has a connection of its own.
+
+Invariants
+  A. What one client asks is done in the order in which it was asked, and answered in that order; a watch fires before
+     the client can see what it fired for.
+  B. A session ends when nothing was heard of its client for the session timeout: it is cut off, stopped or dead. The
+     client learns of that when it is connected again, not before.
+  C. Of what was on its way when a connection broke, a beginning was done; no answer comes. Reads are repeated, writes
+     raise CoordinationLostError.
+"""
+
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from pipeline.coordination.interface import SessionId
+from pipeline.errors import CoordinationError, CoordinationLostError, CoordinationUnavailableError
+from pipeline.testing.faulty_files import Crash
+from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+from pipeline.testing.simulation.process import Process
+from pipeline.testing.simulation.schedule import Channel, Schedule
+from pipeline.testing.simulation.trace import Trace
+
+_Answer = TypeVar("_Answer")
+
+FAST_S = (0.0003, 0.004)
+SLOW_S = (0.02, 0.2)
+SLOW = 0.03
+RECONNECT_S = (0.01, 0.3)
+NOTICED = 2 / 3
+"""The part of the session timeout after which a client gives up a silent connection."""
+
+
+@dataclass(eq=False)
+class _Value(Generic[_Answer]):
+    """What an operation gave."""
+
+    value: _Answer
+
+
+@dataclass(eq=False)
+class _Call(Generic[_Answer]):
+    """An operation under way. Without an answer once it is done, the answer was lost."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: _Value[_Answer] | CoordinationError | None = None
+
+
+class SimulatedZooKeeper(MemoryZooKeeper):
+    """The servers. `open_session` gives a client of them."""
+
+    def __init__(self, schedule: Schedule, rng: random.Random, trace: Trace) -> None:
+        super().__init__()
+        self.schedule = schedule
+        self.rng = rng
+        self.trace = trace
+        self.live_sessions: dict[SessionId, None] = {}
+
+    def delay_s(self) -> float:
+        """How long a message takes."""
+        return self.rng.uniform(*(SLOW_S if self.rng.random() < SLOW else FAST_S))
+
+    @asynccontextmanager
+    async def open_session(self, process: Process, session_timeout_ms: int) -> AsyncGenerator["SimulatedClient"]:
+        """A client, whose session ends with the block unless its process was killed: then the session times out."""
+        client = SimulatedClient(self, process, session_timeout_ms)
+        self._clients.append(client)
+        try:
+            client.connect()
+            yield client
+        finally:
+            client.end()
+
+    def begin_session(self) -> SessionId:
+        """A new session."""
+        session = self.new_session()
+        self.live_sessions[session] = None
+        return session
+
+    def end_session(self, session: SessionId | None) -> None:
+        """Remove its ephemeral znodes."""
+        if session is not None and session in self.live_sessions:
+            del self.live_sessions[session]
+            self._remove_ephemerals(session)
+
+    def forget(self, client: "SimulatedClient") -> None:
+        """It watches nothing any more."""
+        if client in self._clients:
+            self._clients.remove(client)
+
+
+class SimulatedClient(MemoryClient):
+    """A client in a process."""
+
+    def __init__(self, server: SimulatedZooKeeper, process: Process, session_timeout_ms: int) -> None:
+        super().__init__(server, session_timeout_ms)
+        self._zookeeper = server
+        self._process = process
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._up = Channel(server.schedule, server.delay_s)
+        self._down = Channel(server.schedule, server.delay_s)
+        self._calls: dict[_Call[Any], None] = {}
+        self._is_cut = False
+        self._silences = 0
+        """How often the servers stopped or began again to hear of this client."""
+        self.is_dead = False
+
+    # Faults
+
+    def cut(self) -> None:
+        """Nothing gets through, in neither direction."""
+        if self._is_cut or self.is_dead:
+            return
+        self._is_cut = True
+        self._up.cut()
+        self._down.cut()
+        self._begin_silence()
+        silence = self._silences
+        self._zookeeper.schedule.after(self._session_timeout_s * NOTICED, lambda: self._notice(silence))
+
+    def heal(self) -> None:
+        """All gets through again."""
+        if self._is_cut:
+            self._is_cut = False
+            self._up.heal()
+            self._down.heal()
+            self._end_silence()
+
+    def stopped(self) -> None:
+        """The process is stopped: nothing is heard of it."""
+        self._begin_silence()
+
+    def went_on(self) -> None:
+        """The process goes on."""
+        if not self._is_cut:
+            self._end_silence()
+
+    def lose_connection(self) -> None:
+        """The connection breaks; another one is made soon."""
+        if not self.is_dead and self.history.is_connected:
+            self._break()
+            self._reconnect_soon()
+
+    def expire_session(self) -> None:
+        """The servers drop the session; the client hears of that when it is connected again."""
+        if not self.is_dead:
+            self._zookeeper.end_session(self.session)
+            self.lose_connection()
+
+    def kill(self) -> None:
+        """The process is dead. Its session times out."""
+        self.is_dead = True
+        self._up.drop(self._zookeeper.rng.randint(0, len(self._up)))
+        self._down.drop()
+        self._zookeeper.forget(self)
+        self._begin_silence()
+
+    # The connection
+
+    def connect(self) -> None:
+        """The first connection."""
+        self._reconnect_soon()
+
+    def end(self) -> None:
+        """Close the session, unless the process is dead."""
+        if not self.is_dead:
+            self.is_dead = True
+            self._zookeeper.forget(self)
+            self._zookeeper.end_session(self.session)
+
+    def _begin_silence(self) -> None:
+        self._silences += 1
+        silence, session = self._silences, self.session
+
+        def time_out() -> None:
+            if self._silences == silence and session in self._zookeeper.live_sessions:
+                self._zookeeper.trace.add("zookeeper", f"session of {self._process.name} has timed out")
+                self._zookeeper.end_session(session)
+
+        self._zookeeper.schedule.after(self._session_timeout_s, time_out)
+
+    def _end_silence(self) -> None:
+        self._silences += 1
+        if self.is_dead:
+            return
+        if not self.history.is_connected:
+            self._reconnect_soon()
+        elif self.session not in self._zookeeper.live_sessions:
+            delay_s = self._zookeeper.rng.uniform(*RECONNECT_S)
+            self._zookeeper.schedule.after(delay_s, self.lose_connection)
+
+    def _notice(self, silence: int) -> None:
+        if self._silences == silence and not self._process.is_stopped and not self.is_dead:
+            self._break()
+
+    def _break(self) -> None:
+        rng = self._zookeeper.rng
+        self._up.drop(rng.randint(0, len(self._up)))
+        self._down.drop()
+        self.history.suspended()
+        calls, self._calls = self._calls, {}
+        for call in calls:
+            call.done.set()
+
+    def _reconnect_soon(self) -> None:
+        self._zookeeper.schedule.after(self._zookeeper.rng.uniform(*RECONNECT_S), self._reconnect)
+
+    def _reconnect(self) -> None:
+        if self.is_dead or self.history.is_connected:
+            return
+        if self._is_cut or self._process.is_stopped:
+            return  # the end of the silence connects
+        is_alive = self.session is not None and self.session in self._zookeeper.live_sessions
+        session = self.session if is_alive and self.session is not None else self._zookeeper.begin_session()
+        self._zookeeper.trace.add(self._process.name, f"zookeeper session {session}{'' if is_alive else ' is new'}")
+        self.become_connected(session)
+
+    def wake(self, paths: Sequence[str]) -> None:
+        if self.history.is_connected and not self.is_dead:
+            self._down.send(lambda: super(SimulatedClient, self).wake(paths))
+
+    # Operations
+
+    async def _watched_read(self, path: str) -> Any:
+        return await self._read(path, lambda: self._zookeeper.find_or_none(path), patiently=True)
+
+    async def _read(self, path: str, act: Callable[[], _Answer], *, patiently: bool = False) -> _Answer:
+        timeout_s = float("inf") if patiently else self._operation_timeout_s
+        deadline = trio.current_time() + timeout_s
+        while True:
+            call = await self._ask(path, act, deadline)
+            if call.answer is not None:
+                return _answer_of(call)
+            if trio.current_time() >= deadline:
+                raise CoordinationUnavailableError(path, "no answer in time; nothing was changed")
+
+    async def _write(self, path: str, act: Callable[[], _Answer]) -> _Answer:
+        call = await self._ask(path, act, trio.current_time() + self._operation_timeout_s)
+        if call.answer is None:
+            raise CoordinationLostError(path, "connection lost: read it back to see whether it was done")
+        return _answer_of(call)
+
+    async def _ask(self, path: str, act: Callable[[], _Answer], deadline: float) -> _Call[_Answer]:
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_at(deadline):
+            await self.history.wait_connected()
+        if self.is_dead:
+            raise Crash
+        if not self.history.is_connected:
+            raise CoordinationUnavailableError(path, "no answer in time; nothing was changed")
+        call, session = _Call[_Answer](), self.session
+        self._calls[call] = None
+        self._up.send(lambda: self._perform(call, act, session))
+        try:
+            with trio.move_on_at(deadline):
+                await call.done.wait()
+        finally:
+            self._calls.pop(call, None)
+        return call
+
+    def _perform(self, call: _Call[_Answer], act: Callable[[], _Answer], session: SessionId | None) -> None:
+        """At the servers."""
+        if session not in self._zookeeper.live_sessions:
+            return
+        answer: _Value[_Answer] | CoordinationError
+        try:
+            answer = _Value(act())
+        except CoordinationError as error:
+            answer = error
+        self._down.send(lambda: self._answered(call, answer))
+
+    def _answered(self, call: _Call[_Answer], answer: _Value[_Answer] | CoordinationError) -> None:
+        call.answer = answer
+        call.done.set()
+
+
+def _answer_of(call: _Call[_Answer]) -> _Answer:
+    answer = call.answer
+    assert answer is not None
+    if isinstance(answer, CoordinationError):
+        raise answer
+    return answer.value

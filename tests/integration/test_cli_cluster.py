@@ -1,6 +1,7 @@
 """`pipeline cluster` on three brokers: what it says of them, partitions moved, leaders elected, a broker lost."""
 
 import json
+import re
 import signal
 import tomllib
 from collections.abc import Iterator
@@ -188,10 +189,31 @@ def test_a_broker_that_is_gone(cluster: LocalCluster) -> None:
     assert sum("ELIGIBLE_LEADERS_NOT_AVAILABLE" in row["result"] for row in failed) == 1
 
 
+def asked_over_http(cluster: LocalCluster, broker: int, path: str) -> str:
+    settings = tomllib.loads((cluster.directory / f"broker-{broker}" / "broker.toml").read_text())
+    answer = httpx.get(f"http://{settings['http.listen']}/{path}", trust_env=False)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
 def test_a_broker_is_well_though_another_is_gone(cluster: LocalCluster) -> None:
-    settings = tomllib.loads((cluster.directory / "broker-1" / "broker.toml").read_text())
-    for path in ("healthz", "readyz"):
-        assert httpx.get(f"http://{settings['http.listen']}/{path}", trust_env=False).status_code == 200
+    for broker in (1, 2):
+        asked_over_http(cluster, broker, "healthz")
+        asked_over_http(cluster, broker, "readyz")
+
+
+def test_metrics_tell_what_is_wrong(cluster: LocalCluster) -> None:
+    pages = [asked_over_http(cluster, broker, "metrics") for broker in (1, 2)]
+
+    def total(name: str) -> float:
+        return sum(float(value) for page in pages for value in re.findall(rf"^{name} (\S+)", page, re.MULTILINE))
+
+    described = told_dead(cluster)
+    assert total("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert total("kafka_controller_kafkacontroller_offlinepartitionscount") == len(described["offline"]) > 0
+    assert total("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+    assert total("kafka_server_replicamanager_underminisrpartitioncount") == 1
+    assert total("kafka_server_replicamanager_underreplicatedpartitions") == len(described["under_replicated"]) > 0
 
 
 def test_a_topic_without_a_leader_is_described(cluster: LocalCluster) -> None:

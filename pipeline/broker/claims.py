@@ -29,8 +29,12 @@ log = structlog.get_logger()
 
 
 def left_state(state: PartitionState, own: BrokerId, replica_count: int) -> PartitionState | None:
-    """The state once this broker has left the ISR; None if it stays as it is. Pure."""
-    if own not in state.isr or replica_count == 1:
+    """The state once this broker has left the ISR; None if it stays. Pure.
+
+    One in whose ISR it is not is written as it is: a leader that is just letting it in, by what it told in its former
+    life, is then refused.
+    """
+    if replica_count == 1:
         return None
     isr = tuple(replica for replica in state.isr if replica != own)
     if state.leader != own:
@@ -50,8 +54,11 @@ async def leave(
 ) -> Sequence[TopicPartition]:
     """Leave the ISR of each of these, and the leadership. Returns those of one replica, which are led on uncleanly."""
     counts = {name: len(found.replicas) for name in lacking if (found := view.partition(name)) is not None}
+    in_sync = {name for name in counts if _is_in_sync(view, name, own)}
     written = await _rewrite(zookeeper, view, list(counts), lambda name, state: left_state(state, own, counts[name]))
     for name, (state, _) in written.items():
+        if name not in in_sync:
+            continue
         log.warning("isr_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
     alone = [name for name, count in counts.items() if count == 1 and _is_in_sync(view, name, own)]
     for name in alone:

@@ -11,8 +11,8 @@ Invariants
      epoch on: what a former leader wrote and it alone has, is gone from its log by then (KIP-101, KIP-279).
   D. One change at a time. A state with a newer version ends it, since its write was conditional on the older one. After
      one that was refused nothing is asked for until a newer state is known.
-  E. A replica that was away, or that somebody else took out of the ISR, must fetch again before it is let in or counts:
-     its log may be another one.
+  E. A replica that was away, or that is out of the ISR in a state that somebody else wrote, must fetch again before it
+     is let in or counts: its log may be another one. Who comes back without its tail writes such a state first.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -164,8 +164,8 @@ class ReplicaState:
     def take(self, replicas: Iterable[BrokerId], isr: Sequence[BrokerId], version: int, now_ms: int) -> None:
         """The cluster says so of this leader epoch. The ISR of a version that is not newer is passed over."""
         if version > self.version:
-            for replica in self.maximal_isr:
-                if replica not in isr and replica in self.followers:
+            for replica in self.followers:
+                if replica not in isr:
                     self.followers[replica] = Progress()
             self._take_isr(tuple(isr), version)
         self._take_replicas(replicas, now_ms)

@@ -64,7 +64,7 @@ def seen(view: ClusterView) -> list[tuple[int, int, tuple[int, ...]]]:
         (state(0, 2, (1, 2)), 2, state(0, 2, (2,))),
         (state(0, 1, (1,)), 2, state(0, -1, (), 4)),
         (state(0, -1, (1,)), 2, state(0, -1, ())),
-        (state(0, 2, (2,)), 2, None),
+        (state(0, 2, (2,)), 2, state(0, 2, (2,))),
         (state(0, 1, (1,)), 1, None),
     ],
 )

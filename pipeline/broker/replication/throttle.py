@@ -37,10 +37,6 @@ class ReplicationThrottle:
         """Seconds until throttled partitions may move again; 0 if they may now."""
         return self._rate.owed(max(1, self.bytes_per_s), now_s) if self.is_limited else 0.0
 
-    def rate(self, now_s: float) -> float:
-        """Bytes per second of throttled partitions, of late."""
-        return self._rate.rate(now_s)
-
 
 def is_throttled(replicas: str, partition: int, broker: BrokerId) -> bool:
     """Does a topic's `*.replication.throttled.replicas` name this replica? `*`, or `partition:broker,...`."""

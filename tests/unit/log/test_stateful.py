@@ -143,6 +143,8 @@ def machine(batches):
                     self.model.append(expected)
             except DiskFullError:
                 assert self.log.failure is None
+                if self.log.log_end_offset > self.end:  # it was the flush that found no room
+                    self.model.append(expected)
             self.files.capacity_bytes = None
             self.acknowledge()
 

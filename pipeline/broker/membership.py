@@ -99,12 +99,12 @@ class Membership:
             self._counts.unclean_elections += len(alone)
 
     def _lacks(self, name: TopicPartition) -> bool:
-        """Whether others may know more of a partition than this broker, which is thought to be in sync.
+        """Whether this broker may have told others of more than its log holds now.
 
         What its logs held at the start of the process is judged once: it has been set right since.
         """
-        topic, found = self._view.topic(name.topic), self._view.partition(name)
-        if topic is None or found is None or self._own_id not in found.isr:
+        topic = self._view.topic(name.topic)
+        if topic is None:
             return False
         return name in self._replicas.failed if self._has_joined else self._replicas.lacks(name, topic.topic_id)
 

@@ -11,7 +11,8 @@ from tests.support.cluster.run import run_scenarios
 from tests.support.cluster.systems import OURS, local_places, our_cluster
 
 SESSION_TIMEOUT_MS = 3000
-HOLD_S = 6.0
+HOLD_S = 5.0
+QUICK_GROUPS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 10}
 REPRESENTATIVE = [
     Scenario(fault=Fault.STOP, role=Role.LEADER),
     Scenario(fault=Fault.KILL, role=Role.CONTROLLER),
@@ -24,7 +25,11 @@ LONGEST_STOP_S = 20.0
 
 @pytest.mark.timeout(280)
 def test_faults_lose_and_double_nothing(tmp_path):
-    outcomes = list(run_scenarios(OURS, REPRESENTATIVE, tmp_path, hold_s=HOLD_S, session_timeout_ms=SESSION_TIMEOUT_MS))
+    outcomes = list(
+        run_scenarios(
+            OURS, REPRESENTATIVE, tmp_path, hold_s=HOLD_S, session_timeout_ms=SESSION_TIMEOUT_MS, settings=QUICK_GROUPS
+        )
+    )
     assert {outcome.name: outcome.faults for outcome in outcomes} == {each.name: [] for each in REPRESENTATIVE}
     for outcome in outcomes:
         assert outcome.verdict is not None
@@ -34,7 +39,7 @@ def test_faults_lose_and_double_nothing(tmp_path):
 
 @pytest.mark.timeout(240)
 def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path):
-    with our_cluster(tmp_path, local_places(3), {}) as cluster:
+    with our_cluster(tmp_path, local_places(3), QUICK_GROUPS) as cluster:
         cluster.start()
         done = restart_all(cluster, topics=10, partitions=6, replicas=3, records_per_s=500)
     assert done.verdict.faults == []

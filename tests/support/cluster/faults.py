@@ -25,7 +25,7 @@ from tests.support.cluster.systems import ClusterProcesses
 
 PARTITIONS = 3
 BOUNCES = 3
-STEADY_S = 2.0
+STEADY_S = 1.0
 CLIENT_DEADLINE_S = 240
 
 

@@ -34,6 +34,7 @@ def run_scenarios(
     *,
     hold_s: float = HOLD_S,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[Outcome]:
     """Outcomes as they come. Raises NetworkError, or RuntimeError if the process ends too early."""
     require_networks()
@@ -42,7 +43,7 @@ def run_scenarios(
         "scenarios": [scenario.name for scenario in scenarios],
         "directory": str(directory),
         "hold_s": hold_s,
-        "session_timeout_ms": session_timeout_ms,
+        "settings": {SESSION_TIMEOUT[system == KAFKA]: session_timeout_ms, **(settings or {})},
     }
     directory.mkdir(parents=True, exist_ok=True)
     inside = isolated([sys.executable, "-m", "tests.support.cluster.run", json.dumps(asked)])
@@ -80,11 +81,10 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     """Until one cannot be run on this cluster any more, at least one."""
     name = scenarios[0].name
-    settings = {SESSION_TIMEOUT[asked["system"] == KAFKA]: asked["session_timeout_ms"]}
     with ExitStack() as stack:
         try:
             open_cluster = SYSTEMS[asked["system"]]
-            cluster = stack.enter_context(open_cluster(directory, network_places(hosts), settings))
+            cluster = stack.enter_context(open_cluster(directory, network_places(hosts), asked["settings"]))
             cluster.start()
             runner = FaultRunner(cluster, hosts, hold_s=asked["hold_s"])
             runner.prepare()

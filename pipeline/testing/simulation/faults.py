@@ -20,6 +20,24 @@ CALM_S = (0.3, 4.0)
 """Between two faults of one source."""
 OUTAGE_S = (0.3, 9.0)
 LEFT_TIMEOUT_S = 40.0
+FOR_SEVERAL = (
+    "kill",
+    "crash",
+    "kill all",
+    "stop",
+    "pause",
+    "power",
+    "sync",
+    "full",
+    "zookeeper cut",
+    "zookeeper connection",
+    "session",
+    "partition",
+    "one way",
+    "alone",
+    "connections",
+    "duplicates",
+)
 
 
 @dataclass(eq=False)
@@ -29,6 +47,8 @@ class Faults:
     cluster: SimulatedCluster
     rng: random.Random
     clients: tuple[str, ...]
+    chosen: tuple[str, ...] = ()
+    """The kinds there are; with none, all that are right for several brokers, or some of these."""
     active: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     _exclusive: bool = False
@@ -36,17 +56,18 @@ class Faults:
 
     async def run(self) -> None:
         """One thing after another."""
-        kinds = list(self._kinds().items())
-        favourites = self.rng.sample(kinds, 4) if self.rng.random() < 0.5 else kinds
+        kinds = self._kinds()
+        names = list(self.chosen or FOR_SEVERAL)
+        favourites = self.rng.sample(names, 4) if not self.chosen and self.rng.random() < 0.5 else names
         while True:
             await trio.sleep(self.rng.uniform(*CALM_S))
             if self._exclusive:
                 continue
-            name, fault = self.rng.choice(favourites)
+            name = self.rng.choice(favourites)
             self.counts[name] = self.counts.get(name, 0) + 1
             self.active += 1
             try:
-                await fault()
+                await kinds[name]()
             finally:
                 self.active -= 1
 
@@ -68,6 +89,9 @@ class Faults:
             "alone": self._cut_off,
             "connections": self._break_connections,
             "duplicates": self._duplicate_connections,
+            "sync and power": self._fail_sync_and_power,
+            "power of one": self._lose_power_of_one,
+            "power of all": self._lose_power_of_all,
         }
 
     def heal(self) -> None:
@@ -188,6 +212,34 @@ class Faults:
         machine.disk.fail_sync_in = None
         if machine.has_failed_disk:
             await self._kill_and_restart(machine)
+
+    async def _fail_sync_and_power(self) -> None:
+        """For one broker that syncs before it acknowledges: what a sync refused is lost soon after."""
+        machine = self._victim()
+        machine.disk.fail_sync_in = self.rng.randint(1, 5)
+        self._tell(f"a sync of {machine.name} will fail, and then its power")
+        await trio.sleep(self.rng.uniform(0.5, 3))
+        machine.disk.fail_sync_in = None
+        machine.lose_power()
+        self._restart(machine)
+
+    async def _lose_power_of_all(self) -> None:
+        """Beyond the promise."""
+        for machine in self.cluster.machines:
+            machine.lose_power()
+        await self._outage()
+        for machine in self.cluster.machines:
+            self._restart(machine)
+
+    async def _lose_power_of_one(self) -> None:
+        """For one broker that syncs before it acknowledges; with several, beyond the promise."""
+        machine = self._victim()
+        if self.rng.random() < 0.5:
+            machine.disk.crash_in = self.rng.randint(1, 20)
+            await trio.sleep(self.rng.uniform(0, 2))
+        machine.lose_power()
+        await self._outage()
+        self._restart(machine)
 
     async def _fill_disk(self) -> None:
         machine = self._victim()

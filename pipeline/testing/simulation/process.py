@@ -11,11 +11,13 @@ Invariants of `run_simulated`:
 
 import gc
 import random
+import signal
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any
 
 import structlog
 import trio
@@ -26,8 +28,7 @@ import pipeline.broker.server as broker_server
 from pipeline.model import HostPort
 from pipeline.testing.simulation.trace import Trace
 
-_Result = TypeVar("_Result")
-
+MAX_CPU_S = 60.0
 MAX_YIELDS = 3
 SLOW_CALLS = 0.05
 """The part of the calls in threads that take simulated time."""
@@ -58,14 +59,35 @@ class Process:
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
-def run_simulated(main: Callable[[], Awaitable[_Result]], seed: int, trace: Trace) -> _Result:
+def run_simulated(main: Callable[[], Awaitable[None]], seed: int, trace: Trace) -> None:
     """Run a trio program on simulated time. The same seed gives the same run."""
-    with _deterministic(seed), _quiet(trace):
+    scope = trio.CancelScope()
 
-        async def run() -> _Result:
-            return await main()
+    async def run() -> None:
+        with scope:
+            await main()
 
-        return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    with _deterministic(seed), _quiet(trace), _bounded(scope, trace):
+        trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@contextmanager
+def _bounded(scope: trio.CancelScope, trace: Trace) -> Generator[None]:
+    """End a run that goes round in circles without any time passing."""
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        trace.faults_of_code.append(f"still running after {MAX_CPU_S:g} s of processor time")
+        if scope.cancel_called:
+            raise TimeoutError
+        scope.cancel()
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_S, MAX_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @contextmanager

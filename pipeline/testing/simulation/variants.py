@@ -1,0 +1,203 @@
+"""The code broken on purpose, one rule at a time, to see that the checks notice. For tests of the simulation alone.
+
+Each variant replaces a method for the length of a run. `plan` is where it shows soonest.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.broker import claims, membership
+from pipeline.broker.controller import controller_plan
+from pipeline.broker.handlers import fetch
+from pipeline.broker.partition import Partition
+from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
+from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
+from pipeline.broker.replication.replica_state import UNKNOWN, ReplicaState
+from pipeline.errors import StorageError
+from pipeline.log.producer_state import ProducerStates
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import Offset
+from pipeline.testing.faulty_files import FaultyFile
+from pipeline.testing.simulation.plans import single_broker_plan
+from pipeline.testing.simulation.scenario import Plan, Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenVariant:
+    """A rule that is not kept. `faults` are those under which it shows; all, if there are none."""
+
+    rule: str
+    breaks: Variant
+    faults: tuple[str, ...] = ()
+    single_broker: bool = False
+
+    def plan(self, seed: int) -> Plan:
+        """What to simulate."""
+        plan = single_broker_plan(seed) if self.single_broker else Plan(seed=seed)
+        return replace(plan, variant=self.breaks, fault_kinds=self.faults or plan.fault_kinds)
+
+
+def _replacing(owner: Any, name: str, replacement: Callable[[Any], Any]) -> Variant:
+    """`replacement` gets what it replaces."""
+
+    @contextmanager
+    def replaced() -> Generator[None]:
+        known = owner.__dict__.get(name)
+        setattr(owner, name, replacement(getattr(owner, name)))
+        try:
+            yield
+        finally:
+            if known is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, known)
+
+    return replaced
+
+
+def _truncating_to_high_watermark(follow: Any) -> Any:
+    def broken(fetcher: Any, replica: Any, partition: Any) -> None:
+        log: UnifiedLog = replica.log
+        if log.log_end_offset > replica.high_watermark:
+            log.truncate_to(max(replica.high_watermark, log.log_start_offset))
+        follow(fetcher, replica, partition)
+
+    return broken
+
+
+def _comparing_nothing(begin: Any) -> Any:
+    def broken(plan: FetchPlan, partition: Any, _phase: Phase) -> None:
+        begin(plan, partition, Phase.FETCHING)
+
+    return broken
+
+
+def _knowing_followers_of_older_epochs(begin: Any) -> Any:
+    def broken(*args: Any, **options: Any) -> ReplicaState:
+        state: ReplicaState = begin(*args, **options)
+        for progress in state.followers.values():
+            progress.log_end_offset = options["log_end_offset"]
+        return state
+
+    return broken
+
+
+def _reading_to_the_end(_end_of: Any) -> Any:
+    def broken(_reading: Any, partition: Partition) -> Offset:
+        return partition.log.log_end_offset
+
+    return broken
+
+
+def _ignoring(error_kind: type[Exception]) -> Callable[[Any], Any]:
+    def replacement(act: Any) -> Any:
+        def broken(*args: Any) -> None:
+            try:
+                act(*args)
+            except error_kind:
+                return
+
+        return broken
+
+    return replacement
+
+
+def _electing_anybody(judge: Any) -> Any:
+    def broken(*args: Any, **_options: Any) -> Any:
+        return judge(*args, allow_unclean=True)
+
+    return broken
+
+
+async def _leave_nothing(*_args: Any) -> Sequence[Any]:
+    return ()
+
+
+def _giving(value: object) -> Callable[[Any], Any]:
+    def replacement(_known: Any) -> Any:
+        return lambda *_args, **_options: value
+
+    return replacement
+
+
+CRASHES = ("kill", "crash", "kill all", "pause", "partition", "session")
+POWER = ("power",)
+
+VARIANTS: Mapping[str, BrokenVariant] = {
+    "acknowledges before replication": BrokenVariant(
+        rule="acks=all waits until all in-sync replicas have the record",
+        breaks=_replacing(Partition, "commit_wait", _giving(None)),
+        faults=CRASHES,
+    ),
+    "truncates to the high watermark": BrokenVariant(
+        rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
+        breaks=_replacing(ReplicaFetcher, "follow", _truncating_to_high_watermark),
+        faults=("kill all", "kill", "session"),
+    ),
+    "does not truncate": BrokenVariant(
+        rule="a follower compares its log with its leader's before it fetches (KIP-101)",
+        breaks=_replacing(FetchPlan, "_begin", _comparing_nothing),
+        faults=CRASHES,
+    ),
+    "joins the ISR too early": BrokenVariant(
+        rule="a replica joins the ISR when it has all that is committed, and the start of the leader's epoch",
+        breaks=_replacing(
+            ReplicaState,
+            "_can_join",
+            lambda _: lambda _state, _replica, progress: progress.log_end_offset != UNKNOWN,
+        ),
+        faults=("kill", "partition", "pause", "one way"),
+    ),
+    "counts followers of older epochs": BrokenVariant(
+        rule="the high watermark counts what followers fetched in this leader epoch",
+        breaks=_replacing(ReplicaState, "begin", _knowing_followers_of_older_epochs),
+        faults=CRASHES,
+    ),
+    "counts a removal before it is written": BrokenVariant(
+        rule="a member of the ISR counts until ZooKeeper has it no more",
+        breaks=_replacing(
+            ReplicaState,
+            "maximal_isr",
+            lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
+        ),
+        faults=("alone", "partition", "zookeeper cut"),
+    ),
+    "shows what is not committed": BrokenVariant(
+        rule="consumers see nothing behind the high watermark",
+        breaks=_replacing(fetch._Reading, "_end_of", _reading_to_the_end),
+        faults=CRASHES,
+    ),
+    "elects whoever lives": BrokenVariant(
+        rule="only a member of the ISR is elected",
+        breaks=_replacing(controller_plan, "judge", _electing_anybody),
+        faults=("kill all", "kill", "pause"),
+    ),
+    "leads on without its tail": BrokenVariant(
+        rule="a replica that may have lost its tail leaves the ISR before it registers (KIP-966)",
+        breaks=_replacing(membership, "leave", lambda _: _leave_nothing),
+        faults=POWER,
+    ),
+    "leads on without a claim": BrokenVariant(
+        rule="a broker begins another epoch before it leads on after a start or a lost session",
+        breaks=_replacing(claims, "claimed_state", lambda _: lambda state, own: state if state.leader == own else None),
+        faults=("kill", "session", "crash"),
+    ),
+    "forgets its producers": BrokenVariant(
+        rule="a batch that was taken before is not taken again",
+        breaks=_replacing(ProducerStates, "check", _giving(None)),
+        faults=("connections", "pause", "one way", "partition"),
+    ),
+    "answers for an older epoch": BrokenVariant(
+        rule="a new leader does not tell where the log ends before all it began with is committed (KIP-207)",
+        breaks=_replacing(Partition, "is_behind_epoch", lambda _: property(lambda _partition: False)),
+        faults=("kill", "kill all", "session"),
+    ),
+    "ignores failed syncs": BrokenVariant(
+        rule="nothing is acknowledged that the disk refused to sync",
+        breaks=_replacing(FaultyFile, "sync", _ignoring(StorageError)),
+        faults=("sync and power",),
+        single_broker=True,
+    ),
+}

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-faults check bench bench-broker bench-cluster bench-paper constraints clean
+.PHONY: install install-test demo test test-faults simulate check bench bench-broker bench-cluster bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -26,6 +26,10 @@ bench: install install-test
 # BENCH: of which rows, QUICK, ROUNDS, SCALE and JSON as in docs/benchmarks.md.
 bench_options = $(if $(BENCH),--rows '$(BENCH)') $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	$(if $(SCALE),--scale $(SCALE)) $(if $(JSON),--json) $(if $(ALONE),--alone)
+
+# SEEDS simulated clusters with faults, from FIRST_SEED on: docs/testing.md.
+simulate: install
+	@.venv/bin/python -m pipeline.testing.simulation --seeds $(or $(SEEDS),1000) --first-seed $(or $(FIRST_SEED),1)
 
 bench-broker: install install-test
 	.venv/bin/python -m bench broker $(bench_options)

@@ -338,7 +338,7 @@ class SimulatedTransport:
         self.reset()
         peer = self.peer
         if peer is not None:
-            self.outgoing.send(peer.reset)
+            self.outgoing.send(peer.ended)
 
     def _change(self) -> None:
         self._changed.set()

@@ -20,6 +20,8 @@ CALM_S = (0.3, 4.0)
 """Between two faults of one source."""
 OUTAGE_S = (0.3, 9.0)
 LEFT_TIMEOUT_S = 40.0
+WHOLE_TIMEOUT_S = 8.0
+LATE_S = (0.2, 2.5)
 FOR_SEVERAL = (
     "kill",
     "crash",
@@ -35,6 +37,8 @@ FOR_SEVERAL = (
     "partition",
     "one way",
     "alone",
+    "slow",
+    "bounce",
     "connections",
     "duplicates",
 )
@@ -87,6 +91,8 @@ class Faults:
             "partition": self._partition,
             "one way": self._cut_one_way,
             "alone": self._cut_off,
+            "slow": self._slow_down,
+            "bounce": self._bounce,
             "connections": self._break_connections,
             "duplicates": self._duplicate_connections,
             "sync and power": self._fail_sync_and_power,
@@ -169,15 +175,26 @@ class Faults:
         await self._outage()
         machine.go_on()
 
+    async def _bounce(self) -> None:
+        """Killed again before it has come up, or soon after."""
+        machine = self._victim()
+        for _ in range(self.rng.randint(2, 4)):
+            machine.kill()
+            self._restart(machine)
+            await trio.sleep(self.rng.uniform(0.05, 2))
+
     # Disks
 
     async def _lose_power(self) -> None:
         """Only while the cluster is whole, and alone until the others know that the broker may have lost its tail."""
         machine = self._victim()
-        if self.active > 1 or machine.name in self._doubtful_disks or not self._is_whole():
-            return
         self._exclusive = True
         try:
+            with trio.move_on_after(WHOLE_TIMEOUT_S):
+                while self.active > 1 or not self._is_whole():  # noqa: ASYNC110 - nobody tells an outsider
+                    await trio.sleep(0.1)
+            if self.active > 1 or machine.name in self._doubtful_disks or not self._is_whole():
+                return
             if self.rng.random() < 0.5:
                 machine.disk.crash_in = self.rng.randint(1, 20)
                 await trio.sleep(self.rng.uniform(0, 2))
@@ -311,6 +328,17 @@ class Faults:
         self.cluster.network.heal()
         if client is not None:
             client.heal()
+
+    async def _slow_down(self) -> None:
+        """Brokers hear of one of them late, as do its followers."""
+        machine = self._victim()
+        late_s = self.rng.uniform(*LATE_S)
+        self._tell(f"what {machine.name} sends to other brokers takes {late_s:.2f} s")
+        for other in self.cluster.machines:
+            if other is not machine and self.rng.random() < 0.7:
+                self.cluster.network.delay(machine.name, other.name, late_s)
+        await self._outage()
+        self.cluster.network.heal()
 
     async def _break_connections(self) -> None:
         for _ in range(self.rng.randint(1, 5)):

@@ -41,6 +41,7 @@ class SimulatedNetwork:
         self._slow = slow
         self._hosts: dict[str, Host] = {}
         self._cut: dict[Link, None] = {}
+        self._late_s: dict[Link, float] = {}
         self._channels: dict[Link, list[Channel]] = {}
         self.numbers = itertools.count(1)
 
@@ -56,8 +57,8 @@ class SimulatedNetwork:
 
     def channel(self, source: str, target: str) -> Channel:
         """A new one over this link."""
-        channel = Channel(self.schedule, self.delay_s)
         link = source, target
+        channel = Channel(self.schedule, lambda: self.delay_s() + self._late_s.get(link, 0.0))
         if link in self._cut:
             channel.cut()
         self._channels.setdefault(link, []).append(channel)
@@ -73,8 +74,13 @@ class SimulatedNetwork:
         for channel in self._channels.get((source, target), ()):
             channel.cut()
 
+    def delay(self, source: str, target: str, late_s: float) -> None:
+        """Have everything take so much longer from one host to another."""
+        self._late_s[source, target] = late_s
+
     def heal(self) -> None:
         """Let everything through."""
+        self._late_s.clear()
         cut, self._cut = list(self._cut), {}
         for link in cut:
             for channel in list(self._channels.get(link, ())):

@@ -148,12 +148,12 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "_can_join",
             lambda _: lambda _state, _replica, progress: progress.log_end_offset != UNKNOWN,
         ),
-        faults=("kill", "partition", "pause", "one way"),
+        faults=("bounce", "kill", "slow"),
     ),
     "counts followers of older epochs": BrokenVariant(
         rule="the high watermark counts what followers fetched in this leader epoch",
         breaks=_replacing(ReplicaState, "begin", _knowing_followers_of_older_epochs),
-        faults=CRASHES,
+        faults=("slow", "session", "pause"),
     ),
     "counts a removal before it is written": BrokenVariant(
         rule="a member of the ISR counts until ZooKeeper has it no more",
@@ -162,7 +162,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "maximal_isr",
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
         ),
-        faults=("alone", "partition", "zookeeper cut"),
+        faults=("alone", "zookeeper cut", "slow"),
     ),
     "shows what is not committed": BrokenVariant(
         rule="consumers see nothing behind the high watermark",

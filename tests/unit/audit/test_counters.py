@@ -290,6 +290,7 @@ steps = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(steps)
 def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
     directory = tmp_path_factory.mktemp("log")
@@ -507,7 +508,7 @@ cluster_steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(cluster_steps)
 def test_whoever_leads_and_dies_the_ledger_ends_with_what_is_committed(tmp_path_factory, history):
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))

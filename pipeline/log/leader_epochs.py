@@ -3,7 +3,8 @@
 Invariants:
 
 - Epochs and their start offsets both rise from entry to entry.
-- An entry that begins at or behind the end of the log tells of nothing yet: the next one takes its place.
+- An entry that begins at or behind the end of the log tells of nothing yet: the next one takes its place, also one of
+  an older epoch. (Who led without writing anything may be sent records of before that by the next leader.)
 - The checkpoint tells of all epochs of the records before the recovery point; those behind are found in the batches.
 """
 
@@ -49,10 +50,13 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else NO_LEADER_EPOCH
 
     def begin(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """From this offset on the log is written in this epoch; an epoch that is not newer is passed over."""
-        if epoch > self.latest:
-            kept = [entry for entry in self._entries if entry.start_offset < start_offset]
-            self._entries = (*kept, EpochStart(epoch, start_offset))
+        """From this offset on the log is written in this epoch; one not newer than what lies before is passed over."""
+        if self._entries and self._entries[-1].start_offset < start_offset and epoch <= self.latest:
+            return
+        kept = tuple(entry for entry in self._entries if entry.start_offset < start_offset)
+        is_newer = not kept or epoch > kept[-1].epoch
+        self._entries = (*kept, EpochStart(epoch, start_offset)) if is_newer else kept
+        self.written = None
 
     def note(self, headers: Iterable[BatchHeader]) -> None:
         """Take batches that lie in the log."""

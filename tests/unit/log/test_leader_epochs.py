@@ -77,3 +77,14 @@ def test_epochs_of_a_log_are_kept_and_found_again(open_log, batches, tmp_path):
         log.flush()
     log.delete_records(Offset(2))
     assert log.end_offset_for(LeaderEpoch(1)) == (1, 2) == (1, log.log_start_offset)
+
+
+def test_an_epoch_in_which_nothing_was_written_gives_way_to_an_older_one(open_log, batches):
+    """A leader of epoch 5 that wrote nothing is sent by the next one what that had of epoch 4 before."""
+    log = open_log()
+    batches.append_copied(log, batches.copied(3, epoch=4, base_offset=0))
+    log.begin_epoch(LeaderEpoch(5))
+    batches.append_copied(log, batches.copied(2, epoch=4, base_offset=3))
+    assert (log.last_epoch, log.end_offset_for(LeaderEpoch(4))) == (4, (4, 5))
+    batches.append_copied(log, batches.copied(1, epoch=6, base_offset=5))
+    assert log.end_offset_for(LeaderEpoch(5)) == (4, 5)

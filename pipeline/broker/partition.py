@@ -240,9 +240,15 @@ class Partition(ReplicaRole):
         self.observer.truncated(self.topic_partition)
 
     async def flush_up_to(self, offset: Offset) -> None:
-        """Return once everything before `offset` is on the disk. One flush serves all who wait. Raises StorageError."""
+        """Return once everything before `offset` is on the disk. One flush serves all who wait.
+
+        Raises StorageError; KafkaError (NOT_LEADER_OR_FOLLOWER) if the end of the log was cut off meanwhile.
+        """
+        truncations = self.log.truncations
         while self.log.recovery_point < offset:
             async with self._flushing:
+                if self.log.truncations != truncations:
+                    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if self.log.recovery_point >= offset:
                     return
                 counted, self._unflushed_messages = self._unflushed_messages, 0

@@ -343,7 +343,7 @@ class Replicas:
         try:
             while partition.is_hiding:
                 await partition.flush_up_to(partition.log.log_end_offset)
-        except StorageError as error:
+        except PipelineError as error:
             log.error("flush_failed", topic_partition=str(partition.topic_partition), error=str(error))
         finally:
             self._flushing.discard(partition)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
@@ -20,6 +21,8 @@ from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log
 from pipeline.log.placing import AppendInfo
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.net.nurseries import unwrapped_errors
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Observed, batch
 
@@ -111,3 +114,15 @@ async def test_a_batch_sent_again_after_a_flush_that_failed_waits_for_the_next(t
     await partition.flush_up_to(Offset(1))
     assert partition.high_watermark == 1
     assert not partition.awaits_flush(_append(partition, **producer))
+
+
+async def test_nobody_waits_for_the_disk_to_have_what_was_cut_off(tmp_path: Path) -> None:
+    partition = _open(tmp_path / "t-0", DiskFiles(), flush_messages="1")
+    end_offset = Offset(_append(partition).last_offset + 1)
+    with pytest.raises(KafkaError) as raised, trio.fail_after(TIMEOUT_S), unwrapped_errors():
+        async with trio.open_nursery() as nursery, partition._flushing:
+            nursery.start_soon(partition.flush_up_to, end_offset)
+            await trio.testing.wait_all_tasks_blocked()
+            partition.follow(PartitionView(replicas=(BrokerId(1),), leader_epoch=LeaderEpoch(1)))
+            assert await partition.truncate_to(Offset(0))
+    assert raised.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER

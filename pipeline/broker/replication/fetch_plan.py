@@ -144,8 +144,8 @@ class FollowedPartition:
     """The epoch to ask about, if it is not that of the last record."""
     failures: int = 0
     """Refusals in a row."""
-    is_told: bool = False
-    """Whether the leader was told that it is fetched, in this epoch."""
+    told_in: int | None = None
+    """The request that told the leader first from where it is fetched now; answers to earlier ones are of elsewhere."""
     asked_offset: int = -1
     asked_start: int = -1
     lag: int = 0
@@ -190,6 +190,8 @@ class FetchPlan:
     """The partitions of one fetcher, all of one leader. `now_s` never goes back."""
 
     limits: FetchLimits
+    requests: int = 0
+    """How many were made so far."""
     _partitions: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
     _members: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
     _changed: dict[FollowedPartition, None] = field(default_factory=dict)
@@ -260,6 +262,7 @@ class FetchPlan:
 
     def _enter(self, partition: FollowedPartition) -> None:
         self._held_back.pop(partition, None)
+        partition.told_in = None
         self._members[partition.key] = partition
         self._changed[partition] = None
         self._forgotten.pop(partition.key, None)
@@ -360,6 +363,7 @@ class FetchPlan:
         if not self._members:
             return None
         is_full = self._session_epoch == INITIAL_EPOCH
+        self.requests += 1
         told: Iterable[FollowedPartition] = self._members.values() if is_full else self._changed
         topics: dict[tuple[str, uuid.UUID], list[FetchPartition]] = {}
         for partition in told:
@@ -388,7 +392,7 @@ class FetchPlan:
 
     def _ask(self, partition: FollowedPartition) -> FetchPartition:
         log = partition.log
-        partition.is_told = True
+        partition.told_in = self.requests if partition.told_in is None else partition.told_in
         partition.asked_offset, partition.asked_start = log.log_end_offset, log.log_start_offset
         return FetchPartition(
             partition=partition.topic_partition.partition,
@@ -407,8 +411,10 @@ class FetchPlan:
             for partition in list(self._held_back):
                 self._enter(partition)
 
-    def take_response(self, response: FetchResponse, now_s: float) -> list[Answer] | None:
-        """What came for the partitions that still fetch; None if the session is over and all is to be asked anew."""
+    def take_response(self, response: FetchResponse, now_s: float, number: int) -> list[Answer] | None:
+        """What came for the partitions that still fetch, as answer to the request of this number; None if the session
+        is over and all is to be asked anew.
+        """
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             self.lose_session()
@@ -424,7 +430,7 @@ class FetchPlan:
         for topic in response.responses:
             for data in topic.partitions:
                 found = self._members.get((topic.topic_id, data.partition_index))
-                if found is None or not found.is_told:
+                if found is None or found.told_in is None or number < found.told_in:
                     continue
                 reaction = REACTIONS.get(ErrorCode.of(data.error_code), Reaction.COMPLAIN)
                 if reaction in {Reaction.WAIT, Reaction.COMPLAIN}:
@@ -451,7 +457,7 @@ class FetchPlan:
         self._forgotten.clear()
         self._told.clear()
         for partition in self._members.values():
-            partition.is_told = False
+            partition.told_in = None
 
 
 def _epoch_to_compare(partition: FollowedPartition) -> LeaderEpoch:

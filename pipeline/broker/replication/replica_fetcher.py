@@ -124,6 +124,8 @@ class _Exchange:
     lane: str
     request: Any
     asked: Sequence[FollowedPartition] = ()
+    number: int = 0
+    """Which Fetch of the plan it is."""
     is_overtaken: bool = False
     is_void: bool = False
     """The session it belongs to is over."""
@@ -240,7 +242,7 @@ class ReplicaFetcher:
                 for lane_under_way in FETCH_LANES:
                     if lane_under_way in self._under_way:
                         self._under_way[lane_under_way].is_overtaken = True
-                self._begin(_Exchange(lane, request), pool, nursery)
+                self._begin(_Exchange(lane, request, number=self._plan.requests), pool, nursery)
             elif pause_s > 0:
                 deadline = min(deadline, now_s + pause_s)
         return deadline
@@ -284,7 +286,7 @@ class ReplicaFetcher:
             if cuts:
                 nursery.start_soon(self._cut, cuts)
         elif not (exchange.is_void or (exchange.is_overtaken and exchange.response.error_code)):
-            await self._take(exchange.response, nursery)
+            await self._take(exchange.response, exchange.number, nursery)
 
     def _failed(self, exchange: _Exchange, error: PipelineError) -> None:
         """The leader was not to be reached, or broke off: tell it all anew, after a while."""
@@ -316,8 +318,8 @@ class ReplicaFetcher:
 
     # What was fetched
 
-    async def _take(self, response: FetchResponse, nursery: trio.Nursery) -> None:
-        answers = self._plan.take_response(response, trio.current_time())
+    async def _take(self, response: FetchResponse, number: int, nursery: trio.Nursery) -> None:
+        answers = self._plan.take_response(response, trio.current_time(), number)
         if answers is None:
             self._void_session()
             return
@@ -335,7 +337,8 @@ class ReplicaFetcher:
         """Append what came for one partition, or restart it; returns the bytes."""
         partition, data = answer.partition, answer.data
         if answer.reaction is Reaction.COMPARE:
-            if data.log_start_offset > partition.log.log_end_offset:
+            is_empty = partition.log.log_start_offset == partition.log.log_end_offset
+            if data.log_start_offset > partition.log.log_end_offset or (is_empty and data.log_start_offset >= 0):
                 self._restart(partition, Offset(data.log_start_offset), None, nursery)
             else:
                 self._plan.wait(partition, trio.current_time())

@@ -71,7 +71,7 @@ def followed(index: int = 0, log: MemoryLog | None = None, epoch: int = 5) -> Fo
 def begin_session(plan: FetchPlan, session_id: int = 9) -> FetchRequest:
     request = plan.fetch_request(hold_back=False)
     assert request is not None
-    assert plan.take_response(FetchResponse(session_id=session_id), 0.0) == []
+    assert plan.take_response(FetchResponse(session_id=session_id), 0.0, plan.requests) == []
     return request
 
 
@@ -164,7 +164,9 @@ def test_a_lost_session_begins_anew_with_all_partitions() -> None:
     plan.add(followed(1))
     begin_session(plan)
     plan.remove(TopicPartition("t", 1))
-    assert plan.take_response(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), 0.0) is None
+    assert (
+        plan.take_response(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), 0.0, plan.requests) is None
+    )
     request = plan.fetch_request(hold_back=False)
     assert request is not None
     assert (request.session_id, request.session_epoch) == (9, 0)  # which ends the old one
@@ -221,7 +223,7 @@ def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> Non
             now_ms=step,
         )
         assert session is not None
-        plan.take_response(FetchResponse(session_id=session.id), now_s)
+        plan.take_response(FetchResponse(session_id=session.id), now_s, plan.requests)
         wanted = {
             (partition.topic_partition.partition, partition.log.log_end_offset, partition.leader_epoch)
             for partition in plan.partitions.values()
@@ -243,7 +245,7 @@ def test_every_reaction_to_an_error() -> None:
         partition = followed()
         plan.add(partition)
         begin_session(plan)
-        answers = plan.take_response(answer(code=code), 0.0)
+        answers = plan.take_response(answer(code=code), 0.0, plan.requests)
         assert answers is not None
         reaction = REACTIONS.get(code, Reaction.COMPLAIN)
         is_waiting = reaction in {Reaction.WAIT, Reaction.COMPLAIN}
@@ -260,7 +262,7 @@ def test_who_was_refused_waits_longer_each_time_and_is_out_of_the_session_meanwh
     begin_session(plan)
     now_s, waits = 100.0, []
     for _ in range(8):
-        plan.take_response(answer(code=ErrorCode.UNKNOWN_LEADER_EPOCH), now_s)
+        plan.take_response(answer(code=ErrorCode.UNKNOWN_LEADER_EPOCH), now_s, plan.requests)
         request = plan.fetch_request(hold_back=False)
         assert request is not None
         assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]
@@ -283,12 +285,14 @@ def test_an_answer_does_not_count_for_a_partition_that_left_or_begins_a_new_epoc
     plan.add(followed(1))
     begin_session(plan)
     plan.remove(TopicPartition("t", 0))
-    assert plan.take_response(answer(0), 0.0) == []
+    assert plan.take_response(answer(0), 0.0, plan.requests) == []
     plan.add(followed(1, epoch=6))
-    assert plan.take_response(answer(1), 0.0) == []
-    assert plan.take_response(answer(1, ErrorCode.FENCED_LEADER_EPOCH), 0.0) == []
+    assert plan.take_response(answer(1), 0.0, plan.requests) == []
+    assert plan.take_response(answer(1, ErrorCode.FENCED_LEADER_EPOCH), 0.0, plan.requests) == []
+    earlier = plan.requests
     plan.fetch_request(hold_back=False)
-    answers = plan.take_response(answer(1), 0.0)
+    assert plan.take_response(answer(1), 0.0, earlier) == []  # of elsewhere: its log may have been cut since
+    answers = plan.take_response(answer(1), 0.0, plan.requests)
     assert answers is not None
     assert [given.partition.leader_epoch for given in answers] == [6]
 

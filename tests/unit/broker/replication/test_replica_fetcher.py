@@ -316,6 +316,15 @@ async def test_a_log_that_ends_before_the_leaders_start_begins_anew(tmp_path: Pa
         assert content(partition) == leader.records[0]
 
 
+async def test_an_empty_log_that_starts_behind_the_leaders_end_begins_anew(tmp_path: Path) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    await partition.restart_at(Offset(40))
+    leader.append(0, b"a")
+    async with fetching(leader, partition):
+        await until(lambda: partition.high_watermark == 1)
+        assert content(partition) == leader.records[0]
+
+
 async def test_a_change_of_role_waits_for_the_cut_of_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from tests.support.cluster.observation import (
     OFFSETS_TOPIC,
     Observer,
     coordinator_partition,
+    wait_until,
 )
 from tests.support.cluster.systems import ClusterProcesses
 
@@ -156,7 +157,6 @@ class FaultRunner:
         """Raises OSError, RuntimeError or TimeoutError if the cluster is not usable any more."""
         number = next(self._numbers)
         topic = f"faults-{number}"
-        self._observer.elect_preferred()
         controller = self._observer.controller()
         leader, third = [each for each in self._cluster.nodes if each != controller]
         self._observer.create_topic(topic, [[leader, controller, third]] * PARTITIONS)
@@ -213,12 +213,20 @@ class FaultRunner:
                 return next(each for each in reversed(self._cluster.nodes) if each not in {leader, controller})
 
     def _group_coordinated_by(self, node: int, number: int) -> str:
-        coordinators = self._observer.coordinators()
+        coordinators: dict[int, int] = {}
+
+        def is_among_coordinators() -> bool:
+            nonlocal coordinators
+            self._observer.elect_preferred()
+            coordinators = self._observer.coordinators()
+            return node in coordinators.values()
+
+        wait_until(f"broker {node} leads a partition of {OFFSETS_TOPIC}", is_among_coordinators)
         for attempt in range(1000):
             group = f"readers-{number}-{attempt}"
             if coordinators[coordinator_partition(group, len(coordinators))] == node:
                 return group
-        raise RuntimeError(f"broker {node} leads no partition of {OFFSETS_TOPIC}: {coordinators}")
+        raise RuntimeError(f"broker {node} coordinates none of 1000 groups: {coordinators}")
 
 
 def by_name(names: Sequence[str]) -> list[Scenario]:

@@ -93,9 +93,10 @@ class Observer:
 
     def create_topics(self, topics: Sequence[str], partitions: int, replicas: int) -> float:
         """Spread by the cluster; seconds until all partitions are led and in sync."""
+        patient = AdminClient({"bootstrap.servers": self._cluster.bootstrap})
         started = time.monotonic()
         new = [NewTopic(topic, partitions, replicas) for topic in topics]
-        for future in self._admin.create_topics(new, operation_timeout=60, request_timeout=60).values():
+        for future in patient.create_topics(new, operation_timeout=60, request_timeout=60).values():
             future.result(DEADLINE_S)
         self.wait_until_in_sync(topics)
         return time.monotonic() - started

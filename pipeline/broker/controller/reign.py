@@ -5,10 +5,12 @@ Invariants:
 - One plan is written at a time, each on what the view said when it was made. What somebody else wrote meanwhile is left
   out, read, and planned anew.
 - Every write demands the version of `/controller_epoch`. Once it is another, this reign writes nothing more.
+- Replicas are let go only while the states are those by which others are in sync: who is let go deletes its log.
 - An unclean election is written only after ZooKeeper was asked anew who is alive.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +27,9 @@ from pipeline.broker.controller.controller_plan import (
     Look,
     Plan,
     Rebalance,
+    is_reassigned,
     plan,
+    target_replicas,
 )
 from pipeline.broker.controller.reassignment import Outcome, Reassigned, Target, ended, reassign
 from pipeline.broker.dynamic_settings import DynamicSettings
@@ -264,27 +268,37 @@ class Reign:
                 return decided.outcomes
             await self._states.read([TopicPartition(name, index) for index in decided.letting_go])
 
-    async def _end_reassignments(self, over: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-        by_topic: dict[str, list[TopicPartition]] = {}
+    async def _end_reassignments(self, over: Iterable[TopicPartition]) -> None:
+        by_topic: dict[str, list[int]] = {}
         for name in over:
-            by_topic.setdefault(name.topic, []).append(name)
-        for topic, names in by_topic.items():
-            while not await self._end_of_topic(topic, {name.partition: over[name] for name in names}):
+            by_topic.setdefault(name.topic, []).append(name.partition)
+        for topic, indexes in by_topic.items():
+            while not await self._end_of_topic(topic, indexes):
                 log.info("reassignment_end_repeated", topic=topic)
 
-    async def _end_of_topic(self, topic: str, over: Mapping[int, tuple[BrokerId, ...]]) -> bool:
-        """Write the end of reassignments; True also if the topic is another by now, which is about to be seen."""
+    async def _end_of_topic(self, topic: str, indexes: Sequence[int]) -> bool:
+        """Write the end of those reassignments that are over, if their states are still those that say so.
+
+        True also if there are none, or the topic is another by now, which is about to be seen.
+        """
         value = await patiently(partial(self._zookeeper.get_or_none, topic_path(topic)))
         known = self._view.topic(topic)
         if value is None or known is None or value.version != known.assignment_version:
             return True
+        over = {index: known.partitions[index] for index in indexes if is_reassigned(known.partitions[index])}
+        if not over:
+            return True
         assignment = TopicAssignment.decode(topic, value.data)
-        for index, replicas in over.items():
-            assignment = ended(assignment, index, replicas)
+        checks = []
+        for index, partition in over.items():
+            assignment = ended(assignment, index, target_replicas(partition))
+            checks.append(CheckNode(path=partition_state_path(topic, index), version=partition.state_version))
         write = SetNode(path=assignment.path, data=assignment.encode(), version=value.version)
-        is_written = await self._write([write])
+        is_written = await self._write([*checks, write])
         if is_written:
             log.info("reassignment_over", topic=topic, partitions=sorted(over))
+        else:
+            await self._states.read([TopicPartition(topic, index) for index in over])
         return is_written
 
     async def _write(self, operations: Sequence[Operation]) -> bool:
@@ -308,7 +322,8 @@ class Reign:
                 config = self._settings.current
                 await trio.sleep(config.leader_imbalance_check_interval_seconds)
                 if config.auto_leader_rebalance:
-                    await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
+                    with suppress(CoordinationError):  # tried again the next time
+                        await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
         except _Dethroned:
             return
 

@@ -2,21 +2,24 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.broker.controller import reign
 from pipeline.broker.controller.controller_plan import ElectPreferred
 from pipeline.broker.controller.reassignment import Outcome
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch, ControllerNode
 from pipeline.coordination.interface import Operation
+from pipeline.coordination.partition_states import StateChange, write_states
 from pipeline.coordination.znodes import (
     PartitionState,
     TopicAssignment,
     topic_path,
 )
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.controllers import DEADLINE_S, is_led, make_topic, register, running, state_of
@@ -172,6 +175,36 @@ async def test_preferred_leaders_by_hand_and_reassignments() -> None:
         assert (await state_of(other, "t")).leader == 1
         stopped = await rig.controller.reassign({first: None}, timeout_s=5)
         assert stopped == {first: Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)}
+
+
+async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then() -> None:
+    """Who is let go deletes its log: it may be the last one in sync."""
+    zookeeper, name = MemoryZooKeeper(), TopicPartition("t", 0)
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        await register(other, 2)
+        await rig.until(lambda view: 2 in view.brokers)
+        await make_topic(other, "t", [(2, 1)])
+        await rig.until(is_led("t", 1))
+        plain = rig.client.client.transaction
+        ends = 0
+
+        async def transaction(operations: Sequence[Operation]) -> None:
+            nonlocal ends
+            if any(operation.path == topic_path("t") for operation in operations):
+                ends += 1
+            if ends == 2:
+                state = await state_of(other, "t")
+                lone = replace(state, leader=BrokerId(1), leader_epoch=LeaderEpoch(9), isr=(BrokerId(1),))
+                version = (await other.get(state.path)).version
+                assert (await write_states(other, [StateChange(state=lone, version=version)]))[name] is not None
+            await plain(operations)
+
+        rig.client.client.transaction = transaction  # type: ignore[method-assign]
+        await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=5)
+        await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader_epoch == 9)
+        await trio.testing.wait_all_tasks_blocked()
+        assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data).removing_replicas == {0: (1,)}
+        assert ends == 2
 
 
 async def test_old_notifications_are_purged_and_whoever_missed_them_reads_all(

@@ -8,7 +8,7 @@ A machine whose disk once failed to sync keeps its power: nobody knows what such
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -37,6 +37,7 @@ FOR_SEVERAL = (
     "partition",
     "one way",
     "alone",
+    "island",
     "slow",
     "bounce",
     "connections",
@@ -91,6 +92,7 @@ class Faults:
             "partition": self._partition,
             "one way": self._cut_one_way,
             "alone": self._cut_off,
+            "island": self._leave_to_clients,
             "slow": self._slow_down,
             "bounce": self._bounce,
             "connections": self._break_connections,
@@ -315,11 +317,18 @@ class Faults:
 
     async def _cut_off(self) -> None:
         """One broker is cut from everything."""
+        await self._cut_from_all(self.clients)
+
+    async def _leave_to_clients(self) -> None:
+        """One broker is cut from everything but clients."""
+        await self._cut_from_all(())
+
+    async def _cut_from_all(self, clients: Sequence[str]) -> None:
         machine = self._victim()
-        self._tell(f"{machine.name} is cut off")
+        self._tell(f"{machine.name} is cut off, from {len(clients)} clients too")
         client = machine.client
         others = [other.name for other in self.cluster.machines if other is not machine]
-        for other in [*others, *self.clients]:
+        for other in [*others, *clients]:
             self.cluster.network.cut(machine.name, other)
             self.cluster.network.cut(other, machine.name)
         if client is not None:

@@ -31,12 +31,13 @@ class BrokenVariant:
     rule: str
     breaks: Variant
     faults: tuple[str, ...] = ()
+    sources: int | None = None
     single_broker: bool = False
 
     def plan(self, seed: int) -> Plan:
         """What to simulate."""
         plan = single_broker_plan(seed) if self.single_broker else Plan(seed=seed)
-        return replace(plan, variant=self.breaks, fault_kinds=self.faults or plan.fault_kinds)
+        return replace(plan, variant=self.breaks, fault_kinds=self.faults or plan.fault_kinds, sources=self.sources)
 
 
 def _replacing(owner: Any, name: str, replacement: Callable[[Any], Any]) -> Variant:
@@ -148,12 +149,14 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "_can_join",
             lambda _: lambda _state, _replica, progress: progress.log_end_offset != UNKNOWN,
         ),
-        faults=("bounce", "kill", "slow"),
+        faults=("bounce", "kill", "slow", "slow"),
+        sources=2,
     ),
     "counts followers of older epochs": BrokenVariant(
         rule="the high watermark counts what followers fetched in this leader epoch",
         breaks=_replacing(ReplicaState, "begin", _knowing_followers_of_older_epochs),
-        faults=("slow", "session", "pause"),
+        faults=("slow", "session", "kill"),
+        sources=2,
     ),
     "counts a removal before it is written": BrokenVariant(
         rule="a member of the ISR counts until ZooKeeper has it no more",
@@ -162,7 +165,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "maximal_isr",
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
         ),
-        faults=("alone", "zookeeper cut", "slow"),
+        faults=("island",),
     ),
     "shows what is not committed": BrokenVariant(
         rule="consumers see nothing behind the high watermark",

@@ -404,10 +404,13 @@ class Replicas:
             partition.show_flushed()
 
     def _notice_what_failed(self) -> None:
-        """Whoever waits for records of a log dir that went offline is told."""
+        """Whoever waits for records of a log dir that went offline is told, and no leader is told any more that this
+        replica has all that it asks to be sent.
+        """
         offline = frozenset(self._directories.offline)
         if offline != self._known_offline:
             self._known_offline = offline
+            self.fetchers.let_go([name for name, found in self._partitions.items() if found.log.failure is not None])
             for name, partition in list(self._partitions.items()):
                 if partition.log.failure is not None:
                     del self._partitions[name]

@@ -8,7 +8,7 @@ Invariants
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import trio
@@ -98,6 +98,11 @@ class ReplicaFetchers:
 
     async def leave(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Fetch these no more (invariant C)."""
+        for fetcher, left in self.let_go(topic_partitions).items():
+            await fetcher.wait_until_untouched(left)
+
+    def let_go(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[ReplicaFetcher, Sequence[TopicPartition]]:
+        """Fetch these no more, from now on; what has begun may still change their logs. Returns who had which."""
         leaving: dict[ReplicaFetcher, list[TopicPartition]] = {}
         for topic_partition in topic_partitions:
             fetcher = self._fetchers.get(self._keys.pop(topic_partition, NOBODY))
@@ -107,8 +112,7 @@ class ReplicaFetchers:
             fetcher.remove(left)
             if not fetcher.is_needed:
                 self._end(fetcher)
-        for fetcher, left in leaving.items():
-            await fetcher.wait_until_untouched(left)
+        return leaving
 
     def _end(self, fetcher: ReplicaFetcher) -> None:
         del self._fetchers[fetcher.leader, fetcher.number]

@@ -5,8 +5,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
+import trio.testing
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
@@ -21,6 +24,7 @@ from pipeline.log.directories import LogDirectories
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.network import SOCKETS
+from pipeline.net.nurseries import unwrapped_errors
 from tests.unit.broker.conftest import NOW_MS, Observed, batch
 
 OWN, OTHER = BrokerId(1), BrokerId(2)
@@ -203,3 +207,19 @@ async def test_a_log_that_cannot_be_opened_is_named_and_leaves_the_others_alone(
         await replicas.assign([assigned(0, leader=2, epoch=1)])
         assert list(replicas.failed) == [TopicPartition("t", 0)]
         assert replicas.strays() == []
+
+
+async def test_a_replica_whose_log_dir_failed_tells_its_leader_nothing_any_more(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    with opened(tmp_path) as (replicas, _):
+        await replicas.assign([assigned(leader=2, epoch=1)])
+        log = replicas.partitions[TopicPartition("t", 0)].log
+        assert log.on_failure is not None
+        with pytest.raises(StorageError, match="all log dirs are offline"), unwrapped_errors():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(replicas.flush_for_ever)
+                await trio.testing.wait_all_tasks_blocked()
+                log.on_failure(StorageError("disk", "is broken"))
+        assert list(replicas.failed) == [TopicPartition("t", 0)]
+        assert fetched(replicas) == []

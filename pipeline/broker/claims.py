@@ -23,8 +23,6 @@ from pipeline.coordination.partition_states import StateChange, Written, read_st
 from pipeline.coordination.znodes import PartitionState
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 
-NO_CONTROLLER_EPOCH = 0
-
 log = structlog.get_logger()
 
 
@@ -123,6 +121,6 @@ def _known_state(view: ClusterView, name: TopicPartition) -> Written | None:
         leader=found.leader,
         leader_epoch=found.leader_epoch,
         isr=found.isr,
-        controller_epoch=NO_CONTROLLER_EPOCH,
+        controller_epoch=found.controller_epoch,
     )
     return Written(state, found.state_version)

@@ -13,6 +13,7 @@ import trio
 
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.coordination.partition_states import Written
+from pipeline.coordination.znodes import PartitionState
 from pipeline.model import NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, LeaderEpoch, TopicPartition
 
 NO_BROKER = BrokerId(-1)
@@ -22,7 +23,8 @@ NO_BROKER = BrokerId(-1)
 class PartitionView:
     """Who holds a partition. `leader` is NO_BROKER while nobody leads it.
 
-    `state_version` is that of the znode which says so, -1 while there is none. `adding` and `removing` are the
+    `state_version` is that of the znode which says so, -1 while there is none; `controller_epoch` is found in it and
+    carried on by whoever writes it but the controller. `adding` and `removing` are the
     replicas that a reassignment brings and takes away (KIP-455).
     """
 
@@ -31,8 +33,20 @@ class PartitionView:
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     isr: tuple[BrokerId, ...] = ()
     state_version: int = -1
+    controller_epoch: int = 0
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+
+    def with_state(self, state: PartitionState, version: int) -> "PartitionView":
+        """With what the znode of this version says."""
+        return replace(
+            self,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            state_version=version,
+            controller_epoch=state.controller_epoch,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +175,7 @@ class ClusterView:
                 continue
             known = topic.partitions.get(index)
             if known is not None and version > known.state_version:
-                newer.setdefault(name, {})[index] = replace(
-                    known, leader=state.leader, leader_epoch=state.leader_epoch, isr=state.isr, state_version=version
-                )
+                newer.setdefault(name, {})[index] = known.with_state(state, version)
         for name, partitions in newer.items():
             topic = self._topics[name]
             self.set_topic(replace(topic, partitions={**topic.partitions, **partitions}))

@@ -15,7 +15,7 @@ from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.dynamic_settings import DynamicSettings, Overrides
 from pipeline.broker.state_watcher import patiently
 from pipeline.broker.topic_settings import TopicSettings, readable_settings
-from pipeline.coordination.interface import CoordinationClient, NodeValue
+from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.partition_states import Written, read_states
 from pipeline.coordination.znodes import TOPICS, TopicAssignment, TopicConfig, topic_config_path, topic_path
 from pipeline.errors import CoordinationError
@@ -139,6 +139,9 @@ class TopicWatcher:
             for index in sorted(assignment.partitions)
         }
         self._view.set_topic(replace(known, partitions=partitions, assignment_version=value.version))
+        if len(new) > MAX_AT_ONCE:  # what was written between two of the reads was told while nobody knew of these
+            ids = self._view.topic_ids(new)
+            self._view.accept_states(ids, await patiently(partial(read_states, self._zookeeper, new)))
 
     def _remove(self, name: str) -> None:
         if self._view.topic(name) is not None:
@@ -160,14 +163,5 @@ def _partition_view(
     removing = assignment.removing_replicas.get(index, ())
     if known is not None:
         return replace(known, replicas=replicas, adding=adding, removing=removing)
-    if found is None:
-        return PartitionView(replicas=replicas, adding=adding, removing=removing)
-    return PartitionView(
-        replicas=replicas,
-        leader=found.state.leader,
-        leader_epoch=found.state.leader_epoch,
-        isr=found.state.isr,
-        state_version=found.version,
-        adding=adding,
-        removing=removing,
-    )
+    view = PartitionView(replicas=replicas, adding=adding, removing=removing)
+    return view if found is None else view.with_state(found.state, found.version)

@@ -19,7 +19,7 @@ Sources: Kafka's partition state machine; KIP-455 (reassignment), KIP-460 (elect
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
@@ -167,15 +167,7 @@ def _with(
         epoch = partition.leader_epoch
         if leader != partition.leader:
             epoch = LeaderEpoch(epoch + 1)
-    return PartitionView(
-        replicas=partition.replicas,
-        leader=leader,
-        leader_epoch=epoch,
-        isr=tuple(isr),
-        state_version=partition.state_version,
-        adding=partition.adding,
-        removing=partition.removing,
-    )
+    return replace(partition, leader=leader, leader_epoch=epoch, isr=tuple(isr))
 
 
 def _look(state: ClusterState) -> Plan:

@@ -26,7 +26,6 @@ from pipeline.coordination.partition_states import StateChange, write_states
 from pipeline.coordination.znodes import PartitionState
 from pipeline.model import BrokerId, Clock, TopicPartition
 
-NO_CONTROLLER_EPOCH = 0
 NAMED_IN_LOG = 10
 
 log = structlog.get_logger()
@@ -116,13 +115,14 @@ class IsrKeeper:
         _report({name: change for name, (_, change) in changes.items() if name in written}, len(changes))
 
     def _state_change(self, name: TopicPartition, change: IsrChange) -> StateChange:
+        known = self._view.partition(name)
         state = PartitionState(
             topic=name.topic,
             partition=name.partition,
             leader=self._own_id,
             leader_epoch=change.leader_epoch,
             isr=change.isr,
-            controller_epoch=NO_CONTROLLER_EPOCH,
+            controller_epoch=0 if known is None else known.controller_epoch,
         )
         return StateChange(state=state, version=change.version)
 

@@ -1,0 +1,53 @@
+"""What is seen of topics as they are made and changed."""
+
+from collections.abc import Sequence
+
+import trio
+import trio.testing
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster_watcher import ClusterWatcher
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.coordination.interface import MAX_AT_ONCE, NodeValue
+from pipeline.coordination.partition_states import StateChange, write_states
+from pipeline.coordination.znodes import PartitionState, partition_state_path
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.controllers import make_topic
+from tests.unit.broker.conftest import TIMEOUT_S
+
+T = TopicPartition("t", 0)
+OWN = BrokerEndpoint(id=BrokerId(1), address=HostPort("h", 9092))
+CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/none", "zookeeper.connect": "memory:0"})
+
+
+async def test_states_written_while_a_large_topic_is_read_are_not_missed() -> None:
+    zookeeper, view = MemoryZooKeeper(), ClusterView("c")
+    async with zookeeper.open() as other, zookeeper.open() as client, trio.open_nursery() as nursery:
+        await nursery.start(ClusterWatcher(client, DynamicSettings(CONFIG), view, OWN).run)
+        plain, last = client.get_each, partition_state_path("t", MAX_AT_ONCE)
+        is_written = False
+
+        async def get_each(paths: Sequence[str]) -> list[NodeValue | None]:
+            nonlocal is_written
+            if last in paths and not is_written:  # the first ones were read, the topic is not shown yet
+                is_written = True
+                state = PartitionState(
+                    topic="t",
+                    partition=0,
+                    leader=OWN.id,
+                    leader_epoch=LeaderEpoch(0),
+                    isr=(OWN.id,),
+                    controller_epoch=1,
+                )
+                await write_states(other, [StateChange(state=state, version=None)])
+                await trio.testing.wait_all_tasks_blocked()
+            return await plain(paths)
+
+        client.get_each = get_each  # type: ignore[method-assign]
+        await make_topic(other, "t", [(1,)] * (MAX_AT_ONCE + 1))
+        with trio.fail_after(TIMEOUT_S):
+            await view.wait_until(lambda view: (found := view.partition(T)) is not None and found.leader == OWN.id)
+        assert is_written
+        nursery.cancel_scope.cancel()

@@ -248,7 +248,11 @@ class ReplicaRole(ABC):
             self._show_up_to(self._shown_end)
 
     def isr_change(self, now_ms: int) -> IsrChange | None:
-        """The ISR as it should be, if it is another one; it is under way from now on until it is ended."""
+        """The ISR as it should be, if it is another one; it is under way from now on until it is ended.
+
+        What is committed is looked at, too: it may have waited for one that fell silent.
+        """
+        self._advance(now_ms)
         return None if self._state is None else self._state.begin_change(self.log.log_end_offset, now_ms)
 
     def end_isr_change(self, change: IsrChange, version: int | None, now_ms: int) -> None:

@@ -1,0 +1,170 @@
+"""Who is in sync with the leader of a partition, as it comes into ZooKeeper."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.partition import Partition
+from pipeline.broker.replicas import log_config
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.topic_settings import topic_settings
+from pipeline.coordination.cluster_znodes import STATE_CHANGES
+from pipeline.coordination.partition_states import StateChange, Written, read_states, write_states
+from pipeline.coordination.znodes import PartitionState, topic_path
+from pipeline.log.files import DiskFiles
+from pipeline.log.loader import create_log
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
+from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
+from tests.unit.broker.conftest import Observed, batch
+
+LEADER, SECOND, THIRD = REPLICAS = BrokerId(1), BrokerId(2), BrokerId(3)
+T = TopicPartition("t", 0)
+MAX_LAG_MS = 10_000
+CONTROLLER_EPOCH = 8
+CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/none", "zookeeper.connect": "memory:0"})
+
+
+@dataclass
+class Rig:
+    """A leader, and the task that writes for it."""
+
+    zookeeper: MemoryZooKeeper
+    client: MemoryClient
+    view: ClusterView
+    partition: Partition
+    keeper: IsrKeeper
+
+    def append(self) -> None:
+        self.partition.append(memoryview(batch(b"x")), keep_offsets=False, now_ms=now_ms())
+
+    def fetched(self, replica: BrokerId) -> None:
+        """It has all."""
+        end_offset = self.partition.log.log_end_offset
+        self.partition.follower_fetched(replica, end_offset, Offset(0), now_ms(), has_epoch=True)
+
+    async def state(self) -> Written:
+        return (await read_states(self.client, [T]))[T]
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        with trio.fail_after(10 * MAX_LAG_MS / 1000):
+            while not condition():
+                await trio.sleep(0.5)
+
+
+def now_ms() -> int:
+    return int(trio.current_time() * 1000)
+
+
+@asynccontextmanager
+async def leading(path: Path, *isr: BrokerId) -> AsyncIterator[Rig]:
+    zookeeper, view = MemoryZooKeeper(), ClusterView("c")
+    settings = topic_settings({}, CONFIG)
+    async with zookeeper.open() as client:
+        await client.create(topic_path("t"))
+        first = PartitionState(
+            topic="t",
+            partition=0,
+            leader=LEADER,
+            leader_epoch=LeaderEpoch(0),
+            isr=isr,
+            controller_epoch=CONTROLLER_EPOCH,
+        )
+        await write_states(client, [StateChange(state=first, version=None)])
+        topic = TopicView(
+            name="t", topic_id=uuid.UUID(int=7), partitions={0: PartitionView(replicas=REPLICAS)}, settings=settings
+        )
+        view.set_topic(topic)
+        view.set_brokers({own: BrokerEndpoint(id=own, address=HostPort("h", 9092)) for own in REPLICAS})
+        view.accept_states({"t": topic.topic_id}, await read_states(client, [T]))
+        watch = InSyncWatch(view, MAX_LAG_MS)
+        log = create_log(DiskFiles(), path / "t-0", T, log_config(settings, 1_000_000), topic_id=None, now_ms=0)
+        upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None, in_sync=watch)
+        partition = Partition(log, settings, Observed(), upkeep, LEADER)
+        found = view.partition(T)
+        assert found is not None
+        partition.lead(found, now_ms())
+        keeper = IsrKeeper(client, view, watch, {T: partition}, LEADER, now_ms)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.run)
+            yield Rig(zookeeper, client, view, partition, keeper)
+            nursery.cancel_scope.cancel()
+
+
+async def test_who_caught_up_joins_at_once_and_who_fell_behind_leaves(tmp_path: Path, autojump_clock: Any) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        rig.append()
+        began_s = trio.current_time()
+        rig.fetched(THIRD)
+        await trio.testing.wait_all_tasks_blocked()
+        state, version = await rig.state()
+        assert (state.isr, version, trio.current_time()) == ((1, 2, 3), 1, began_s)
+        assert (state.leader_epoch, state.controller_epoch) == (0, CONTROLLER_EPOCH)
+        assert rig.partition.isr == (1, 2, 3)
+        assert (rig.view.partition(T) or state).isr == (1, 2, 3)
+        assert len(await rig.client.children(STATE_CHANGES)) == 2
+        await rig.until(lambda: rig.partition.isr == (1, 3))
+        assert MAX_LAG_MS <= (trio.current_time() - began_s) * 1000 <= 2 * MAX_LAG_MS
+        assert rig.partition.high_watermark == 1
+        assert (rig.keeper.expands, rig.keeper.shrinks) == (1, 1)
+
+
+async def test_what_somebody_else_wrote_stands_until_it_is_known(tmp_path: Path, autojump_clock: Any) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        state, version = await rig.state()
+        await write_states(rig.client, [StateChange(state=state, version=version)])
+        rig.fetched(SECOND)
+        rig.fetched(THIRD)
+        await trio.sleep(2 * MAX_LAG_MS / 1000)
+        assert (await rig.state()).version == 1
+        assert rig.partition.isr == (1, 2)
+        rig.view.accept_states(rig.view.topic_ids([T]), await read_states(rig.client, [T]))
+        found = rig.view.partition(T)
+        assert found is not None
+        rig.partition.update(found, now_ms())
+        rig.fetched(THIRD)  # it must say again what it has
+        await rig.until(lambda: rig.partition.isr == (1, 2, 3))
+
+
+async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, autojump_clock: Any) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        rig.zookeeper.stop()
+        rig.fetched(THIRD)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.append()
+        rig.fetched(SECOND)
+        await trio.sleep(2 * MAX_LAG_MS / 1000)
+        assert (rig.partition.isr, rig.partition.high_watermark) == ((1, 2), 0)
+        rig.zookeeper.start()
+        await rig.until(lambda: (rig.keeper.expands, rig.keeper.shrinks) == (1, 1))
+        assert rig.partition.isr == (1, 2)
+        assert rig.partition.high_watermark == 1
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_one_that_is_not_in_sync_is_waited_for_only_while_it_keeps_up(
+    tmp_path: Path, autojump_clock: Any, is_silent: bool
+) -> None:
+    """Also where nobody appends or fetches news any more."""
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        state, version = await rig.state()
+        await write_states(rig.client, [StateChange(state=state, version=version)])  # so that it cannot join
+        rig.fetched(THIRD)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.append()
+        rig.fetched(SECOND)
+        assert rig.partition.high_watermark == 0
+        if not is_silent:
+            rig.fetched(THIRD)
+        await trio.sleep(2 * MAX_LAG_MS / 1000)
+        assert rig.partition.high_watermark == 1

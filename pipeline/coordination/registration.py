@@ -84,14 +84,15 @@ async def _register(
 ) -> None:
     while True:
         try:
-            await client.create(path, data, ephemeral=True)
+            try:
+                await client.create(path, data, ephemeral=True)
+            except NodeExistsError:
+                stat, found = await client.exists(path), await client.get_or_none(path)
+            else:
+                return
         except (CoordinationLostError, CoordinationUnavailableError) as error:
             _log.warning("registration_repeated", path=path, reason=error.reason)
             continue
-        except NodeExistsError:
-            stat, found = await client.exists(path), await client.get_or_none(path)
-        else:
-            return
         if stat is None or found is None:
             continue
         if stat.ephemeral_owner == client.session_id and found.data == data:

@@ -416,7 +416,12 @@ def _translate(path: str, error: Exception) -> CoordinationError:
             return BadVersionError(path, "was changed by somebody else meanwhile")
         case kazoo_errors.NotEmptyError():
             return NotEmptyError(path, "has children")
-        case kazoo_errors.ConnectionLoss() | kazoo_errors.SessionExpiredError() | kazoo_errors.OperationTimeoutError():
+        case (
+            kazoo_errors.ConnectionLoss()
+            | kazoo_errors.SessionExpiredError()
+            | kazoo_errors.SessionMovedError()
+            | kazoo_errors.OperationTimeoutError()
+        ):
             return CoordinationLostError(path, "connection lost: read it back to see whether it was done")
         case kazoo_errors.KazooException():
             return CoordinationError(path, f"ZooKeeper refused: {type(error).__name__}")

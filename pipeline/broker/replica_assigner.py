@@ -60,7 +60,10 @@ class ReplicaAssigner:
         self._resumed.set()
         await self._apply()
         for stray in self._replicas.strays():
-            if self._view.partition(stray) is not None:
+            found = self._view.partition(stray)
+            if found is not None and self._own_id in found.replicas:
+                continue  # it was assigned just now
+            if found is not None:
                 log.info("replica_removed", topic_partition=str(stray), reason="it is assigned elsewhere")
                 await self._replicas.delete(stray)
             else:

@@ -214,7 +214,15 @@ class Controller:
         await self._remove(value)
 
     async def _remove(self, value: NodeValue) -> None:
-        try:
-            await self._zookeeper.delete(ControllerNode.PATH, value.version)
-        except CoordinationError as error:
-            log.info("controller_not_removed", reason=error.reason)
+        while True:
+            try:
+                await self._zookeeper.delete(ControllerNode.PATH, value.version)
+            except (CoordinationLostError, CoordinationUnavailableError) as error:
+                log.warning("controller_not_removed", reason=error.reason)
+                await trio.sleep(RETRY_S)
+                if await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH)) != value:
+                    return
+            except (NoNodeError, BadVersionError):
+                return
+            else:
+                return

@@ -46,29 +46,48 @@ class FetchWaiter:
 
 
 class CommitWait:
-    """A write that waits until every replica in sync has it. What came of it is known once `ended` is set."""
+    """A write that waits until every replica in sync has it."""
 
-    __slots__ = ("_error", "_leave", "end_offset", "ended")
+    __slots__ = ("_error", "_leave", "_tell", "end_offset", "is_over")
 
     def __init__(self, end_offset: Offset, leave: Callable[["CommitWait"], None]) -> None:
         self.end_offset = end_offset
-        self.ended = trio.Event()
+        self.is_over = False
         self._error: PipelineError | None = None
         self._leave = leave
+        self._tell: Callable[[], None] | None = None
 
     def end(self, error: PipelineError | None = None) -> None:
         """For the partition to call: it is committed, or this is why nobody knows whether it ever will be."""
-        self._error = error
-        self.ended.set()
+        self._error, self.is_over = error, True
+        if self._tell is not None:
+            self._tell()
 
-    async def wait(self, deadline: float) -> None:
-        """Until it has ended. Raises KafkaError (REQUEST_TIMED_OUT at the deadline, in trio's time), StorageError."""
-        try:
-            with trio.move_on_at(deadline):
-                await self.ended.wait()
-        finally:
-            self._leave(self)
-        if not self.ended.is_set():
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call once it is."""
+        self._tell = tell
+        if self.is_over:
+            tell()
+
+    def leave(self) -> None:
+        """Wait no longer."""
+        self._leave(self)
+
+    def finish(self) -> None:
+        """Wait no longer. Raises KafkaError (REQUEST_TIMED_OUT if nothing came of it so far), StorageError."""
+        self.leave()
+        if not self.is_over:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the replicas in sync did not follow in time")
         if self._error is not None:
             raise self._error
+
+    async def wait(self, deadline: float) -> None:
+        """Until it is over. Raises as `finish`, which is called at the deadline (trio's time)."""
+        over = trio.Event()
+        self.when_over(over.set)
+        try:
+            with trio.move_on_at(deadline):
+                await over.wait()
+        finally:
+            self.leave()
+        self.finish()

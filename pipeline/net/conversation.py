@@ -1,7 +1,8 @@
 """One connection of a server: requests in, answers out.
 
 The requests are answered in the order in which they came: a handler that must wait (a long poll, a disk) holds up its
-own connection alone. All answers that are ready leave in one call.
+own connection alone. One that has done its work and only waits for others (`Owed`) does not hold up requests of the
+same key: up to `MAX_OWED` of their answers are owed at a time. All answers that are ready leave in one call.
 
 Invariants
   A. Between receiving and `park` nothing is awaited: the receive buffer is the one of all connections.
@@ -10,10 +11,15 @@ Invariants
   C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does the pause
      of a throttled client, but for one that wants no answers: it may have left with all said. Any other runs to its
      end, so that no change is left half done.
+  D. Nothing is answered, nor a request of another key handled, while an answer before it is owed. An owed answer holds
+     no memory of its request.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -27,10 +33,15 @@ from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request, ServerConnection, size_of
 from pipeline.protocol.error_counts import count_errors
 from pipeline.protocol.framing import receive_buffer
+from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.schema import Message, holds_records
 
 MAX_HELD_BYTES = 1024 * 1024
 MAX_MUTE_S = 3600.0
+MAX_OWED = 64
+
+_HANDLED = ApiVersionsRequest()
+"""Stands for the body of a request that was handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +63,59 @@ class Throttled:
 
     answer: Answer
     mute_s: float
+
+
+class Owed(ABC, Awaitable[Answer]):
+    """An answer that waits for others: what the request asked for is done, and what comes behind it need not wait.
+    Whoever awaits it waits as for any other.
+    """
+
+    __slots__ = ("deadline",)
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        """When it is given in any case, in trio's time."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether it can be given."""
+
+    @abstractmethod
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call once it is over."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """As things stand. To be asked for once, when it is over or the deadline has passed."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """Nobody will ask for it."""
+
+    def __await__(self) -> Generator[None, None, Answer]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Answer:
+        over = trio.Event()
+        self.when_over(over.set)
+        try:
+            with trio.move_on_at(self.deadline):
+                if not self.is_over:
+                    await over.wait()
+        except BaseException:
+            self.give_up()
+            raise
+        return self.answer()
+
+
+class _Debt(NamedTuple):
+    """An answer that is owed, and the request it belongs to, without its body."""
+
+    request: Request[Message]
+    owed: Owed
+    arrived: float
+    asked: float
 
 
 Outcome = Answer | Throttled
@@ -82,9 +146,11 @@ class Conversation:
     __slots__ = (
         "_arrived_at",
         "_claim",
+        "_debts",
         "_granted",
         "_is_abandonable",
         "_is_gone",
+        "_is_held_up",
         "_machine",
         "_ready",
         "_ready_bytes",
@@ -92,9 +158,9 @@ class Conversation:
         "_shared",
         "_transport",
         "_unsent",
+        "_until_settled",
         "active_at",
         "ended_because",
-        "is_busy",
         "peer",
     )
 
@@ -115,9 +181,16 @@ class Conversation:
         self.peer = peer
         self.active_at = self._arrived_at
         """When something came last."""
-        self.is_busy = False
-        """Whether the peer is waiting for us, and not we for it."""
+        self._is_held_up = False
+        self._debts: deque[_Debt] = deque()
+        self._until_settled: trio.CancelScope | None = None
+        """While it waits for something else: cancelled when the first debt is settled."""
         self.ended_because: str | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the peer is waiting for us, and not we for it."""
+        return self._is_held_up or bool(self._debts)
 
     def end(self, reason: str) -> None:
         """Have it closed, whatever it does."""
@@ -132,6 +205,8 @@ class Conversation:
         finally:
             if self._claim is not None:
                 self._release(self._claim)
+            for debt in self._debts:
+                debt.owed.give_up()
             self._shared.hangups.forget(self._transport.descriptor)
 
     async def _converse(self) -> None:
@@ -141,17 +216,22 @@ class Conversation:
                 if request is None:
                     if not await self._receive():
                         return
-                elif (unfinished := self._serve(request)) is not None:
+                    continue
+                if self._debts and request.api_key is not self._debts[0].request.api_key:
+                    await self._settle_all()
+                if (unfinished := self._serve(request)) is not None:
                     await unfinished
         except NetworkError:
             raise
         except Exception:
+            await self._settle_all()
             await self._send()  # the answers to what came before
             raise
 
     async def _receive(self) -> bool:
-        """Send what is ready, then wait for more. False when the peer has ended its side."""
+        """Send what is ready, then wait for more. False when the peer has ended its side, and nothing is owed to it."""
         machine, transport = self._machine, self._transport
+        self._settle()
         if self._unsent:
             machine.park()
             await self._send()
@@ -163,7 +243,9 @@ class Conversation:
             await self._take_memory(growth)
         while (received := transport.receive_now(machine.get_buffer())) is None:
             machine.park()
-            await transport.wait_readable()
+            await self._wait_meanwhile(transport.wait_readable)
+        if not received:
+            await self._settle_all()
         self._arrived_at = self.active_at = trio.current_time()
         machine.bytes_received(received)
         if self._claim is not None:
@@ -189,9 +271,67 @@ class Conversation:
         statistics.request_queue_s += started - self._arrived_at
         statistics.local_s += answered - started
         if outcome is None or isinstance(outcome, Message):
+            if self._debts:
+                return self._answer_behind(request, outcome, statistics, answered)
             self._answer(request, outcome, statistics, answered)
             return None if self._ready_bytes < MAX_HELD_BYTES else self._send_much()
+        if isinstance(outcome, Owed):
+            return self._owe(request, outcome, answered)
         return self._serve_later(request, outcome, statistics, answered)
+
+    # Answers that are owed
+
+    def _owe(self, request: Request[Message], owed: Owed, asked: float) -> Awaitable[None] | None:
+        """Answer later, or return what is to be awaited if that is too much."""
+        self._debts.append(_Debt(request._replace(body=_HANDLED), owed, self._arrived_at, asked))
+        owed.when_over(self._one_is_over)
+        if self._claim is not None:
+            self._release(self._claim)
+        return None if len(self._debts) < MAX_OWED else self._settle_all()
+
+    def _one_is_over(self) -> None:
+        if self._until_settled is not None and self._debts[0].owed.is_over:
+            self._until_settled.cancel()
+
+    def _settle(self) -> None:
+        """Make ready what can be answered now."""
+        if not self._debts:
+            return
+        now = trio.current_time()
+        while self._debts and (self._debts[0].owed.is_over or self._debts[0].owed.deadline <= now):
+            request, owed, arrived, asked = self._debts.popleft()
+            statistics = self._shared.requests[request.api_key]
+            statistics.remote_s += now - asked
+            self._make_ready(request, owed.answer(), statistics, arrived, now)
+            self.active_at = now
+
+    async def _settle_all(self) -> None:
+        """Return when nothing is owed."""
+        while self._debts:
+            self._machine.park()
+            await self._wait_meanwhile(trio.sleep_forever)
+
+    async def _wait_meanwhile(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wait, but no longer than until the first of the debts can be settled, which is sent."""
+        if not self._debts:
+            await wait()
+            return
+        self._settle()
+        if not self._unsent:
+            with trio.CancelScope(deadline=self._debts[0].owed.deadline) as self._until_settled:
+                await wait()
+            self._until_settled = None
+            self._settle()
+        if self._unsent:
+            await self._send()
+
+    async def _answer_behind(
+        self, request: Request[Message], answer: Answer, statistics: RequestStatistics, answered: float
+    ) -> None:
+        await self._settle_all()
+        self._answer(request, answer, statistics, answered)
+
+    # Answers that hold up the connection
 
     async def _serve_later(
         self,
@@ -202,6 +342,7 @@ class Conversation:
     ) -> None:
         result: Outcome
         if isinstance(outcome, Throttled):
+            await self._settle_all()
             result, answered = outcome, asked
         else:
             try:
@@ -224,31 +365,32 @@ class Conversation:
     async def _wait_for(self, outcome: Awaitable[Outcome], api_key: int) -> Outcome:
         """Wait for the answer; what is ready already does not."""
         is_long_poll = api_key in self._shared.long_polls
-        if self._unsent:
+        if self._unsent or self._debts:
             try:
+                await self._settle_all()
                 await self._send_much()
             except BaseException:
-                self.is_busy = True
+                self._is_held_up = True
                 with trio.CancelScope() as scope:
                     if is_long_poll:
                         scope.cancel()
                     await outcome
                 raise
         self._machine.park()
-        self.is_busy = True
+        self._is_held_up = True
         if is_long_poll:
             self._abandon_when_gone()
         answer = await outcome
-        self._is_abandonable = self.is_busy = False
+        self._is_abandonable = self._is_held_up = False
         self.active_at = trio.current_time()
         return answer
 
     async def _pause(self, mute_s: float, *, waits_for_answers: bool) -> None:
-        self.is_busy = True
+        self._is_held_up = True
         if waits_for_answers:
             self._abandon_when_gone()
         await trio.sleep(mute_s)
-        self._is_abandonable = self.is_busy = False
+        self._is_abandonable = self._is_held_up = False
         self.active_at = trio.current_time()
 
     def _abandon_when_gone(self) -> None:
@@ -266,6 +408,18 @@ class Conversation:
         self, request: Request[Message], answer: Answer, statistics: RequestStatistics, answered: float
     ) -> None:
         """Make ready to send, and forget the request."""
+        self._make_ready(request, answer, statistics, self._arrived_at, answered)
+        if self._claim is not None:
+            self._release(self._claim)
+
+    def _make_ready(
+        self,
+        request: Request[Message],
+        answer: Answer,
+        statistics: RequestStatistics,
+        arrived: float,
+        answered: float,
+    ) -> None:
         if answer is not None:
             pieces = self._machine.encode_response(request, answer)
             size = size_of(pieces)
@@ -273,9 +427,7 @@ class Conversation:
             self._ready_bytes += size
             statistics.response_bytes += size
             count_errors(answer, statistics.errors)
-        self._unsent.append((statistics, self._arrived_at, answered))
-        if self._claim is not None:
-            self._release(self._claim)
+        self._unsent.append((statistics, arrived, answered))
 
     async def _send_much(self) -> None:
         """Send although there is more to handle."""
@@ -301,10 +453,10 @@ class Conversation:
         self._wake(shared.memory.take(claim, size, trio.current_time()))
         while claim.state is ClaimState.WAITING:
             self._machine.park()
-            self.is_busy = True
+            self._is_held_up = True
             self._granted = trio.Event()
-            await self._granted.wait()
-            self.is_busy = False
+            await self._wait_meanwhile(self._granted.wait)
+            self._is_held_up = False
             self.active_at = trio.current_time()
 
     def _release(self, claim: Claim) -> None:

@@ -9,11 +9,12 @@ What a topic demands of batches is decided by their headers; those that must be 
 
 acks=1: the batch is in the leader's log, and on its disk if the topic's flush settings say so. acks=all: all replicas
 in sync have it, of which there are as many as `min.insync.replicas` wants, before and after; the wait ends with the
-request's timeout, and holds up nothing but its own connection. With one replica both mean the same. acks=0 gets no
-answer; a refusal then closes the connection, which is all that can be said.
+request's timeout. What the same client sends next is appended meanwhile, so that one fetch of a follower brings it all;
+a wait for a disk holds up its own connection. With one replica both mean the same. acks=0 gets no answer; a refusal
+then closes the connection, which is all that can be said.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -26,6 +27,7 @@ from pipeline.broker.waiters import CommitWait
 from pipeline.errors import InvalidRecordError, LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
 from pipeline.log.placing import AppendInfo
 from pipeline.model import Offset
+from pipeline.net.conversation import Owed
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     FIRST_BATCH_VERSION,
@@ -76,7 +78,7 @@ _Outcomes = list[_Outcome]
 
 def handle(
     broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
-) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+) -> ProduceResponse | Owed | Awaitable[ProduceResponse | None] | None:
     """Answers at once, unless batches must be opened or a disk or other replicas are to be waited for."""
     refusal = _refuse_request(request, version)
     now_ms = broker.clock()
@@ -89,9 +91,59 @@ def handle(
         responses = [outcome for outcome in of_topic if outcome.__class__ is PartitionProduceResponse]
         is_done = is_done and len(responses) == len(of_topic)
         done.append(_of_topic(topic, responses))
-    if not is_done:
-        return _answer_later(broker, request, outcomes)
-    return _answer(request, done)
+    if is_done:
+        return _answer(request, done)
+    if all(_awaits_replicas_alone(outcome) for of_topic in outcomes for outcome in of_topic):
+        return _Uncommitted(broker, request, outcomes)
+    return _answer_later(broker, request, outcomes)
+
+
+def _awaits_replicas_alone(outcome: _Outcome) -> bool:
+    return isinstance(outcome, PartitionProduceResponse) or (
+        isinstance(outcome, _Appended) and outcome.flush_up_to is None
+    )
+
+
+class _Uncommitted(Owed):
+    """The answer to a request of which all is appended, and on the disk if it must be: other replicas lack it."""
+
+    __slots__ = ("_broker", "_outcomes", "_topics", "_waits")
+
+    def __init__(self, broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]) -> None:
+        super().__init__(_deadline(request))
+        self._broker = broker
+        self._topics = [(topic.name, topic.topic_id) for topic in request.topic_data]
+        self._outcomes = outcomes
+        self._waits = [
+            outcome.committed
+            for of_topic in outcomes
+            for outcome in of_topic
+            if isinstance(outcome, _Appended) and outcome.committed is not None
+        ]
+
+    @property
+    def is_over(self) -> bool:
+        return all(wait.is_over for wait in self._waits)
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        for wait in self._waits:
+            wait.when_over(lambda: tell() if self.is_over else None)
+
+    def answer(self) -> ProduceResponse:
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    name=name,
+                    topic_id=topic_id,
+                    partition_responses=[_finished(self._broker, outcome) for outcome in of_topic],
+                )
+                for (name, topic_id), of_topic in zip(self._topics, self._outcomes, strict=True)
+            ]
+        )
+
+    def give_up(self) -> None:
+        for wait in self._waits:
+            wait.leave()
 
 
 def _of_topic(topic: TopicProduceData, responses: Sequence[PartitionProduceResponse]) -> TopicProduceResponse:
@@ -213,7 +265,7 @@ async def _answer_later(
     broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]
 ) -> ProduceResponse | None:
     """All that is closed is opened and appended before anything is waited for: one flush then serves it all."""
-    deadline = trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
+    deadline = _deadline(request)
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         for number, data in enumerate(topic.partition_data):
             outcome = of_topic[number]
@@ -224,6 +276,10 @@ async def _answer_later(
         responses = [await _kept(broker, outcome, deadline) for outcome in of_topic]
         done.append(_of_topic(topic, responses))
     return _answer(request, done)
+
+
+def _deadline(request: ProduceRequest) -> float:
+    return trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
 
 
 async def _open_and_append(
@@ -243,16 +299,29 @@ async def _open_and_append(
 
 async def _kept(broker: BrokerContext, outcome: _Outcome, deadline: float) -> PartitionProduceResponse:
     """The answer, once the disk and the other replicas have what it promises."""
+    if isinstance(outcome, _Appended):
+        try:
+            if outcome.flush_up_to is not None:
+                await outcome.partition.flush_up_to(outcome.flush_up_to)
+            if outcome.committed is not None:
+                await outcome.committed.wait(deadline)
+        except PipelineError as error:
+            return _refused(broker, outcome.response.index, error)
+        return outcome.response
+    assert isinstance(outcome, PartitionProduceResponse)
+    return outcome
+
+
+def _finished(broker: BrokerContext, outcome: _Outcome) -> PartitionProduceResponse:
+    """The answer, as far as the other replicas have it now."""
     if isinstance(outcome, PartitionProduceResponse):
         return outcome
     assert isinstance(outcome, _Appended)
-    try:
-        if outcome.flush_up_to is not None:
-            await outcome.partition.flush_up_to(outcome.flush_up_to)
-        if outcome.committed is not None:
-            await outcome.committed.wait(deadline)
-    except PipelineError as error:
-        return _refused(broker, outcome.response.index, error)
+    if outcome.committed is not None:
+        try:
+            outcome.committed.finish()
+        except PipelineError as error:
+            return _refused(broker, outcome.response.index, error)
     return outcome.response
 
 

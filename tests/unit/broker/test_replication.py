@@ -20,6 +20,7 @@ from pipeline.protocol.messages.delete_records import (
 )
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 T = TopicPartition("t", 0)
@@ -125,6 +126,36 @@ async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(sta
             await write_isr(leader, leader, other)
         assert seen == [3]
         assert (await leader.produce("t", batch(b"d"))).error_code == ErrorCode.NONE
+
+
+async def test_what_a_client_sends_behind_a_write_that_waits_is_appended_meanwhile(start: Start) -> None:
+    async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
+        versions = [
+            lambda broker=broker: broker.handle.replicas.in_sync.view.partition(T).state_version
+            for broker in (leader, lame)
+        ]
+        await until(lambda: len({version() for version in versions}) == 1)
+        await lame.handle.replicas.fetchers.leave([T])
+        topics = [
+            await leader.named(
+                TopicProduceData, "t", partition_data=[PartitionProduceData(index=0, records=batch(b"%d" % number))]
+            )
+            for number in range(3)
+        ]
+        answers: dict[int, int] = {}
+
+        async def produce(topic: TopicProduceData) -> None:
+            response = await leader.ask(ProduceRequest(acks=-1, timeout_ms=TIMEOUT_S * 1000, topic_data=[topic]))
+            answer = response.responses[0].partition_responses[0]
+            answers[answer.base_offset] = answer.error_code
+
+        async with trio.open_nursery() as nursery:
+            for topic in topics:
+                nursery.start_soon(produce, topic)
+            await until(lambda: partition_of(leader).log.log_end_offset == 3)
+            assert not answers
+            await write_isr(leader, leader, other)
+        assert answers == dict.fromkeys(range(3), ErrorCode.NONE)
 
 
 async def test_too_few_in_sync_end_acks_all_and_what_is_seen(start: Start) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster_view import ClusterView, TopicView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.controller.controller import Controller
 from pipeline.broker.dynamic_settings import DynamicSettings
@@ -80,14 +80,29 @@ class BrokerContext:
     counts: RequestCounts = field(default_factory=RequestCounts)
 
     def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
-        """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise."""
-        topic_partition = TopicPartition(topic, index)
+        """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise.
+
+        That of a deleted topic of the same name, which is about to be removed, is none.
+        """
+        return self._find(self.view.topic(topic), TopicPartition(topic, index), epoch)
+
+    def find_partition_by_id(self, topic_id: uuid.UUID, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
+        """As `find_partition`, by topic id (KIP-516)."""
+        topic = self.view.topic_of_id(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return self._find(topic, TopicPartition(topic.name, index), epoch)
+
+    def _find(self, topic: TopicView | None, topic_partition: TopicPartition, epoch: LeaderEpoch) -> Partition:
         partition = self.partitions.get(topic_partition)
         if partition is None:
             if topic_partition in self.failed:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failed[topic_partition]))
-            if self.view.partition(topic_partition) is None:
+            if topic is None or topic_partition.partition not in topic.partitions:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        topic_id = partition.log.topic_id
+        if topic is not None and topic_id is not None and topic_id != topic.topic_id:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if epoch not in {NO_LEADER_EPOCH, partition.leader_epoch}:
             is_old = epoch < partition.leader_epoch
@@ -95,10 +110,3 @@ class BrokerContext:
         if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
-
-    def find_partition_by_id(self, topic_id: uuid.UUID, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
-        """As `find_partition`, by topic id (KIP-516)."""
-        topic = self.view.topic_of_id(topic_id)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return self.find_partition(topic.name, index, epoch)

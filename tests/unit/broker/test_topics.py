@@ -270,6 +270,27 @@ async def test_a_timeout_of_0_begins_what_it_does_not_wait_for(start: Start) -> 
                 pass
 
 
+async def test_nothing_goes_into_the_log_of_a_deleted_topic_of_the_same_name(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        assert (await broker.produce("t", batch(b"old"))).error_code == ErrorCode.NONE
+        (old,) = await describe(broker, "t")
+        async with broker.handle.replicas._changing:  # it has much to do
+            await broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=0))
+            with trio.fail_after(10):
+                while (await describe(broker, "t"))[0].error_code == ErrorCode.NONE:
+                    pass
+                await broker.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=0))
+                while (await describe(broker, "t"))[0].topic_id in {old.topic_id, uuid.UUID(int=0)}:
+                    pass
+            assert (await broker.produce("t", batch(b"new"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (await broker.fetch("t", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with trio.fail_after(10):
+            while (answer := await broker.produce("t", batch(b"new"))).error_code != ErrorCode.NONE:
+                pass
+        assert answer.base_offset == 0
+
+
 async def test_replicas_are_placed_over_racks(start: Start) -> None:
     """Two brokers in a rack, one in another; the number of replicas is the default's. Then one without a rack comes."""
     default: dict[str, Any] = {"default_replication_factor": 2}

@@ -95,10 +95,17 @@ class IsrKeeper:
         now_ms = self._clock()
         for name in names:
             partition = self._partitions.get(name)
-            change = partition.isr_change(now_ms) if partition is not None else None
-            if partition is not None and change is not None:
+            if partition is None or not self._is_known(partition):
+                continue
+            change = partition.isr_change(now_ms)
+            if change is not None:
                 changes[name] = partition, change
         return changes
+
+    def _is_known(self, partition: Partition) -> bool:
+        """Whether it is not that of a deleted topic, which would write over the state of one of the same name."""
+        topic, topic_id = self._view.topic(partition.topic_partition.topic), partition.log.topic_id
+        return topic is not None and topic_id in {None, topic.topic_id}
 
     async def _write(self, changes: _Changes) -> None:
         topic_ids = self._view.topic_ids(changes)

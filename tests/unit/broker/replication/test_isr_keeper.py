@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,7 +88,9 @@ async def leading(path: Path, *isr: BrokerId) -> AsyncIterator[Rig]:
         view.set_brokers({own: BrokerEndpoint(id=own, address=HostPort("h", 9092)) for own in REPLICAS})
         view.accept_states({"t": topic.topic_id}, await read_states(client, [T]))
         watch = InSyncWatch(view, MAX_LAG_MS)
-        log = create_log(DiskFiles(), path / "t-0", T, log_config(settings, 1_000_000), topic_id=None, now_ms=0)
+        log = create_log(
+            DiskFiles(), path / "t-0", T, log_config(settings, 1_000_000), topic_id=topic.topic_id, now_ms=0
+        )
         upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None, in_sync=watch)
         partition = Partition(log, settings, Observed(), upkeep, LEADER)
         found = view.partition(T)
@@ -149,6 +151,18 @@ async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, 
         await rig.until(lambda: (rig.keeper.expands, rig.keeper.shrinks) == (1, 1))
         assert rig.partition.isr == (1, 2)
         assert rig.partition.high_watermark == 1
+
+
+async def test_the_leader_of_a_deleted_topic_writes_nothing_of_one_of_the_same_name(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        topic = rig.view.topic("t")
+        assert topic is not None
+        rig.view.set_topic(replace(topic, topic_id=uuid.UUID(int=8)))
+        rig.fetched(THIRD)
+        await trio.sleep(2 * MAX_LAG_MS / 1000)
+        assert (await rig.state()).version == 0
 
 
 @pytest.mark.parametrize("is_silent", [True, False])

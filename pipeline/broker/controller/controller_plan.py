@@ -10,7 +10,7 @@ gives nothing. Rules, in the order in which a partition is judged:
 3. A leader that is dead, wants to stop, or is no replica any more is followed by the first of the replicas that is
    alive and in sync; one that wants to stop is taken only if there is no other.
 4. Without any such replica nobody leads, and the ISR stays as it is: one of them has to come back. Where unclean
-   elections are allowed, the first live replica leads, alone in sync.
+   elections are allowed, the first live replica leads, alone in sync; one that a reassignment brings comes last.
 5. A reassignment whose target replicas are all in sync ends: a leader that is not among them hands over, and then the
    topic's znode names the target alone.
 
@@ -151,8 +151,9 @@ def judge(
 
 
 def elect_uncleanly(partition: PartitionView, alive: Sequence[BrokerId]) -> PartitionView:
-    """The first live replica leads, alone in sync."""
-    return _with(partition, alive[0], alive[:1])
+    """The first live replica leads, alone in sync; one that a reassignment brings only if there is no other."""
+    first = next((replica for replica in alive if replica not in partition.adding), alive[0])
+    return _with(partition, first, [first])
 
 
 def _is_handing_over(partition: PartitionView, leader: BrokerId, isr: Collection[BrokerId]) -> bool:

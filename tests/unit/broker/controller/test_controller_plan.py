@@ -94,6 +94,14 @@ def decided(planned: Plan) -> tuple[int, int, str] | None:
         pytest.param(partition("23", 1, "123"), "123", "", False, (2, 6, "23"), id="leader is no replica any more"),
         pytest.param(partition("12", 1, "123"), "123", "", False, (1, 5, "12"), id="removed replica leaves the ISR"),
         pytest.param(
+            partition("321", 1, "1", adding="3", removing="12"),
+            "23",
+            "",
+            True,
+            (2, 6, "2"),
+            id="uncleanly, not the new one",
+        ),
+        pytest.param(
             partition("341", 1, "13", adding="34", removing="1"), "134", "", False, None, id="target not in sync"
         ),
         pytest.param(

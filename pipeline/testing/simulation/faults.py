@@ -40,6 +40,8 @@ FOR_SEVERAL = (
     "island",
     "slow",
     "bounce",
+    "succession",
+    "relapse",
     "connections",
     "duplicates",
 )
@@ -95,6 +97,8 @@ class Faults:
             "island": self._leave_to_clients,
             "slow": self._slow_down,
             "bounce": self._bounce,
+            "succession": self._succeed,
+            "relapse": self._relapse,
             "connections": self._break_connections,
             "duplicates": self._duplicate_connections,
             "sync and power": self._fail_sync_and_power,
@@ -184,6 +188,53 @@ class Faults:
             machine.kill()
             self._restart(machine)
             await trio.sleep(self.rng.uniform(0.05, 2))
+
+    async def _succeed(self) -> None:
+        """A follower was away; as soon as it is in sync again, it alone is left to lead."""
+        leader, follower = self._leader_and_another()
+        if leader is None or follower is None:
+            return
+        follower.kill()
+        await trio.sleep(self.rng.uniform(5, 7))
+        self.cluster.network.delay(leader.name, follower.name, self.rng.uniform(*LATE_S))
+        self._restart(follower)
+        with trio.move_on_after(WHOLE_TIMEOUT_S):
+            while not self._is_in_sync(follower):  # noqa: ASYNC110 - nobody tells an outsider
+                await trio.sleep(0.02)
+        others = [machine for machine in self.cluster.machines if machine is not follower]
+        for machine in others:
+            machine.kill()
+        self.cluster.network.heal()
+        await trio.sleep(self.rng.uniform(5, 7))
+        for machine in others:
+            self._restart(machine)
+
+    async def _relapse(self) -> None:
+        """A leader whose followers lag loses its session, leads on in another epoch, and dies."""
+        leader, _ = self._leader_and_another()
+        if leader is None or leader.client is None:
+            return
+        late_s = self.rng.uniform(1, 2)
+        for other in self.cluster.machines:
+            if other is not leader:
+                self.cluster.network.delay(leader.name, other.name, late_s)
+        await trio.sleep(self.rng.uniform(0.5, 1.5))
+        leader.client.expire_session()
+        await trio.sleep(self.rng.uniform(0.4, 1.5))
+        leader.kill()
+        self.cluster.network.heal()
+        await trio.sleep(self.rng.uniform(5, 7))
+        self._restart(leader)
+
+    def _leader_and_another(self) -> tuple[Machine | None, Machine | None]:
+        """The leader of some partition, and a broker that is not."""
+        led = [state for state in self.cluster.states().values() if state.leader >= 0]
+        leader = self.cluster.machine(self.rng.choice(led).leader) if led else None
+        others = [machine for machine in self.cluster.machines if machine is not leader]
+        return leader, self.rng.choice(others) if others else None
+
+    def _is_in_sync(self, machine: Machine) -> bool:
+        return any(machine.id in state.isr for state in self.cluster.states().values())
 
     # Disks
 

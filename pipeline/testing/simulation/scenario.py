@@ -65,8 +65,6 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     fault_kinds: tuple[str, ...] = ()
     """Which there are; all that are right for several brokers, if none is named."""
-    sources: int | None = None
-    """How many things go wrong at a time; chance decides, if it is not told."""
     may_end_offline: bool = False
     """Trouble beyond the promise: a partition may stay without a leader and in-sync replicas, but not lose silently."""
     variant: Variant = nullcontext
@@ -153,7 +151,7 @@ class _Run:
 
     async def _trouble(self, cluster: SimulatedCluster, workload: Workload) -> None:
         """Clients at work while things go wrong."""
-        sources = self._plan.sources or self._rng.choice([1, 1, 2])
+        sources = self._rng.choice([1, 1, 2])
         rng = random.Random(f"faults {self._plan.seed}")
         faults = Faults(cluster, rng, CLIENTS, self._plan.fault_kinds, counts=self._result.faults)
         async with trio.open_nursery() as clients:

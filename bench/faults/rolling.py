@@ -13,7 +13,7 @@ BROKERS = 5
 TOPICS = 100
 PARTITIONS = 20
 REPLICAS = 3
-RECORDS_PER_S = 1000
+RECORDS_PER_S = 250
 CREATION_S = Target(bound=10, at_least=False, absolute=True)
 
 

@@ -222,7 +222,9 @@ def wait_until_steady(asked: Asked, written: Written, read: Read) -> None:
     deadline = time.monotonic() + READ_DEADLINE_S
     while len(written.acknowledged_at) < len(asked.places) or not read.read_at:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not steady within {READ_DEADLINE_S} s: {written.failed} {read.errors}")
+            acknowledged = f"{len(written.acknowledged)} of {written.sent} records acknowledged"
+            partitions = f"in {len(written.acknowledged_at)} of {len(asked.places)} partitions"
+            raise TimeoutError(f"{acknowledged} {partitions}, {len(read.values)} read within {READ_DEADLINE_S} s")
         time.sleep(POLL_S)
     read.longest_stop_s = written.longest_stop_s = written.longest_wait_s = 0.0
 

@@ -191,17 +191,18 @@ class Faults:
 
     async def _succeed(self) -> None:
         """A follower was away; as soon as it is in sync again, it alone is left to lead."""
-        leader, follower = self._leader_and_another()
-        if leader is None or follower is None:
+        _, follower = self._leader_and_another()
+        if follower is None:
             return
         follower.kill()
         await trio.sleep(self.rng.uniform(5, 7))
-        self.cluster.network.delay(leader.name, follower.name, self.rng.uniform(*LATE_S))
+        others = [machine for machine in self.cluster.machines if machine is not follower]
+        for machine in others:
+            self.cluster.network.delay(machine.name, follower.name, self.rng.uniform(*LATE_S))
         self._restart(follower)
         with trio.move_on_after(WHOLE_TIMEOUT_S):
             while not self._is_in_sync(follower):  # noqa: ASYNC110 - nobody tells an outsider
                 await trio.sleep(0.02)
-        others = [machine for machine in self.cluster.machines if machine is not follower]
         for machine in others:
             machine.kill()
         self.cluster.network.heal()

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.broker import claims, membership
-from pipeline.broker.controller import controller_plan
 from pipeline.broker.handlers import fetch
 from pipeline.broker.partition import Partition
 from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
@@ -106,13 +105,6 @@ def _ignoring(error_kind: type[Exception]) -> Callable[[Any], Any]:
     return replacement
 
 
-def _electing_anybody(judge: Any) -> Any:
-    def broken(*args: Any, **_options: Any) -> Any:
-        return judge(*args, allow_unclean=True)
-
-    return broken
-
-
 async def _leave_nothing(*_args: Any) -> Sequence[Any]:
     return ()
 
@@ -175,11 +167,6 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         faults=CRASHES,
         first_seed=6,
     ),
-    "elects whoever lives": BrokenVariant(
-        rule="only a member of the ISR is elected",
-        breaks=_replacing(controller_plan, "judge", _electing_anybody),
-        faults=("kill all", "kill", "pause"),
-    ),
     "leads on without its tail": BrokenVariant(
         rule="a replica that may have lost its tail leaves the ISR before it registers (KIP-966)",
         breaks=_replacing(membership, "leave", lambda _: _leave_nothing),
@@ -194,11 +181,6 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="a batch that was taken before is not taken again",
         breaks=_replacing(ProducerStates, "check", _giving(None)),
         faults=("connections", "pause", "one way", "partition"),
-    ),
-    "answers for an older epoch": BrokenVariant(
-        rule="a new leader does not tell where the log ends before all it began with is committed (KIP-207)",
-        breaks=_replacing(Partition, "is_behind_epoch", lambda _: property(lambda _partition: False)),
-        faults=("kill", "kill all", "session"),
     ),
     "ignores failed syncs": BrokenVariant(
         rule="nothing is acknowledged that the disk refused to sync",

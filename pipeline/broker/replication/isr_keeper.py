@@ -64,7 +64,7 @@ class IsrKeeper:
                 self._look_at_all()
 
     async def _follow_brokers(self) -> None:
-        """Who is not alive is not waited for, and who has come may join."""
+        """Who is not alive is not waited for, and who has come may join, once it has told anew what it has."""
         while True:
             brokers, shutting_down = self._view.brokers, self._view.shutting_down
 
@@ -72,10 +72,10 @@ class IsrKeeper:
                 return (view.brokers.keys(), view.shutting_down) != known
 
             await self._view.wait_until(is_other)
-            now_ms = self._clock()
+            stayed, now_ms = brokers.keys() & self._view.brokers.keys(), self._clock()
             for partition in self._partitions.values():
                 if partition.has_followers:
-                    partition.look_again(now_ms)
+                    partition.look_again(now_ms, stayed)
             self._look_at_all()
 
     def _look_at_all(self) -> None:

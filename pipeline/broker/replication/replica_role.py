@@ -9,6 +9,7 @@ What the log holds and what of it may be read is the business of `Partition`, wh
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -228,10 +229,13 @@ class ReplicaRole(ABC):
         """Whether this follower has told how far its log goes, since it was last let out of sight."""
         return self._state is not None and replica in self._state.followers and self._state.knows(replica)
 
-    def look_again(self, now_ms: int) -> None:
-        """Who is alive may have changed, or who is in sync. Followers that are not known well are to tell again."""
+    def look_again(self, now_ms: int, stayed: Container[BrokerId] | None = None) -> None:
+        """Who is alive may have changed, or who is in sync. Followers that are not known well are to tell again.
+
+        `stayed`: those who were alive before, too (None: all are); what others told may be from a life before.
+        """
         if self._state is not None:
-            self._state.forget_absent(self.upkeep.in_sync.view.brokers)
+            self._state.forget_absent(self.upkeep.in_sync.view.brokers if stayed is None else stayed)
             for waiter in self.follower_waiters:
                 waiter.arrived(0)
         self._tell_starts()

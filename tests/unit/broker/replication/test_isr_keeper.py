@@ -153,6 +153,22 @@ async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, 
         assert rig.partition.high_watermark == 1
 
 
+async def test_what_was_heard_late_of_a_former_life_does_not_let_the_next_one_in(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        alive = rig.view.brokers
+        rig.view.set_brokers({own: found for own, found in alive.items() if own != THIRD})
+        await trio.testing.wait_all_tasks_blocked()
+        rig.fetched(THIRD)
+        rig.view.set_brokers(alive)
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.partition.isr == (1, 2)
+        rig.fetched(THIRD)
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.partition.isr == (1, 2, 3)
+
+
 async def test_the_leader_of_a_deleted_topic_writes_nothing_of_one_of_the_same_name(
     tmp_path: Path, autojump_clock: Any
 ) -> None:

@@ -285,7 +285,8 @@ class Reign:
         known = self._view.topic(topic)
         if value is None or known is None or value.version != known.assignment_version:
             return True
-        over = {index: known.partitions[index] for index in indexes if is_reassigned(known.partitions[index])}
+        found = {index: known.partitions[index] for index in indexes if index in known.partitions}
+        over = {index: partition for index, partition in found.items() if is_reassigned(partition)}
         if not over:
             return True
         assignment = TopicAssignment.decode(topic, value.data)

@@ -123,8 +123,9 @@ async def test_a_partition_moves_with_its_records_and_its_leader(start: Start) -
             two, lambda found: partition_of(found).replica_nodes == partition_of(found).isr_nodes == (2,)
         )
         assert partition_of(there).leader_id == 2
-        fetched = await two.fetch("t", 0)
-        assert (fetched.error_code, fetched.high_watermark) == (ErrorCode.NONE, 2)
+        with trio.fail_after(TIMEOUT_S):  # it tells of its role before it takes it
+            while (await two.fetch("t", 0)).high_watermark != 2:
+                pass
         await until(one, lambda found: partition_of(found).replica_nodes == (2,))
         assert await moving(one) == await moving(two) == {}
         assert one.metrics.get_sample_value("kafka_server_replicamanager_isrexpands_total") == 1

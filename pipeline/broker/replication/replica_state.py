@@ -142,7 +142,8 @@ class ReplicaState:
     def advance(self, log_end_offset: Offset, now_ms: int, min_insync_replicas: int) -> bool:
         """Move `committed` as far as the replicas let it. Returns whether it moved.
 
-        One outside of the ISR is waited for while it keeps up: else the end would run away from it for ever.
+        One outside of the ISR is waited for while it keeps up: else the end would run away from it for ever. One that
+        has come back is not, before it fetches: with many partitions that takes its time.
         """
         if len(self.isr) < self.effective_min_isr(min_insync_replicas):
             return False
@@ -151,7 +152,11 @@ class ReplicaState:
         for replica, progress in self.followers.items():
             if progress.log_end_offset < offset and (
                 replica in maximal_isr
-                or (progress.is_caught_up(log_end_offset, now_ms, self.max_lag_ms) and self.may_join(replica))
+                or (
+                    progress.log_end_offset != UNKNOWN
+                    and progress.is_caught_up(log_end_offset, now_ms, self.max_lag_ms)
+                    and self.may_join(replica)
+                )
             ):
                 offset = progress.log_end_offset
         if offset <= self.committed or any(

@@ -90,6 +90,18 @@ def test_nobody_joins_with_less_than_the_leader_had_as_its_epoch_began() -> None
     assert fetch(state, 2, 10, 10)
 
 
+def test_one_outside_that_was_stopped_is_not_waited_for_before_it_fetches_again() -> None:
+    """It kept up until it stopped, is back within the time that it may lag, and opens its logs."""
+    state = begin(isr=(1, 2))
+    fetch(state, 2, 10, 10)
+    fetch(state, 3, 10, 10)
+    assert advance(state, 10) == 10
+    state.forget_absent({BrokerId(1), BrokerId(2)})
+    state.appended(Offset(10), 1)
+    fetch(state, 2, 12, 12, 1)
+    assert advance(state, 12, now_ms=1) == 12
+
+
 def test_nobody_joins_who_is_away_or_leaving() -> None:
     alive = {BrokerId(2): False}
     state = begin(isr=(1, 3), may_join=lambda replica: alive.get(replica, True))

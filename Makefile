@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-faults simulate check bench bench-broker bench-cluster bench-paper constraints clean
+.PHONY: install install-test demo test test-first-half test-second-half test-faults simulate check bench bench-broker bench-cluster bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -11,8 +11,16 @@ install-test: install
 demo: install
 	@.venv/bin/pipeline demo $(if $(KEEP),--keep)
 
+# Most tests wait for other processes: two halves side by side take little longer than one. TESTS names some of them.
 test: install install-test
-	.venv/bin/python -m pytest $(TESTS)
+	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),\
+		$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-first-half test-second-half)
+
+test-first-half:
+	.venv/bin/python -m pytest tests/unit tests/conformance
+
+test-second-half:
+	.venv/bin/python -m pytest tests/simulation tests/integration tests/faults
 
 check: install install-test
 	.venv/bin/ruff format --check .

@@ -22,6 +22,8 @@ OUTAGE_S = (0.3, 9.0)
 LEFT_TIMEOUT_S = 40.0
 WHOLE_TIMEOUT_S = 8.0
 LATE_S = (0.2, 2.5)
+STOPPED_S = 3.6
+"""Nearly a session timeout."""
 FOR_SEVERAL = (
     "kill",
     "crash",
@@ -99,6 +101,8 @@ class Faults:
             "bounce": self._bounce,
             "succession": self._succeed,
             "relapse": self._relapse,
+            "return": self._return,
+            "interregnum": self._interregnum,
             "connections": self._break_connections,
             "duplicates": self._duplicate_connections,
             "sync and power": self._fail_sync_and_power,
@@ -226,6 +230,60 @@ class Faults:
         self.cluster.network.heal()
         await trio.sleep(self.rng.uniform(5, 7))
         self._restart(leader)
+
+    async def _return(self) -> None:
+        """The lead goes to a follower and back while another, stopped, has a fetch on its way that is of before."""
+        whole = [state for state in self.cluster.states().values() if len(state.isr) == len(self.cluster.machines) > 2]
+        if not whole:
+            return
+        state = self.rng.choice(whole)
+        names = [state.leader, *(broker for broker in state.isr if broker != state.leader)]
+        leader, third, stopped = (machine for name in names if (machine := self.cluster.machine(name)) is not None)
+        if stopped is self.cluster.controller():
+            return
+        network = self.cluster.network
+        network.delay(leader.name, third.name, 2)
+        network.delay(stopped.name, leader.name, STOPPED_S)
+        await trio.sleep(self.rng.uniform(0.6, 1))
+        stopped.pause()
+        network.delay(leader.name, third.name, 0)
+        with trio.move_on_after(STOPPED_S):
+            await self._hand_over(leader, third)
+            await trio.sleep(self.rng.uniform(0.2, 0.6))
+            await self._hand_over(third, leader)
+            await trio.sleep_forever()
+        stopped.go_on()
+        network.heal()
+
+    async def _hand_over(self, old: Machine, new: Machine) -> None:
+        """A session expires; return when the other one leads something of it, the old leader in sync again."""
+        led = [name for name, state in self.cluster.states().items() if state.leader == old.id]
+        if old.client is not None:
+            old.client.expire_session()
+        while not any(  # noqa: ASYNC110 - nobody tells an outsider
+            state.leader == new.id and old.id in state.isr
+            for name, state in self.cluster.states().items()
+            if name in led
+        ):
+            await trio.sleep(0.02)
+
+    async def _interregnum(self) -> None:
+        """A leader dies; the controller, about to write who leads on, is cut from ZooKeeper until others have."""
+        controller, (dead, _) = self.cluster.controller(), self._leader_and_another()
+        if dead is None or dead.client is None or controller in {None, dead}:
+            return
+        client = controller.client if controller is not None else None
+        if client is None:
+            return
+        dead.kill()
+        await trio.sleep(dead.client.session_timeout_s)
+        with trio.move_on_after(0.1):
+            while not client.is_writing:  # noqa: ASYNC110 - nobody tells an outsider
+                await trio.sleep(0.0002)
+        client.cut()
+        self._restart(dead)
+        await trio.sleep(client.session_timeout_s + self.rng.uniform(1, 5))
+        client.heal()
 
     def _leader_and_another(self) -> tuple[Machine | None, Machine | None]:
         """The leader of some partition, and a broker that is not."""

@@ -9,15 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.broker import claims, membership
+from pipeline.broker.context import BrokerContext
+from pipeline.broker.controller import reign
 from pipeline.broker.handlers import fetch
 from pipeline.broker.partition import Partition
 from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
 from pipeline.broker.replication.replica_state import UNKNOWN, ReplicaState
-from pipeline.errors import StorageError
+from pipeline.coordination.cluster_znodes import STATE_CHANGE_PREFIX, encode_state_change
+from pipeline.coordination.interface import CoordinationClient, CreateNode, SetNode
+from pipeline.coordination.partition_states import StateChange, Written, write_states
+from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, StorageError
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import Offset
+from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFile
 from pipeline.testing.simulation.plans import single_broker_plan
 from pipeline.testing.simulation.scenario import Plan, Variant
@@ -109,6 +114,39 @@ async def _leave_nothing(*_args: Any) -> Sequence[Any]:
     return ()
 
 
+def _finding_in_any_epoch(find: Any) -> Any:
+    def broken(broker: Any, topic: Any, topic_partition: TopicPartition, _epoch: LeaderEpoch) -> Partition:
+        partition: Partition = find(broker, topic, topic_partition, NO_LEADER_EPOCH)
+        return partition
+
+    return broken
+
+
+def _writing_over_anything(_write_states: Any) -> Any:
+    """Does not look at what was written instead when an answer is lost, either."""
+
+    async def broken(
+        zookeeper: CoordinationClient, changes: Sequence[StateChange], _checks: Any
+    ) -> Mapping[TopicPartition, Written | None]:
+        new = [change for change in changes if change.version is None]
+        known = [change for change in changes if change.version is not None]
+        results: dict[TopicPartition, Written | None] = await write_states(zookeeper, new)
+        operations = [SetNode(path=change.state.path, data=change.state.encode()) for change in known]
+        told = encode_state_change([change.topic_partition for change in known])
+        while known:
+            try:
+                await zookeeper.transaction(
+                    [*operations, CreateNode(path=STATE_CHANGE_PREFIX, data=told, sequential=True)]
+                )
+            except (CoordinationLostError, CoordinationUnavailableError):
+                continue
+            break
+        results.update({change.topic_partition: Written(change.state, change.version or 0) for change in known})
+        return results
+
+    return broken
+
+
 def _giving(value: object) -> Callable[[Any], Any]:
     def replacement(_known: Any) -> Any:
         return lambda *_args, **_options: value
@@ -130,12 +168,13 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
         breaks=_replacing(ReplicaFetcher, "follow", _truncating_to_high_watermark),
         faults=("kill all", "kill", "session"),
+        first_seed=2,
     ),
     "does not truncate": BrokenVariant(
         rule="a follower compares its log with its leader's before it fetches (KIP-101)",
         breaks=_replacing(FetchPlan, "_begin", _comparing_nothing),
         faults=CRASHES,
-        first_seed=4,
+        first_seed=5,
     ),
     "joins the ISR too early": BrokenVariant(
         rule="a replica joins the ISR when it has all that is committed, and the start of the leader's epoch",
@@ -159,7 +198,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
         ),
         faults=("island",),
-        first_seed=7,
+        first_seed=14,
     ),
     "shows what is not committed": BrokenVariant(
         rule="consumers see nothing behind the high watermark",
@@ -176,6 +215,18 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="a broker begins another epoch before it leads on after a start or a lost session",
         breaks=_replacing(claims, "claimed_state", lambda _: lambda state, own: state if state.leader == own else None),
         faults=("kill", "session", "crash"),
+    ),
+    "epoch not checked": BrokenVariant(
+        rule="a leader answers those alone who know its leader epoch (KIP-320)",
+        breaks=_replacing(BrokerContext, "_find", _finding_in_any_epoch),
+        faults=("return",),
+        first_seed=6,
+    ),
+    "controller epoch not checked": BrokenVariant(
+        rule="a controller writes only while it is the last one, and over the states that it has seen",
+        breaks=_replacing(reign, "write_states", _writing_over_anything),
+        faults=("interregnum",),
+        first_seed=2,
     ),
     "forgets its producers": BrokenVariant(
         rule="a batch that was taken before is not taken again",

@@ -102,14 +102,20 @@ class SimulatedClient(MemoryClient):
         super().__init__(server, session_timeout_ms)
         self._zookeeper = server
         self._process = process
-        self._session_timeout_s = session_timeout_ms / 1000
+        self.session_timeout_s = session_timeout_ms / 1000
         self._up = Channel(server.schedule, server.delay_s)
         self._down = Channel(server.schedule, server.delay_s)
         self._calls: dict[_Call[Any], None] = {}
+        self._writes = 0
         self._is_cut = False
         self._silences = 0
         """How often the servers stopped or began again to hear of this client."""
         self.is_dead = False
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write waits for its answer."""
+        return self._writes > 0
 
     # Faults
 
@@ -122,7 +128,7 @@ class SimulatedClient(MemoryClient):
         self._down.cut()
         self._begin_silence()
         silence = self._silences
-        self._zookeeper.schedule.after(self._session_timeout_s * NOTICED, lambda: self._notice(silence))
+        self._zookeeper.schedule.after(self.session_timeout_s * NOTICED, lambda: self._notice(silence))
 
     def heal(self) -> None:
         """All gets through again."""
@@ -183,7 +189,7 @@ class SimulatedClient(MemoryClient):
                 self._zookeeper.trace.add("zookeeper", f"session of {self._process.name} has timed out")
                 self._zookeeper.end_session(session)
 
-        self._zookeeper.schedule.after(self._session_timeout_s, time_out)
+        self._zookeeper.schedule.after(self.session_timeout_s, time_out)
 
     def _end_silence(self) -> None:
         self._silences += 1
@@ -241,7 +247,11 @@ class SimulatedClient(MemoryClient):
                 raise CoordinationUnavailableError(path, "no answer in time; nothing was changed")
 
     async def _write(self, path: str, act: Callable[[], _Answer]) -> _Answer:
-        call = await self._ask(path, act, trio.current_time() + self._operation_timeout_s)
+        self._writes += 1
+        try:
+            call = await self._ask(path, act, trio.current_time() + self._operation_timeout_s)
+        finally:
+            self._writes -= 1
         if call.answer is None:
             raise CoordinationLostError(path, "connection lost: read it back to see whether it was done")
         return _answer_of(call)

@@ -157,7 +157,7 @@ class Sender:
                 self._retry(batch, error, outcome_unknown=True)
             case ProduceVerdict.LEADER_MOVED:
                 self._cluster.refresh_soon()
-                self._retry(batch, error, outcome_unknown=False)
+                self._retry(batch, error, outcome_unknown=True)  # a leader that resigns leaves what it has appended
             case ProduceVerdict.IDENTITY_REFUSED:
                 log.warning("producer_id_refused", partition=str(batch.topic_partition), error=str(error))
                 self._accumulator.renew_identity(batch)

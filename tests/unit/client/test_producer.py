@@ -82,6 +82,25 @@ async def test_the_leader_moves(scripted, connect, produce):
     assert values(scripted) == [b"one", b"two"]
 
 
+async def test_a_leader_that_has_moved_away_may_have_written_it(scripted, connect, produce):
+    async with (
+        scripted.broker(1),
+        connect() as cluster,
+        produce(cluster, delivery_timeout_ms=300, linger_ms=0) as producer,
+    ):
+        scripted.produce_script.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 200)
+        delivery = await producer.send("t", b"one")
+        with pytest.raises(DeliveryError) as caught:
+            await delivery.wait()
+        assert caught.value.outcome_unknown
+        scripted.produce_script.clear()
+        await producer.send("t", b"two")
+        with pytest.raises(DeliveryError):
+            await producer.flush()
+    assert values(scripted) == [b"two"]
+    assert [(header.producer_id, header.base_sequence) for header, _ in scripted.partition(T0).batches] == [(1001, 0)]
+
+
 async def test_a_broker_comes_back_within_the_delivery_timeout(scripted, connect, produce):
     async with scripted.broker(1):
         pass

@@ -119,7 +119,9 @@ class _Reading:
                 aborted_transactions=aborted,
                 records=b"",
             )
-        self.has_more = asked.fetch_offset < end_offset or (self._replica >= 0 and not partition.knows(self._replica))
+        self.has_more = asked.fetch_offset < end_offset or (
+            self._replica >= 0 and not partition.knows(self._replica, Offset(asked.fetch_offset))
+        )
         if found is not None:
             self.read_bytes += found.region.size
             self._remaining_bytes -= found.region.size

@@ -221,13 +221,17 @@ class ReplicaRole(ABC):
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if state.followers[replica].log_start_offset != log_start_offset:
             self._tell_starts()
+        if offset < state.followers[replica].log_end_offset:
+            # It may come late, from a life that is over: the present one is to tell again.
+            for waiter in self.follower_waiters:
+                waiter.arrived(0)
         if state.fetched(replica, offset, log_start_offset, self.log.log_end_offset, now_ms):
             self.upkeep.in_sync.look_at(self.topic_partition)
         self._advance(now_ms)
 
-    def knows(self, replica: BrokerId) -> bool:
-        """Whether this follower has told how far its log goes, since it was last let out of sight."""
-        return self._state is not None and replica in self._state.followers and self._state.knows(replica)
+    def knows(self, replica: BrokerId, offset: Offset) -> bool:
+        """Whether this follower, by what it told last, has all before `offset` and no more."""
+        return self._state is not None and replica in self._state.followers and self._state.knows(replica, offset)
 
     def look_again(self, now_ms: int, stayed: Container[BrokerId] | None = None) -> None:
         """Who is alive may have changed, or who is in sync. Followers that are not known well are to tell again.

@@ -181,9 +181,9 @@ class ReplicaState:
             if replica not in alive:
                 self.followers[replica] = Progress(caught_up_ms=progress.caught_up_ms)
 
-    def knows(self, replica: BrokerId) -> bool:
-        """Whether it has told how far its log goes."""
-        return self.followers[replica].log_end_offset != UNKNOWN
+    def knows(self, replica: BrokerId, offset: Offset) -> bool:
+        """Whether it has told last that its log goes so far."""
+        return self.followers[replica].log_end_offset == offset
 
     def _take_replicas(self, replicas: Iterable[BrokerId], now_ms: int) -> None:
         """Those in sync count as followers whether they are assigned or not: no state is without them."""

@@ -10,7 +10,7 @@ import trio
 from pipeline.broker.partition import Partition
 from pipeline.coordination.partition_states import StateChange, write_states
 from pipeline.coordination.znodes import PartitionState
-from pipeline.model import LeaderEpoch, TopicPartition
+from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from pipeline.protocol.messages.delete_records import (
@@ -184,6 +184,18 @@ async def test_one_that_was_taken_out_of_the_isr_comes_back_by_itself(start: Sta
         await write_isr(leader, leader, other)
         own_id = partition_of(out).own_id
         await until(lambda: len(partition_of(leader).isr) == 3 and partition_of(leader).isr[-1] == own_id)
+
+
+async def test_a_fetch_of_a_former_life_that_arrives_late_is_set_right_without_a_record(start: Start) -> None:
+    async with replicated(start) as (leader, (follower, _)):
+        assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+        own, led = partition_of(follower).own_id, partition_of(leader)
+        await until(lambda: led.knows(own, Offset(1)))
+        asked = FetchPartition(fetch_offset=0, partition_max_bytes=100, current_leader_epoch=led.leader_epoch)
+        topic = await leader.named(FetchTopic, "t", partitions=[asked])
+        request = FetchRequest(replica_state=ReplicaState(replica_id=own), max_bytes=100, topics=[topic])
+        assert (await leader.ask(request)).responses[0].partitions[0].error_code == ErrorCode.NONE
+        await until(lambda: led.knows(own, Offset(1)))
 
 
 async def test_records_are_deleted_everywhere_before_that_is_answered(start: Start) -> None:

@@ -358,6 +358,8 @@ async def test_what_other_brokers_of_the_hub_lead_is_copied_while_one_is_away(si
         async with site.mirroring(produce_timeout_ms=5_000) as service:
             await until(lambda: service.status()["error"] is None)
             async with serving_cluster(tmp_path / "two", zookeeper=zookeeper, broker_id=2):
+                alone = NewTopic(name="clicks", partitions=2, replication_factor=1, configs={"mirror.source": "east"})
+                await create_topics(hub, [alone])
                 await make(site.east, partitions=2)
                 for partition in (0, 1):
                     await publish(site.east, b"a", partition=partition)

@@ -17,10 +17,10 @@ test: install install-test
 		$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-first-half test-second-half)
 
 test-first-half:
-	.venv/bin/python -m pytest tests/unit tests/conformance
+	.venv/bin/python -m pytest tests/unit tests/conformance tests/simulation
 
 test-second-half:
-	.venv/bin/python -m pytest tests/simulation tests/integration tests/faults
+	.venv/bin/python -m pytest tests/integration tests/faults
 
 check: install install-test
 	.venv/bin/ruff format --check .

@@ -44,6 +44,8 @@ FOR_SEVERAL = (
     "bounce",
     "succession",
     "relapse",
+    "return",
+    "interregnum",
     "connections",
     "duplicates",
 )

@@ -35,6 +35,8 @@ from pipeline.model import BrokerId, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 RETRY_S = 0.1
+MIN_WRITE_S = 1.0
+"""A change has so much time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
 
 log = structlog.get_logger()
 
@@ -82,7 +84,7 @@ class Controller:
         Raises KafkaError: NOT_CONTROLLER, REQUEST_TIMED_OUT.
         """
         event = ElectUnclean(partitions) if is_unclean else ElectPreferred(partitions)
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(max(timeout_s, MIN_WRITE_S)):
             return await self._reigning().elect(event)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
@@ -93,7 +95,7 @@ class Controller:
 
         Raises KafkaError: NOT_CONTROLLER, REQUEST_TIMED_OUT.
         """
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(max(timeout_s, MIN_WRITE_S)):
             return await self._reigning().reassign(targets, may_change_factor=may_change_factor)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 

@@ -230,3 +230,13 @@ async def test_elections_of_an_unknown_kind(start: Start, election_type: int) ->
     async with start(1) as one:
         answer = await one.ask(ElectLeadersRequest(election_type=election_type))
         assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_whoever_does_not_want_to_wait_has_it_begun(start, timeout_ms):
+    async with pair(start) as (one, _):
+        await create(one, 1)
+        assert await outcomes(move(one, (1, 2), timeout_ms=timeout_ms)) == [ErrorCode.NONE]
+        await until(one, lambda found: set(partition_of(found).isr_nodes) == {1, 2})
+        elected = await one.ask(ElectLeadersRequest(topic_partitions=None, timeout_ms=timeout_ms))
+        assert elected.error_code == ErrorCode.NONE

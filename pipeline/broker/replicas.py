@@ -13,6 +13,7 @@ Invariants:
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
 from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.topic_settings import TopicSettings
-from pipeline.errors import PipelineError, StorageError
+from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
 from pipeline.log.directory import NewLog
@@ -286,6 +287,9 @@ class Replicas:
             return None
         if found is not None and found.failure is not None:
             raise found.failure
+        if found is not None and found.topic_id is None:
+            with suppress(DiskFullError):  # the next start asks again
+                found.assign_topic_id(item.topic_id)
         return found
 
     def _opened(self, item: AssignedPartition, found: UnifiedLog | PipelineError) -> None:

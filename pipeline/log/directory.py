@@ -258,21 +258,32 @@ class LogDirectory:
             self._checkpoint(
                 *(kind for kind, known in self._checkpointed.items() if not known.keys().isdisjoint(names))
             )
-            logs = [
+            logs = self._create_all(new, now_ms)
+            self._files.sync_directory(self.path)
+        for log in logs:
+            self._add(log)
+        return logs
+
+    def _create_all(self, new: Sequence[NewLog], now_ms: int) -> list[UnifiedLog]:
+        """The files of all; where the disk is full nothing of them is left."""
+        paths = [self.path / str(wanted.topic_partition) for wanted in new]
+        try:
+            return [
                 create_log(
                     self._files,
-                    self.path / str(wanted.topic_partition),
+                    path,
                     wanted.topic_partition,
                     wanted.config or self.config,
                     topic_id=wanted.topic_id,
                     now_ms=now_ms,
                 )
-                for wanted in new
+                for path, wanted in zip(paths, new, strict=True)
             ]
-            self._files.sync_directory(self.path)
-        for log in logs:
-            self._add(log)
-        return logs
+        except DiskFullError:
+            for path in paths:
+                if self._files.exists(path):
+                    self._files.remove_tree(path)
+            raise
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Remove a log, also one that failed; none there is fine. Regions handed out stay readable.

@@ -63,7 +63,10 @@ def load_log(
 
     Raises StorageError.
     """
-    topic_id: uuid.UUID | None = read_partition_metadata(files, directory, is_on_disk=recovery_point > 0)
+    is_on_disk = recovery_point > 0 and _was_begun(files, directory)
+    topic_id: uuid.UUID | None = read_partition_metadata(files, directory, is_on_disk=is_on_disk)
+    if topic_id is None:  # nonsense must not be taken for damage once something is on the disk
+        files.unlink(directory / PARTITION_METADATA)
     loader = _Loader(files, directory, config, now_ms, log_start_offset)
     segments, log_end_offset = loader.load_segments(recovery_point, clean=clean)
     producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
@@ -102,6 +105,8 @@ def load_log(
     epochs.truncate_from_start(log.log_start_offset)
     epochs.is_changed = not is_trusted or known is None
     log.may_lack_tail = loader.has_lost_tail or log_end_offset < recovery_point
+    if topic_id is not None and not recovery_point:
+        log.note_unsynced(directory / PARTITION_METADATA)  # its process may have ended before the first flush
     log.release_files()
     return log
 
@@ -145,6 +150,13 @@ def create_log(
     if topic_id is not None:
         log.note_unsynced(metadata)
     return log
+
+
+def _was_begun(files: Files, directory: Path) -> bool:
+    """Whether anything was ever kept in the directory: else it may be the rest of a creation that was cut off."""
+    logs = [name for name in files.names(directory) if name.endswith(LOG_SUFFIX)]
+    first = segment_path(directory, 0, LOG_SUFFIX).name
+    return any(name != first or files.size(directory / name) for name in logs)
 
 
 def _read_epochs(files: Files, directory: Path) -> LeaderEpochs | None:

@@ -16,12 +16,13 @@ Invariants:
   no record deleted.
 """
 
+import uuid
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
-from pipeline.log.checkpoint import replace_file
+from pipeline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata, replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from pipeline.log.placing import AppendInfo, Target, check_rising, choose_segment, place_next, set_epoch
@@ -43,6 +44,19 @@ class UnifiedLog(ReadableLog):
     def note_unsynced(self, metadata: Path) -> None:
         """Have this file brought to the disk by the first flush."""
         self._flushing.metadata = metadata
+
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Make a log whose topic id was never written, or lost before anything was flushed, this topic's.
+
+        Raises StorageError: the log is offline then, unless the disk is full.
+        """
+        self._check_online()
+        try:
+            replace_file(self._files, self.directory / PARTITION_METADATA, encode_partition_metadata(topic_id))
+        except StorageError as error:
+            self._fail_unless_full(error)
+            raise
+        self.topic_id = topic_id
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """Whatever is appended from now on is written in this epoch or a later one."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigurationError, StorageError
+from pipeline.errors import ConfigurationError, DiskFullError, StorageError
 from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories, find_directory_ids
@@ -332,3 +332,74 @@ def test_a_creation_that_a_crash_cut_off_is_undone_or_done(tmp_path, batches):
             files.lose_power()
             files = FaultyFiles(DiskFiles(), rng)
     assert seen >= {(False, False), (True, True)}
+
+
+def test_the_rest_of_a_creation_that_was_cut_off_is_made_anew(open_directory, batches, tmp_path):
+    directory = open_directory()
+    name, topic_id = TopicPartition("a", 0), uuid.uuid4()
+    directory.create(name, topic_id=topic_id, now_ms=batches.now_ms)
+    directory.close()
+    (tmp_path / "logs" / "a-0" / "partition.metadata").write_bytes(b"")
+    (tmp_path / "logs" / RECOVERY_POINTS).write_text("0\n1\na 0 7\n")
+    directory = open_directory()
+    assert not directory.failed
+    assert not (tmp_path / "logs" / "a-0").exists()
+    log = directory.create(name, topic_id=topic_id, now_ms=batches.now_ms)
+    batches.append(log, batches.make(2))
+    directory.close()
+    assert open_directory().logs[name].topic_id == topic_id
+
+
+@pytest.mark.parametrize("free_bytes", [0, 10, 70])
+def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(open_directory, batches, tmp_path, free_bytes):
+    faulty = FaultyFiles(DiskFiles(), random.Random(1))
+    directory = open_directory(files=faulty)
+    new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(2)]
+    faulty.capacity_bytes = faulty.used_bytes + free_bytes
+    with pytest.raises(DiskFullError):
+        directory.create_all(new, batches.now_ms)
+    assert not list((tmp_path / "logs").glob("a-*"))
+    assert directory.failure is None
+    faulty.capacity_bytes = None
+    assert len(directory.create_all(new, batches.now_ms)) == 2
+    directory.close()
+
+
+@pytest.mark.parametrize("ends_cleanly", [False, True])
+def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(open_directory, batches, ends_cleanly):
+    name, topic_id = TopicPartition("a", 0), uuid.uuid4()
+    for seed in range(6):
+        faulty = FaultyFiles(DiskFiles(), random.Random(seed))
+        directory = open_directory(files=faulty)
+        log = directory.create(name, topic_id=topic_id, now_ms=batches.now_ms)
+        if ends_cleanly:
+            directory.close()
+        faulty = faulty.end_process()
+        directory = open_directory(files=faulty)
+        log = directory.logs[name]
+        batches.append(log, batches.make(2))
+        log.flush()
+        directory.checkpoint_log_start_offsets()
+        directory.settle_tails()
+        faulty.lose_power()
+        directory = open_directory()
+        assert directory.logs[name].topic_id == topic_id
+        directory.delete(name, batches.now_ms)
+        directory.flush_due(batches.now_ms + 60_000)
+        directory.close()
+
+
+def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(open_directory, batches, tmp_path):
+    directory = open_directory()
+    name, topic_id = TopicPartition("a", 0), uuid.uuid4()
+    batches.append(directory.create(name, topic_id=topic_id, now_ms=batches.now_ms), batches.make(2))
+    directory.release()
+    (tmp_path / "logs" / "a-0" / "partition.metadata").write_bytes(b"nonsense")
+    directory = open_directory()
+    assert directory.logs[name].topic_id is None
+    directory.close()
+    directory = open_directory()
+    assert directory.logs[name].recovery_point == 2
+    directory.logs[name].assign_topic_id(topic_id)
+    directory.release()
+    assert open_directory().logs[name].topic_id == topic_id

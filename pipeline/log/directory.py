@@ -47,6 +47,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directory_identity import is_same_boot, note_boot, take_ownership
 from pipeline.log.files import FileLock, Files, Volume
 from pipeline.log.loader import create_log, load_log
+from pipeline.log.rewriting import note_failure
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
@@ -176,6 +177,7 @@ class LogDirectory:
                 )
             except PipelineError as error:
                 self.failed[topic_partition] = error
+                note_failure(self._files, self.path / name)
                 _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
             else:
                 if log.topic_id is None and not log.log_end_offset:

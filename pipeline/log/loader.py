@@ -7,6 +7,7 @@ Invariants:
 - What is loaded is a prefix of what was appended and holds all that was flushed.
 - What was lost beyond a last batch that a process did not live to write whole is noted in the directory before anything
   is cut off, so that every start knows of it until somebody took care of it.
+- What a failed sync may have kept from the disk is brought there before it is trusted (`rewriting`).
 - A compaction that was under way is undone or finished first.
 - An index that is missing or contradicts the log is made anew.
 """
@@ -32,6 +33,7 @@ from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
 from pipeline.log.replacement import finish_replacements
+from pipeline.log.rewriting import rewrite_unsynced
 from pipeline.log.segment import (
     BESIDE_LOG,
     DELETED_SUFFIX,
@@ -63,6 +65,7 @@ def load_log(
 
     Raises StorageError.
     """
+    rewrite_unsynced(files, directory, recovery_point)
     is_on_disk = recovery_point > 0 and _was_begun(files, directory)
     topic_id: uuid.UUID | None = read_partition_metadata(files, directory, is_on_disk=is_on_disk)
     if topic_id is None:  # nonsense must not be taken for damage once something is on the disk

@@ -30,6 +30,7 @@ from pipeline.log.producer_state import ProducerStates
 from pipeline.log.readable_log import ReadableLog
 from pipeline.log.replacement import load_cleaned, row_after_swap, swap_files
 from pipeline.log.retention import count_expired, facts_of
+from pipeline.log.rewriting import note_failure
 from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import remove_snapshots_behind, restore_producers, write_snapshot
 from pipeline.log.transactions import take_batch
@@ -444,6 +445,7 @@ class UnifiedLog(ReadableLog):
             self.failure = StorageError(str(self.directory), reason)
 
     def _fail(self, error: StorageError) -> None:
+        note_failure(self._files, self.directory)
         if self.failure is None:
             self.failure = error
             if self.on_failure is not None:

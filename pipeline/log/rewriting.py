@@ -1,0 +1,63 @@
+"""What a failed sync leaves: files of which the memory of the machine shows more than a later sync brings to the disk.
+
+Linux counts pages that it could not write as clean, so a sync of the next process succeeds without them. Invariants:
+
+- A log whose disk refused something is marked in its directory. The mark need not survive a loss of power: what is read
+  after that is what the disk holds.
+- At the next start everything that is not known to be on the disk is copied to new files, which are synced, before
+  anything of it is trusted; then the mark goes.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.errors import StorageError
+from pipeline.log.files import Files
+from pipeline.log.segment import LOG_SUFFIX
+from pipeline.model import Offset
+
+SYNC_FAILED = "sync-failed"
+
+_TEMPORARY_SUFFIX = ".tmp"
+_CHUNK_BYTES = 4 << 20
+
+
+def note_failure(files: Files, directory: Path) -> None:
+    """Have the next start rewrite the log; as well as a failing disk lets this be told."""
+    with suppress(StorageError):
+        files.open(directory / SYNC_FAILED, create=True)
+
+
+def rewrite_unsynced(files: Files, directory: Path, recovery_point: Offset) -> None:
+    """Bring to the disk all that is read of a marked log, from the segment of the recovery point on.
+
+    Raises StorageError.
+    """
+    if not files.exists(directory / SYNC_FAILED):
+        return
+    names = [name for name in files.names(directory) if name != SYNC_FAILED and not name.endswith(_TEMPORARY_SUFFIX)]
+    starts = [int(name.removesuffix(LOG_SUFFIX)) for name in names if name.endswith(LOG_SUFFIX)]
+    trusted_before = max((start for start in starts if start < recovery_point), default=0)
+    for name in names:
+        base = _base_offset(name)
+        if base is None or base >= trusted_before:
+            _rewrite(files, directory / name)
+    files.sync_directory(directory)
+    files.unlink(directory / SYNC_FAILED)
+
+
+def _base_offset(name: str) -> int | None:
+    stem = name.partition(".")[0]
+    return int(stem) if stem.isdecimal() else None
+
+
+def _rewrite(files: Files, path: Path) -> None:
+    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    files.unlink(temporary)
+    old, new = files.open(path), files.open(temporary, create=True)
+    position = 0
+    while chunk := old.read_at(_CHUNK_BYTES, position):
+        new.write_at(chunk, position)
+        position += len(chunk)
+    new.sync()
+    files.rename(temporary, path)

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-first-half test-second-half test-faults simulate check bench bench-broker bench-cluster bench-paper constraints clean
+.PHONY: install install-test demo test test-faults simulate check bench bench-broker bench-cluster bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -11,16 +11,9 @@ install-test: install
 demo: install
 	@.venv/bin/pipeline demo $(if $(KEEP),--keep)
 
-# Most tests wait for other processes: two halves side by side take little longer than one. TESTS names some of them.
+# TESTS names some of them; all run as two halves side by side.
 test: install install-test
-	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),\
-		$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-first-half test-second-half)
-
-test-first-half:
-	.venv/bin/python -m pytest tests/unit tests/conformance tests/simulation
-
-test-second-half:
-	.venv/bin/python -m pytest tests/integration tests/faults
+	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),tests/support/run.sh)
 
 check: install install-test
 	.venv/bin/ruff format --check .

@@ -1,0 +1,215 @@
+"""Counting along on every replica: what is committed counts once, whoever leads."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.audit.checkpoints import PartitionCheckpoints
+from pipeline.audit.counters import FOLLOWER_TURNS
+from pipeline.audit.ledger import Ledger
+from pipeline.audit.message import Claim
+from pipeline.log.files import DiskFiles
+from tests.support.counted_logs import CLICKS, WINDOW_MS, Log, counter, ledger_counts, load, summed
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    (tmp_path / str(CLICKS)).mkdir()
+    return PartitionCheckpoints([tmp_path], DiskFiles())
+
+
+def replica_of(leader, *, batches=None, start=0):
+    """A follower that has copied so many batches, of which none is known to be committed yet."""
+    copied = list(leader.batches[:batches])
+    return Log(batches=copied, log_start_offset=start, is_leader=False, leader_epoch=leader.leader_epoch, committed=0)
+
+
+def told(*events):
+    ledger = Ledger()
+    for event in events:
+        ledger.apply(event)
+    return ledger_counts(ledger)
+
+
+def test_only_what_is_committed_is_told(checkpoints):
+    log, broker = Log(committed=3), counter(checkpoints)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
+    assert told(*broker.take_events()) == {}
+    broker.appended(CLICKS, log.append((1, 0, 9)))
+    log.committed = 5
+    (event,) = broker.take_events()
+    assert (event.revision, told(event)) == (5, summed(log.batches[:2]))
+    log.committed = 6
+    assert told(event, *broker.take_events()) == log.expected()
+
+
+def test_what_is_cut_off_before_it_was_committed_never_counts(checkpoints):
+    log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
+    broker.take_events()
+    broker.appended(CLICKS, log.append((2, 0, 9)))
+    del log.batches[1:]
+    broker.truncated(CLICKS)
+    log.leader_epoch = 1
+    broker.appended(CLICKS, log.append((1, 0, 10)))
+    log.committed = log.log_end_offset
+    log.lead(2)
+    assert told(*broker.take_events()) == log.expected()
+
+
+def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_committed(checkpoints):
+    log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
+    load(broker, log)
+    broker.appended(CLICKS, log.append((3, 0, 7)))
+    log.batches, log.log_start_offset = [], 10
+    broker.truncated(CLICKS)
+    broker.appended(CLICKS, log.append((1, 0, 10)))
+    log.committed = log.log_end_offset
+    log.lead(1)
+    assert told(*broker.take_events()) == log.expected()
+
+
+def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints):
+    leader = Log()
+    leader.append((3, 0, 7), (2, WINDOW_MS, 8))
+    log, broker = replica_of(leader), counter(checkpoints)
+    load(broker, log)
+    log.committed = 5
+    turns = [broker.take_events() for _ in range(FOLLOWER_TURNS)]
+    assert [len(events) for events in turns] == [0] * (FOLLOWER_TURNS - 1) + [1]
+    broker.published(turns[-1])
+    log.lead(1)
+    (event,) = broker.take_events()
+    assert (event.claims, event.windows) == ((Claim(1, 5),), log.expected())
+    broker.put_back([event])
+    assert broker.take_events() == [event]
+
+
+def test_what_a_dead_leader_told_and_what_it_did_not_counts_once(checkpoints, tmp_path):
+    leader, first = Log(), counter(checkpoints)
+    load(first, leader)
+    first.appended(CLICKS, leader.append((3, 0, 7)))
+    before = first.take_events()
+    first.appended(CLICKS, leader.append((2, 0, 8), (1, WINDOW_MS, 9)))
+    log, second = replica_of(leader), counter(checkpoints)
+    load(second, log)
+    log.lead(1)
+    second.appended(CLICKS, log.append((1, 0, 10)))
+    log.committed = log.log_end_offset
+    late = first.take_events()
+    assert told(*before, *second.take_events(), *late, *before) == log.expected()
+
+
+def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints):
+    leader, first = Log(), counter(checkpoints)
+    load(first, leader)
+    first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, WINDOW_MS, 9)))
+    before = first.take_events()
+    log, second = replica_of(leader, batches=1), counter(checkpoints)
+    load(second, log)
+    log.committed = log.log_end_offset
+    log.lead(1)
+    after = second.take_events()
+    assert told(*before, *after) == told(*after, *before) == log.expected()
+    del leader.batches[1:]
+    first.truncated(CLICKS)
+    leader.is_leader, leader.leader_epoch = False, 1
+    leader.lead(2)
+    assert told(*before, *after, *first.take_events()) == log.expected()
+
+
+def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints):
+    leader, first = Log(), counter(checkpoints)
+    load(first, leader)
+    first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8)))
+    before = first.take_events()
+    log, second = replica_of(leader, start=3), counter(checkpoints)
+    del log.batches[0]
+    load(second, log)
+    log.committed = log.log_end_offset
+    log.lead(1)
+    second.appended(CLICKS, log.append((1, WINDOW_MS, 9)))
+    log.committed = log.log_end_offset
+    assert told(*before, *second.take_events()) == summed([*leader.batches, log.batches[-1]])
+
+
+class Cluster:
+    """Three replicas of a partition, each with its broker's counter."""
+
+    def __init__(self, directory):
+        self.ledger, self.epoch = Ledger(), 0
+        self.logs = [Log(is_leader=number == 0, committed=0) for number in range(3)]
+        self.stores, self.brokers = [], []
+        for number, log in enumerate(self.logs):
+            (directory / str(number) / str(CLICKS)).mkdir(parents=True)
+            self.stores.append(PartitionCheckpoints([directory / str(number)], DiskFiles()))
+            self.brokers.append(counter(self.stores[number]))
+            load(self.brokers[number], log)
+        self.leader = 0
+
+    def append(self, shape):
+        self.brokers[self.leader].appended(CLICKS, self.logs[self.leader].append(shape))
+
+    def follow(self, number):
+        """One follower catches up: its tail of another epoch goes, then it copies all there is."""
+        leader, log = self.logs[self.leader], self.logs[number]
+        shared = sum(1 for mine, theirs in zip(log.batches, leader.batches, strict=False) if mine == theirs)
+        if number == self.leader:
+            return
+        if shared < len(log.batches):
+            del log.batches[shared:]
+            self.brokers[number].truncated(CLICKS)
+        log.batches += leader.batches[shared:]
+        log.leader_epoch = leader.leader_epoch
+        self.brokers[number].appended(CLICKS, leader.batches[shared:])
+        log.committed = min(leader.committed, log.log_end_offset)
+
+    def commit(self):
+        """All follow, and the high watermark passes what they have."""
+        for number in range(3):
+            self.follow(number)
+        self.logs[self.leader].committed = self.logs[self.leader].log_end_offset
+
+    def fail_over(self, number):
+        """The leader dies and comes back as a follower; one that has all that is committed leads."""
+        known = self.logs[self.leader].committed
+        if self.logs[number].log_end_offset < known:
+            return
+        self.restart(self.leader)
+        self.logs[self.leader].is_leader = False
+        self.leader, self.epoch = number, self.epoch + 1
+        self.logs[number].lead(self.epoch)
+
+    def restart(self, number):
+        self.brokers[number] = counter(self.stores[number])
+        load(self.brokers[number], self.logs[number])
+
+    def tell(self, number, *, is_published=True):
+        events = self.brokers[number].take_events()
+        for event in events:
+            self.ledger.apply(event)
+        if is_published:
+            self.brokers[number].published(events)
+
+
+cluster_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.tuples(st.integers(1, 5), st.integers(0, 3 * WINDOW_MS), st.integers(0, 99))),
+        st.tuples(st.sampled_from(["follow", "fail_over", "restart", "tell"]), st.integers(0, 2)),
+        st.tuples(st.just("commit")),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cluster_steps)
+def test_whoever_leads_and_dies_the_ledger_ends_with_what_is_committed(tmp_path_factory, history):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    for kind, *arguments in history:
+        getattr(cluster, kind)(*arguments)
+    cluster.commit()
+    cluster.tell(cluster.leader)
+    assert ledger_counts(cluster.ledger) == cluster.logs[cluster.leader].expected()

@@ -14,16 +14,16 @@ D. What does not go on from a checkpoint is counted from the start of the log. T
 """
 
 import math
-import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Protocol
 
 from pipeline.audit.message import AuditEvent, AuditSource, Claim, Tier
 from pipeline.audit.window import NOTHING, Counts, is_audited, window_start
-from pipeline.model import Clock, LeaderEpoch, Offset, TopicPartition
+from pipeline.log.observed import ObservedPartition
+from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 
 MAX_APPENDED = 100
@@ -59,62 +59,6 @@ class WindowCounts:
         taken = {start: self.windows[start] for start in self.changed}
         self.changed.clear()
         return taken
-
-
-class CountedLog(Protocol):
-    """A replica's log."""
-
-    @property
-    def topic_id(self) -> uuid.UUID | None:
-        """The topic's id, None if it has none."""
-        ...
-
-    @property
-    def log_start_offset(self) -> Offset:
-        """Where it starts."""
-        ...
-
-    @property
-    def log_end_offset(self) -> Offset:
-        """Where it ends."""
-        ...
-
-    def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
-        """Its batches, from the one with this offset on."""
-        ...
-
-    def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
-        """Where this leader epoch began in it."""
-        ...
-
-
-class CountedPartition(Protocol):
-    """A replica on this broker, as it stands whenever it is asked."""
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Which partition."""
-        ...
-
-    @property
-    def log(self) -> CountedLog:
-        """Its log."""
-        ...
-
-    @property
-    def high_watermark(self) -> Offset:
-        """The end of what is committed."""
-        ...
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it leads."""
-        ...
-
-    @property
-    def leader_epoch(self) -> LeaderEpoch:
-        """In which epoch it leads or follows."""
-        ...
 
 
 class CheckpointStore(Protocol):
@@ -199,7 +143,7 @@ class _LogCounts:
     `claims`: the epochs that began since something was told.
     """
 
-    partition: CountedPartition
+    partition: ObservedPartition
     up_to: int
     leader_epoch: int
     counts: WindowCounts
@@ -276,7 +220,7 @@ class BrokerCounter:
         self._clock = clock
         self._logs: dict[TopicPartition, _LogCounts] = {}
 
-    def loaded(self, partition: CountedPartition) -> None:
+    def loaded(self, partition: ObservedPartition) -> None:
         """A replica was opened: count what the checkpoint does not hold yet."""
         name, log = partition.topic_partition, partition.log
         if not is_audited(name.topic):
@@ -295,7 +239,7 @@ class BrokerCounter:
         else:
             self._count_anew(partition, is_saved=saved is not None)
 
-    def _count_anew(self, partition: CountedPartition, *, is_saved: bool) -> None:
+    def _count_anew(self, partition: ObservedPartition, *, is_saved: bool) -> None:
         start_offset = partition.log.log_start_offset
         log = _LogCounts(partition, start_offset, 0, WindowCounts(self._window_ms))
         self._logs[partition.topic_partition] = log
@@ -387,7 +331,7 @@ class BrokerCounter:
                 log.turns = FOLLOWER_TURNS
                 log.claims[:0] = event.claims
 
-    def _source(self, partition: CountedPartition) -> AuditSource:
+    def _source(self, partition: ObservedPartition) -> AuditSource:
         instance = "" if partition.log.topic_id is None else str(partition.log.topic_id)
         return AuditSource(
             tier=Tier.BROKER, cluster=self._cluster, partition=partition.topic_partition, instance=instance

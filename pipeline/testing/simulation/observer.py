@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.broker.observer import ObservedPartition
+from pipeline.log.observed import ObservedPartition
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.records.batch import BatchHeader
 

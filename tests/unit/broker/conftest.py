@@ -10,8 +10,8 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from pipeline.broker.config import BrokerConfig
-from pipeline.broker.observer import ObservedPartition
 from pipeline.broker.server import BrokerHandle, run_broker
+from pipeline.log.observed import ObservedPartition
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest

@@ -1,5 +1,5 @@
 # Everything runs from .venv, which `make install` makes. PYTHON names another interpreter, JAVA_HOME another Java.
-.PHONY: install install-test demo test test-faults simulate check bench bench-broker bench-cluster bench-paper constraints clean
+.PHONY: install install-test demo test test-long test-faults simulate check bench bench-broker bench-cluster bench-paper constraints clean
 
 install:
 	@deploy/local/install.sh
@@ -15,6 +15,10 @@ demo: install
 test: install install-test
 	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),tests/support/run.sh)
 
+# What takes too long for each change: the tests marked `long`. TESTS names some of them.
+test-long: install install-test
+	@.venv/bin/python -m pytest -m long $(TESTS)
+
 check: install install-test
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
@@ -28,9 +32,10 @@ bench: install install-test
 bench_options = $(if $(BENCH),--rows '$(BENCH)') $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	$(if $(SCALE),--scale $(SCALE)) $(if $(JSON),--json) $(if $(ALONE),--alone)
 
-# SEEDS simulated clusters with faults, from FIRST_SEED on: docs/testing.md.
+# SEEDS simulated clusters with faults, from FIRST_SEED on, JOBS at a time; RESUME names a file: docs/testing.md.
 simulate: install
-	@.venv/bin/python -m pipeline.testing.simulation --seeds $(or $(SEEDS),1000) --first-seed $(or $(FIRST_SEED),1)
+	@.venv/bin/python -m pipeline.testing.simulation --seeds $(or $(SEEDS),1000) --first-seed $(or $(FIRST_SEED),1) \
+	  $(if $(JOBS),--jobs $(JOBS)) $(if $(RESUME),--resume $(RESUME))
 
 bench-broker: install install-test
 	.venv/bin/python -m bench broker $(bench_options)

@@ -21,6 +21,7 @@ from pipeline.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.records.batch import iterate_headers, set_base_offset, verify_crc
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.testing.plain_cleaner import map_plainly, select_plainly
 
 TARGET = Target(bound=1_500_000, at_least=True, absolute=True)
@@ -65,6 +66,7 @@ def make_job(directory: Path, segment: SegmentRange) -> CleaningJob:
         delete_retention_ms=1000,
         segment_bytes=1 << 30,
         index_interval_bytes=4096,
+        max_opened_bytes=MIN_OPENED_BYTES,
         map_bytes=128 << 20,
         map_load_factor=0.9,
         bytes_per_second=float("inf"),

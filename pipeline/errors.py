@@ -23,6 +23,10 @@ class ProtocolError(PipelineError):
     """Bytes that are not the message they should be: truncated, oversized, or of an unknown kind."""
 
 
+class TooManyElementsError(ProtocolError):
+    """A message whose arrays hold more elements than are taken."""
+
+
 class CorruptBatchError(PipelineError):
     """A record batch whose header, length or checksum is wrong. `offset` is its base offset where it could be read."""
 
@@ -39,6 +43,28 @@ class BatchTooLargeError(CorruptBatchError):
         super().__init__(f"{size_bytes} bytes, at most {max_batch_bytes} are allowed", offset)
         self.size_bytes = size_bytes
         self.max_batch_bytes = max_batch_bytes
+
+
+class OpenedBatchTooLargeError(CorruptBatchError):
+    """A record batch that holds more, uncompressed, than may be opened. Send smaller batches, or raise the topic's
+    `max.message.bytes`, which the bound follows.
+    """
+
+    def __init__(self, max_opened_bytes: int, offset: int | None = None) -> None:
+        super().__init__(f"uncompressed it is larger than the {max_opened_bytes} bytes allowed", offset)
+        self.max_opened_bytes = max_opened_bytes
+
+
+class MemoryExhaustedError(PipelineError):
+    """The memory for opened batches was taken by others for too long. Try again, or raise its bound."""
+
+    def __init__(self, size_bytes: int, capacity_bytes: int) -> None:
+        super().__init__(
+            f"no memory to open a batch: it takes {size_bytes} bytes of the {capacity_bytes} for all opened batches; "
+            "try again, or raise opened.batches.max.bytes (of a broker; elsewhere OPENED_BATCHES.resize)"
+        )
+        self.size_bytes = size_bytes
+        self.capacity_bytes = capacity_bytes
 
 
 class InvalidRecordError(CorruptBatchError):

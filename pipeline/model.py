@@ -11,6 +11,8 @@ Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 
 NO_LEADER_EPOCH = LeaderEpoch(-1)
+NO_BROKER_EPOCH = -1
+"""Of a broker that does not tell its epoch."""
 
 
 class TopicPartition(NamedTuple):
@@ -43,6 +45,8 @@ class BrokerEndpoint:
     id: BrokerId
     address: HostPort
     rack: str | None = None
+    epoch: int = NO_BROKER_EPOCH
+    """Of its registration (KIP-903)."""
 
 
 class OpenFile(Protocol):
@@ -70,7 +74,11 @@ class FileRegion:
 
 
 class Clock(Protocol):
-    """Wall clock: milliseconds since 1970 UTC. Passed in, so that tests and simulations turn it themselves."""
+    """Wall clock: milliseconds since 1970 UTC. Passed in, so that tests and simulations turn it themselves.
+
+    The clock may be set back or forward at any time. It gives records their times, and decides how old records and
+    committed offsets are; waits, lags and sessions are measured in trio's time.
+    """
 
     def __call__(self) -> int:
         """Milliseconds since 1970 UTC."""

@@ -11,7 +11,6 @@ worker threads of `trio.lowlevel.open_process`, which end when they are idle. A 
 becomes the child, since Python code between fork and exec (`preexec_fn`) may hang where there are threads.
 """
 
-import itertools
 import os
 import signal
 import socket
@@ -28,8 +27,6 @@ from pipeline.errors import DeadlineExceededError, PipelineError
 STOP_GRACE_S = 10.0
 POLL_INTERVAL_S = 0.05
 LOG_TAIL_BYTES = 4000
-FIRST_PORT = 20_000
-PORT_COUNT = 12_000
 
 DIE_WITH_PARENT = """\
 import ctypes, os, signal, sys
@@ -43,8 +40,6 @@ except OSError as error:
     sys.exit(f"{sys.argv[2]}: {error.strerror}")
 """
 """Becomes the program given by its arguments, after the id of the parent."""
-
-_port_numbers = itertools.count(os.getpid() * 37)
 
 
 class ProcessEndedError(PipelineError):
@@ -133,7 +128,7 @@ def start_process(name: str, command: Sequence[str], *, log: Path, stdin: int = 
 
 
 def is_port_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """True if a server could listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -144,13 +139,19 @@ def is_port_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on, for a server that starts later or comes back to it.
+    """A port for a server that is started later and may come back to it; nobody else gets it while this process lives.
 
-    It lies below the range that systems hand out by themselves, and no two processes begin to look at the same place,
-    so that nobody else is likely to take it meanwhile. Raises PipelineError if there is none.
+    The kernel chooses it, and keeps it for a socket that is bound and never listens: connections to it are refused, and
+    neither a program that asks for any port nor an outgoing connection is given it. A server that sets SO_REUSEADDR can
+    listen on it all the same, as long as no other one does. Raises PipelineError where no port is left.
     """
-    for number in itertools.islice(_port_numbers, PORT_COUNT):
-        port = FIRST_PORT + number % PORT_COUNT
-        if is_port_free(port, host):
-            return port
-    raise PipelineError(f"no free port from {FIRST_PORT} to {FIRST_PORT + PORT_COUNT - 1}")
+    reservation = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((host, 0))
+    except OSError as error:
+        reservation.close()
+        raise PipelineError(f"no free port on {host}: {error.strerror}") from error
+    port: int = reservation.getsockname()[1]
+    reservation.detach()  # never closed, so that the reservation lasts as long as the process
+    return port

@@ -12,11 +12,9 @@ import structlog
 
 from pipeline.audit.message import AuditEvent, AuditMessageError, decode_event, encode_event
 from pipeline.errors import StorageError
-from pipeline.log.checkpoint import read_file, replace_file
+from pipeline.log.checkpoint import AUDIT_CHECKPOINT, read_file, replace_file
 from pipeline.log.files import Files
 from pipeline.model import TopicPartition
-
-FILE_NAME = "audit-checkpoint"
 
 log = structlog.get_logger()
 
@@ -62,7 +60,7 @@ class PartitionCheckpoints:
     def _path(self, partition: TopicPartition) -> Path:
         directories = [path / str(partition) for path in self._log_dirs]
         found = (directory for directory in directories if len(directories) == 1 or self._files.exists(directory))
-        return next(found, directories[0]) / FILE_NAME
+        return next(found, directories[0]) / AUDIT_CHECKPOINT
 
 
 def _decode(content: bytes) -> AuditEvent:

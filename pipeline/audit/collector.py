@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import trio
@@ -11,12 +12,12 @@ from pipeline.audit.message import AUDIT_TOPIC, AuditMessageError, decode_event
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig, OffsetReset
 from pipeline.client.consumer import Consumer, open_consumer
-from pipeline.client.fetch_plan import FetchedBatches
 from pipeline.client.offsets import LATEST, list_offsets
+from pipeline.client.opening import each_record
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.records.record import iterate_records
+from pipeline.records.record import Record
 
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)
 POLL_TIMEOUT_S = 1.0
@@ -101,21 +102,20 @@ class Collector:
 
     async def _poll(self, cluster: Cluster, consumer: Consumer, state: ReadingState) -> None:
         for batches in await consumer.poll_batches(POLL_TIMEOUT_S):
-            self._apply(state, batches)
+            await each_record(batches, partial(self._apply, state))
             state.position = batches.next_offset
         # Asked for, as the consumer waits without a word for a broker that is away.
         listed = await list_offsets(cluster, {EVENTS: LATEST}, timeout_s=ANSWER_TIMEOUT_S)
         state.ends_at(listed[EVENTS].offset)
 
-    def _apply(self, state: ReadingState, batches: FetchedBatches) -> None:
-        for record in iterate_records(batches.data):
-            if record.value is None or record.offset < batches.position:
-                continue
-            try:
-                self.ledger.apply(decode_event(record.value))
-            except AuditMessageError as error:
-                state.unreadable += 1
-                log.warning("audit_record_skipped", offset=record.offset, error=str(error))
+    def _apply(self, state: ReadingState, record: Record) -> None:
+        if record.value is None:
+            return
+        try:
+            self.ledger.apply(decode_event(record.value))
+        except AuditMessageError as error:
+            state.unreadable += 1
+            log.warning("audit_record_skipped", offset=record.offset, error=str(error))
 
 
 def _says_there_is_none(error: PipelineError) -> bool:

@@ -5,16 +5,18 @@ Pure. A batch has to be opened, which is for a thread to do, only if
 - the topic is compacted, so that every record needs a key,
 - the topic bounds the age of records (`message.timestamp.before.max.ms`) and the batch has several of them,
 - or its newest record is too far ahead (`message.timestamp.after.max.ms`): the answer names those at fault (KIP-467).
+An opened batch is scanned piece by piece, and one that holds more than `max_opened_bytes` is refused: the cleaner,
+which must open it too, has the same bound.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.errors import InvalidRecordError, InvalidTimestampError
-from pipeline.records.batch import BatchHeader, TimestampType
+from pipeline.errors import BatchTooLargeError, InvalidRecordError, InvalidTimestampError
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, TimestampType
 from pipeline.records.compression import Codec, ReadableBuffer
-from pipeline.records.record import MAX_UNCOMPRESSED_BYTES
-from pipeline.records.reopening import close_payload, open_payload, scan_records
+from pipeline.records.memory import OPENED_BATCHES, max_opened_bytes
+from pipeline.records.reopening import close_payload, open_payload, payload_pieces, scan_memory, scan_records
 
 NO_TIMESTAMP = -1
 MAX_RECORDS_NAMED = 100
@@ -24,6 +26,7 @@ MAX_RECORDS_NAMED = 100
 class Admission:
     """The demands of one topic. `codec` None: as the producer likes it; `is_append_time`: the broker sets the times."""
 
+    max_batch_bytes: int
     codec: Codec | None = None
     level: int | None = None
     needs_keys: bool = False
@@ -60,33 +63,53 @@ class Admission:
     def admit_opened(self, records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> memoryview:
         """Open the batches, refuse those with records at fault, compress what has another codec than the topic.
 
-        Raises InvalidRecordError, InvalidTimestampError, CorruptBatchError.
+        Blocks until there is memory for it. Raises InvalidRecordError, InvalidTimestampError, BatchTooLargeError,
+        OpenedBatchTooLargeError, CorruptBatchError, MemoryExhaustedError.
         """
         self.admits(headers, now_ms)
+        max_opened = max_opened_bytes(self.max_batch_bytes)
         position = 0
         admitted: list[ReadableBuffer] = []
         for header in headers:
             batch: ReadableBuffer = records[position : position + header.size_bytes]
             position += header.size_bytes
-            payload = open_payload(batch, header, MAX_UNCOMPRESSED_BYTES)
-            self._check_records(bytes(payload), header, now_ms)
+            with OPENED_BATCHES.charged(scan_memory(batch, header, max_opened)):
+                plain_bytes = self._check_records(payload_pieces(batch, header, max_opened), header, now_ms)
             if self.codec is not None and header.codec is not self.codec:
-                batch = close_payload(payload, header, self.codec, self.level)
+                batch = self._compress_anew(batch, header, self.codec, plain_bytes)
             admitted.append(batch)
         return memoryview(bytearray(b"".join(admitted)))
 
-    def _check_records(self, payload: bytes, header: BatchHeader, now_ms: int) -> None:
-        keyless, untimely = [], []
-        for index, (timestamp, has_key) in enumerate(scan_records(payload, header)):
+    def _compress_anew(
+        self, batch: ReadableBuffer, header: BatchHeader, codec: Codec, plain_bytes: int
+    ) -> ReadableBuffer:
+        if codec is Codec.NONE and plain_bytes + HEADER_SIZE > self.max_batch_bytes:
+            raise BatchTooLargeError(plain_bytes + HEADER_SIZE, self.max_batch_bytes, header.base_offset)
+        with OPENED_BATCHES.charged(2 * plain_bytes):
+            return close_payload(open_payload(batch, header, plain_bytes), header, codec, self.level)
+
+    def _check_records(self, pieces: Iterable[ReadableBuffer], header: BatchHeader, now_ms: int) -> int:
+        """The size of the payload. Raises InvalidRecordError, InvalidTimestampError, CorruptBatchError."""
+        counted = _CountedPieces(pieces)
+        faults: list[tuple[int, str]] = []
+        keyless = untimely = 0
+        for index, (timestamp, _, has_key) in enumerate(scan_records(counted, header)):
             if self.needs_keys and not has_key:
-                keyless.append((index, "A compacted topic takes no record without a key."))
+                keyless += 1
+                fault = "A compacted topic takes no record without a key."
             elif not self.is_append_time and self._is_out_of_range(timestamp, now_ms):
-                untimely.append((index, f"Timestamp {timestamp} is out of range, which is {self._range(now_ms)}."))
-        faults = sorted(keyless + untimely)[:MAX_RECORDS_NAMED]
+                untimely += 1
+                fault = f"Timestamp {timestamp} is out of range, which is {self._range(now_ms)}."
+            else:
+                continue
+            faults.append((index, fault))
+            if len(faults) == MAX_RECORDS_NAMED:
+                break
         if untimely:
             raise InvalidTimestampError("records have a timestamp out of range", 0, faults)
         if keyless:
-            raise InvalidRecordError(f"{len(keyless)} records have no key, as the topic is compacted", 0, faults)
+            raise InvalidRecordError(_keyless(keyless), 0, faults)
+        return counted.size_bytes
 
     def _is_out_of_range(self, timestamp: int, now_ms: int) -> bool:
         if timestamp == NO_TIMESTAMP:
@@ -98,3 +121,21 @@ class Admission:
         earliest = "any time" if self.before_max_ms is None else now_ms - self.before_max_ms
         latest = "any time" if self.after_max_ms is None else now_ms + self.after_max_ms
         return f"{earliest} to {latest}"
+
+
+class _CountedPieces(Iterator[ReadableBuffer]):
+    """Pieces of a payload, and how much has been taken of it."""
+
+    def __init__(self, pieces: Iterable[ReadableBuffer]) -> None:
+        self._pieces = iter(pieces)
+        self.size_bytes = 0
+
+    def __next__(self) -> ReadableBuffer:
+        piece = next(self._pieces)
+        self.size_bytes += len(piece)
+        return piece
+
+
+def _keyless(count: int) -> str:
+    least = "at least " if count == MAX_RECORDS_NAMED else ""
+    return f"{least}{count} records have no key, as the topic is compacted"

@@ -1,13 +1,18 @@
 """What a broker writes of its own partitions when it joins the cluster: it leaves the ISRs of those whose log it cannot
-vouch for, and claims anew what it led.
+vouch for, and claims anew what it led. Before it removes the log of a partition that was moved away, it lets that go.
 
 Invariants:
 
 - A broker leads only in an epoch that it was given, or that it claimed, since it joined: nobody takes the log of an
   earlier life, which may have lost its unflushed end, for that of the present one (KIP-320).
 - The last in-sync replica of several does not lead on without its tail: then nobody leads but by an unclean election
-  (KIP-966, decision 0022). A partition that has one replica is led on with what is left of it.
+  (KIP-966, decision 0022). A partition of replication factor 1 is led on with what is left of it, also while a
+  reassignment adds replicas.
+- An epoch is claimed above all that are known to have been used (decision 0034).
+- A log of a partition that was moved away is removed in a leader epoch in which its broker is not in the ISR, and has
+  fetched nothing: whatever a leader knew of that log is forgotten before the log is (KIP-455 raises the epoch, too).
 - Everything is conditional on the version that was read; what somebody else wrote meanwhile is read and decided anew.
+  States of a deleted topic, or of a recreated one before the view knows it, are left as they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,44 +26,76 @@ from pipeline.broker.state_watcher import patiently
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.partition_states import StateChange, Written, read_states, write_states
 from pipeline.coordination.znodes import PartitionState
-from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicPartition
 
 log = structlog.get_logger()
 
 
-def left_state(state: PartitionState, own: BrokerId, replica_count: int) -> PartitionState | None:
+def is_alone(isr: Sequence[BrokerId], own: BrokerId, replication_factor: int) -> bool:
+    """True if a partition of replication factor 1 has no in-sync replica but this one. Pure."""
+    return replication_factor == 1 and tuple(isr) == (own,)
+
+
+def left_state(
+    state: PartitionState, own: BrokerId, replication_factor: int, spent_epoch: LeaderEpoch = NO_LEADER_EPOCH
+) -> PartitionState | None:
     """The state once this broker has left the ISR; None if it stays. Pure.
 
     One in whose ISR it is not is written as it is: a leader that is just letting it in, by what it told in its former
     life, is then refused.
     """
-    if replica_count == 1:
+    if is_alone(state.isr, own, replication_factor):
         return None
     isr = tuple(replica for replica in state.isr if replica != own)
     if state.leader != own:
         return replace(state, isr=isr)
-    return replace(state, isr=isr, leader=NO_BROKER, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
+    return replace(state, isr=isr, leader=NO_BROKER, leader_epoch=_next_epoch(state, spent_epoch))
 
 
-def claimed_state(state: PartitionState, own: BrokerId) -> PartitionState | None:
+def claimed_state(
+    state: PartitionState, own: BrokerId, spent_epoch: LeaderEpoch = NO_LEADER_EPOCH
+) -> PartitionState | None:
     """The state in the next epoch, if this broker leads; else None. Pure."""
-    if state.leader != own:
+    return None if state.leader != own else replace(state, leader_epoch=_next_epoch(state, spent_epoch))
+
+
+def raised_state(state: PartitionState, spent_epoch: LeaderEpoch) -> PartitionState | None:
+    """The state in an epoch above one that was used before; None if it is, or nobody leads. Pure."""
+    if state.leader == NO_BROKER or state.leader_epoch > spent_epoch:
         return None
-    return replace(state, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
+    return replace(state, leader_epoch=_next_epoch(state, spent_epoch))
+
+
+def _next_epoch(state: PartitionState, spent_epoch: LeaderEpoch) -> LeaderEpoch:
+    return LeaderEpoch(max(state.leader_epoch, spent_epoch) + 1)
+
+
+def let_go_state(state: PartitionState, own: BrokerId) -> PartitionState | None:
+    """The state in the next epoch, without this broker in the ISR; None while it must keep its log. Pure."""
+    isr = tuple(replica for replica in state.isr if replica != own)
+    if not isr or state.leader in {own, NO_BROKER}:
+        return None
+    return replace(state, isr=isr, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
 
 
 async def leave(
     zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, lacking: Sequence[TopicPartition]
 ) -> Sequence[TopicPartition]:
     """Leave the ISR of each of these, and the leadership. Returns those of one replica, which are led on uncleanly."""
-    counts = {name: len(found.replicas) for name in lacking if (found := view.partition(name)) is not None}
-    in_sync = {name for name in counts if _is_in_sync(view, name, own)}
-    written = await _rewrite(zookeeper, view, list(counts), lambda name, state: left_state(state, own, counts[name]))
+    factors = {name: len(found.origin_replicas) for name in lacking if (found := view.partition(name)) is not None}
+    in_sync = {name for name in factors if _is_in_sync(view, name, own)}
+    written = await _rewrite(
+        zookeeper, view, list(factors), lambda name, state: left_state(state, own, factors[name], _spent(view, name))
+    )
     for name, (state, _) in written.items():
         if name not in in_sync:
             continue
         log.warning("isr_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
-    alone = [name for name, count in counts.items() if count == 1 and _is_in_sync(view, name, own)]
+    alone = [
+        name
+        for name, factor in factors.items()
+        if (found := view.partition(name)) is not None and is_alone(found.isr, own, factor)
+    ]
     for name in alone:
         log.warning(
             "unclean_leadership_claimed", topic_partition=str(name), reason="its log is missing, or lost its tail"
@@ -66,15 +103,56 @@ async def leave(
     return alone
 
 
+async def let_go(
+    zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, names: Sequence[TopicPartition]
+) -> frozenset[TopicPartition]:
+    """Leave the ISRs of partitions that the view assigns to other brokers alone. Return those that nobody counts on.
+
+    The caller must judge the others again: they were assigned anew, or another writer changed their states.
+    """
+    topics = {name: topic for name in names if (topic := view.topic(name.topic)) is not None}
+    asking = view.asking(topics)
+    known = await patiently(partial(read_states, zookeeper, list(topics)))
+    changes = [
+        StateChange(
+            topic_id=topics[name].topic_id,
+            state=decided,
+            version=version,
+            topic_version=topics[name].assignment_version,
+        )
+        for name, (state, version) in known.items()
+        if (decided := let_go_state(state, own)) is not None
+    ]
+    results = await write_states(zookeeper, changes)
+    written = {name: result for name, result in results.items() if result is not None}
+    view.accept_states(asking, written)
+    return frozenset(written)
+
+
 def _is_in_sync(view: ClusterView, name: TopicPartition, own: BrokerId) -> bool:
     found = view.partition(name)
     return found is not None and own in found.isr
 
 
-async def claim(zookeeper: CoordinationClient, view: ClusterView, own: BrokerId) -> Sequence[TopicPartition]:
-    """Begin the next epoch of each partition that this broker leads, in ZooKeeper and in the view."""
-    names = own_partitions(view, own)
-    return list(await _rewrite(zookeeper, view, names, lambda _, state: claimed_state(state, own)))
+async def claim(
+    zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, names: Sequence[TopicPartition]
+) -> Sequence[TopicPartition]:
+    """Begin the next epoch of each of these partitions that this broker leads, in ZooKeeper and in the view."""
+    return list(
+        await _rewrite(zookeeper, view, names, lambda name, state: claimed_state(state, own, _spent(view, name)))
+    )
+
+
+async def raise_epochs(
+    zookeeper: CoordinationClient, view: ClusterView, spent: Mapping[TopicPartition, LeaderEpoch]
+) -> Sequence[TopicPartition]:
+    """Raise the leader epoch of each of these partitions above its spent one, in ZooKeeper and in the view."""
+    return list(await _rewrite(zookeeper, view, list(spent), lambda name, state: raised_state(state, spent[name])))
+
+
+def _spent(view: ClusterView, name: TopicPartition) -> LeaderEpoch:
+    found = view.partition(name)
+    return NO_LEADER_EPOCH if found is None else found.spent_epoch
 
 
 def own_partitions(view: ClusterView, own: BrokerId) -> list[TopicPartition]:
@@ -97,17 +175,21 @@ async def _rewrite(
     written: dict[TopicPartition, Written] = {}
     known = {name: state for name in names if (state := _known_state(view, name)) is not None}
     while known:
-        ids = view.topic_ids(known)
+        asking = view.asking(known)
         changes = [
-            StateChange(state=decided, version=version)
+            StateChange(topic_id=asking.topic_ids[name.topic], state=decided, version=version)
             for name, (state, version) in known.items()
             if (decided := decide(name, state)) is not None
         ]
         results = await write_states(zookeeper, changes)
         done = {name: result for name, result in results.items() if result is not None}
         written.update(done)
-        known = await patiently(partial(read_states, zookeeper, [name for name in results if name not in done]))
-        view.accept_states(ids, {**known, **done})
+        view.accept_states(asking, done)
+        asking = view.asking(known)
+        found = await patiently(partial(read_states, zookeeper, [name for name in results if name not in done]))
+        view.accept_states(asking, found)
+        # Refused over the version that is still there: the topic was deleted.
+        known = {name: newer for name, newer in found.items() if newer.version != known[name].version}
     return written
 
 

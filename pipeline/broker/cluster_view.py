@@ -1,22 +1,31 @@
 """What a broker knows of its cluster: live brokers, topics, who leads each partition.
 
 The values are frozen and replaced as a whole; `ClusterView` holds the newest ones and wakes those who wait for a
-change. The watchers of ZooKeeper write to it, and whoever wrote a partition's state to ZooKeeper: of two states the one
-with the newer version counts. While ZooKeeper is away it stays as it was.
+change. The watchers of ZooKeeper write to it, and whoever wrote a partition's state to ZooKeeper. While ZooKeeper is
+away it stays as it was.
+
+Invariants:
+
+- Of two states that were read or written at the same time the one with the newer version counts.
+- A state that was read after the known one was taken counts in any case (decision 0034). If it is older, ZooKeeper went
+  back: the leader epochs up to the known one are spent, and no leader uses them again.
 """
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import structlog
 import trio
 
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.coordination.partition_states import Written
 from pipeline.coordination.znodes import PartitionState
-from pipeline.model import NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, LeaderEpoch, TopicPartition
+from pipeline.model import NO_BROKER_EPOCH, NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, LeaderEpoch, TopicPartition
 
 NO_BROKER = BrokerId(-1)
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +45,28 @@ class PartitionView:
     controller_epoch: int = 0
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    spent_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    """The newest leader epoch that ZooKeeper knew and has forgotten, since it went back."""
+    moment: int = field(default=0, compare=False)
+    """When the view took this state."""
+
+    @property
+    def is_spent(self) -> bool:
+        """True if others may have led in the leader epoch before ZooKeeper went back. It must be raised first."""
+        return self.leader_epoch <= self.spent_epoch != NO_LEADER_EPOCH
+
+    @property
+    def next_epoch(self) -> LeaderEpoch:
+        """The leader epoch after this one, which nobody has used."""
+        return LeaderEpoch(max(self.leader_epoch, self.spent_epoch) + 1)
+
+    @property
+    def origin_replicas(self) -> tuple[BrokerId, ...]:
+        """The replicas without those that a reassignment adds: all that may hold acknowledged records before it ends.
+
+        Their number is the replication factor of the partition.
+        """
+        return tuple(replica for replica in self.replicas if replica not in self.adding)
 
     def with_state(self, state: PartitionState, version: int) -> "PartitionView":
         """With what the znode of this version says."""
@@ -47,6 +78,25 @@ class PartitionView:
             state_version=version,
             controller_epoch=state.controller_epoch,
         )
+
+    def taken(self, state: PartitionState, version: int, asked: int) -> "PartitionView | None":
+        """Take a state that was asked for at the moment `asked`; None if it is known, or older. Pure."""
+        found = self.with_state(state, version)
+        if found == self:
+            return None
+        if version > self.state_version and state.leader_epoch >= self.leader_epoch:
+            return found
+        if self.moment > asked:
+            return None
+        return replace(found, spent_epoch=max(self.spent_epoch, self.leader_epoch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Topic ids and moment of the view at the time when partition states were read or written."""
+
+    topic_ids: Mapping[str, uuid.UUID]
+    moment: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +159,25 @@ class ClusterView:
     controller: BrokerId = NO_BROKER
     shutting_down: frozenset[BrokerId] = frozenset()
     """Those alive that ask to be relieved of their leaderships."""
-    on_topic_removed: Callable[[str], None] | None = None
-    """Told of each topic that is gone."""
+    offline_replicas: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
+    """Partitions whose replica on a live broker was lost to a disk."""
+    problem: str | None = None
+    """Why this broker cannot be a member of its cluster now; None if it can."""
+    own_epoch: int = NO_BROKER_EPOCH
+    """The epoch under which this broker is registered, or about to be."""
+    on_topic_deleted: Callable[[str], None] | None = None
+    """Called for each topic that was deleted; not for one that ZooKeeper merely does not know any more."""
+    missing: dict[str, uuid.UUID] = field(default_factory=dict)
+    """Topics that ZooKeeper lost while this broker ran, with their ids."""
+    being_deleted: set[str] = field(default_factory=set)
+    """Deleted topics of which ZooKeeper still has znodes, to be removed before the name can be used again."""
     _topics: dict[str, TopicView] = field(default_factory=dict)
     _names: dict[uuid.UUID, str] = field(default_factory=dict)
     _applied: dict[str, TopicView] = field(default_factory=dict)
     _changes: list[ViewChanges] = field(default_factory=list)
     _changed: trio.Event = field(default_factory=trio.Event)
+    moment: int = 0
+    """Counts how often states were taken."""
 
     def topic(self, name: str) -> TopicView | None:
         """The topic of that name."""
@@ -147,6 +209,13 @@ class ClusterView:
         self.shutting_down = shutting_down
         self._announce()
 
+    def set_offline_replicas(self, broker: BrokerId, offline: frozenset[TopicPartition]) -> None:
+        """Set the replicas that this broker cannot serve because of its disks."""
+        if offline != self.offline_replicas.get(broker, frozenset()):
+            others = {other: found for other, found in self.offline_replicas.items() if other != broker}
+            self.offline_replicas = {**others, broker: offline} if offline else others
+            self._announce()
+
     def set_controller(self, controller: BrokerId) -> None:
         """The controller is this broker, or (NO_BROKER) there is none."""
         self.controller = controller
@@ -155,27 +224,44 @@ class ClusterView:
     def set_topic(self, topic: TopicView) -> None:
         """Add the topic or replace what was known of it."""
         self._forget_id(topic.name)
+        self.missing.pop(topic.name, None)
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
         self._announce(topic.name)
 
-    def topic_ids(self, partitions: Iterable[TopicPartition]) -> Mapping[str, uuid.UUID]:
-        """The ids of the topics of these partitions, as far as they are known. For `accept_states`."""
-        return {name: self._topics[name].topic_id for name, _ in partitions if name in self._topics}
+    def next_moment(self) -> int:
+        """Begin another moment: states that were requested before belong to an earlier one."""
+        self.moment += 1
+        return self.moment
 
-    def accept_states(self, topic_ids: Mapping[str, uuid.UUID], states: Mapping[TopicPartition, Written]) -> None:
-        """States as ZooKeeper holds them, of topics that had these ids before they were read or written.
+    def asking(self, partitions: Iterable[TopicPartition]) -> Asking:
+        """Return what `accept_states` needs. Call before the states of these partitions are read or written."""
+        topic_ids = {name: self._topics[name].topic_id for name, _ in partitions if name in self._topics}
+        return Asking(topic_ids=topic_ids, moment=self.moment)
 
-        Those that are known, or older, are passed by, and those of a topic that has another id by now.
+    def accept_states(self, asking: Asking, states: Mapping[TopicPartition, Written]) -> None:
+        """Accept states as ZooKeeper holds them; `asking` was made before they were read or written.
+
+        States that are known are skipped, and states of a topic that has another id by now. A state older than the
+        known one is taken if it was asked for after that was taken.
         """
+        moment = self.next_moment()
         newer: dict[str, dict[int, PartitionView]] = {}
-        for (name, index), (state, version) in states.items():
+        older: list[TopicPartition] = []
+        for name_and_index, (state, version) in states.items():
+            name, index = name_and_index
             topic = self._topics.get(name)
-            if topic is None or topic.topic_id != topic_ids.get(name):
+            if topic is None or topic.topic_id != asking.topic_ids.get(name):
                 continue
             known = topic.partitions.get(index)
-            if known is not None and version > known.state_version:
-                newer.setdefault(name, {})[index] = known.with_state(state, version)
+            taken = None if known is None else known.taken(state, version, asking.moment)
+            if known is None or taken is None:
+                continue
+            newer.setdefault(name, {})[index] = replace(taken, moment=moment)
+            if taken.spent_epoch != known.spent_epoch:
+                older.append(name_and_index)
+        if older:
+            log.warning("states_went_back", partitions=len(older), first=str(older[0]), reason="ZooKeeper went back")
         for name, partitions in newer.items():
             topic = self._topics[name]
             self.set_topic(replace(topic, partitions={**topic.partitions, **partitions}))
@@ -188,13 +274,15 @@ class ClusterView:
             self._applied[name] = topic
         self._wake()
 
-    def remove_topic(self, name: str) -> None:
-        """The topic is gone."""
+    def remove_topic(self, name: str, *, is_deleted: bool) -> None:
+        """Remove a topic that was deleted, or that is missing in ZooKeeper."""
         self._forget_id(name)
-        self._topics.pop(name, None)
+        removed = self._topics.pop(name, None)
+        if removed is not None and not is_deleted:
+            self.missing[name] = removed.topic_id
         self._announce(name)
-        if self.on_topic_removed is not None:
-            self.on_topic_removed(name)
+        if is_deleted and self.on_topic_deleted is not None:
+            self.on_topic_deleted(name)
 
     def changes(self) -> ViewChanges:
         """What changes from now on; at first all topics."""

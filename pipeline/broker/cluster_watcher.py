@@ -4,6 +4,10 @@ Nothing here gives up on a lost connection: the watches go on by themselves. Wha
 `membership`'s and `replica_assigner`'s.
 """
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
 import structlog
 import trio
 
@@ -14,13 +18,18 @@ from pipeline.broker.topic_watcher import TopicWatcher
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import (
     BROKER_IDS,
+    MAX_INT32,
     BrokerOverrides,
     BrokerRegistration,
     broker_config_path,
     broker_path,
 )
 from pipeline.errors import CoordinationError
-from pipeline.model import BrokerEndpoint, BrokerId
+from pipeline.model import BrokerEndpoint, BrokerId, TopicPartition
+
+NAMED_IN_LOG = 10
+
+_BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 log = structlog.get_logger()
 
@@ -54,7 +63,8 @@ class ClusterWatcher:
     async def _watch_brokers(self, *, task_status: trio.TaskStatus[None]) -> None:
         scopes: dict[str, trio.CancelScope] = {}
         async with trio.open_nursery() as nursery:
-            async for names in self._zookeeper.watch_children(BROKER_IDS):
+            async for children in self._zookeeper.watch_children(BROKER_IDS):
+                names = broker_names(children)
                 for name in sorted(scopes.keys() - set(names)):
                     scopes.pop(name).cancel()
                     self._forget_broker(BrokerId(int(name)))
@@ -82,8 +92,14 @@ class ClusterWatcher:
         except CoordinationError as error:
             log.error("broker_unreadable", error=str(error))
             return
-        endpoint = self._own if broker_id == self._own.id else registration.endpoint()
+        endpoint = registration.endpoint()
+        if broker_id == self._own.id:
+            endpoint = replace(self._own, epoch=registration.epoch)
         if endpoint is not None:
+            offline = registration.offline_replicas.items()
+            self._view.set_offline_replicas(
+                broker_id, frozenset(TopicPartition(topic, index) for topic, indexes in offline for index in indexes)
+            )
             shutting_down = self._view.shutting_down - {broker_id}
             if registration.is_shutting_down:
                 shutting_down |= {broker_id}
@@ -93,6 +109,7 @@ class ClusterWatcher:
         brokers = dict(self._view.brokers)
         if broker_id != self._own.id:
             brokers.pop(broker_id, None)
+        self._view.set_offline_replicas(broker_id, frozenset())
         self._view.set_brokers(brokers, self._view.shutting_down - {broker_id})
 
     async def _watch_broker_settings(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
@@ -108,3 +125,11 @@ class ClusterWatcher:
             self._topics.reconfigure_all()
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
+
+
+def broker_names(children: Sequence[str]) -> list[str]:
+    """The children of `/brokers/ids` that are numbers of brokers; other names are ignored and logged."""
+    names = [name for name in children if _BROKER_ID.fullmatch(name) and int(name) <= MAX_INT32]
+    if len(names) < len(children):
+        log.warning("odd_znodes_ignored", path=BROKER_IDS, names=sorted(set(children) - set(names))[:NAMED_IN_LOG])
+    return names

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, HostPort
+from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
 from pipeline.settings import MAX_INT64, Address, SettingsModel, parse_address
 
 PLAINTEXT = "PLAINTEXT"
@@ -87,6 +88,9 @@ class BrokerConfig(SettingsModel):
     queued_max_request_bytes: int = Field(
         default=134_217_728, alias="queued.max.request.bytes", ge=-1, le=MAX_INT64, validate_default=True
     )
+    opened_batches_max_bytes: int = Field(
+        default=DEFAULT_CAPACITY_BYTES, alias="opened.batches.max.bytes", ge=16_777_216, le=MAX_INT64
+    )
     fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
     max_fetch_sessions: int = Field(default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000)
 
@@ -94,7 +98,7 @@ class BrokerConfig(SettingsModel):
     default_replication_factor: int = Field(default=1, alias="default.replication.factor", ge=1, le=2**15 - 1)
     min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=2**31 - 1)
     unclean_leader_election: bool = Field(default=False, alias="unclean.leader.election.enable")
-    auto_create_topics: bool = Field(default=False, alias="auto.create.topics.enable")
+    auto_create_topics: bool = Field(default=True, alias="auto.create.topics.enable")
     producer_id_expiration_ms: int = Field(default=86_400_000, alias="producer.id.expiration.ms", ge=1, le=MAX_INT64)
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(

@@ -6,10 +6,11 @@ own view shows it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
@@ -19,6 +20,7 @@ from pipeline.broker.config_entries import LISTS, broker_entries, topic_entries
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.failures import Failure, failure_of
+from pipeline.broker.slicing import Turns
 from pipeline.broker.topic_changes import ATTEMPTS, writing
 from pipeline.broker.topic_plan import check_topic_name
 from pipeline.broker.topic_settings import readable_settings, topic_settings
@@ -35,8 +37,15 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult
 
 TIMEOUT_S = 10.0
+TOTAL_TIMEOUT_S = 30.0
+"""For all resources of a request together."""
+MAX_OPERATIONS = 1000
+"""On the settings of one resource, which has a tenth as many."""
+RESOURCES_AT_ONCE = 40
+"""Resources that are refused, before others have their turn."""
 FIRST_VERSION = 0
 
 Overrides = Mapping[str, str]
@@ -58,6 +67,9 @@ class OperationType(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+_OF_LISTS = frozenset({OperationType.APPEND, OperationType.SUBTRACT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +117,18 @@ async def alter_all(
     """
     named = Counter((change.resource_type, change.name) for change in changes)
     results = []
+    turns = Turns(RESOURCES_AT_ONCE)
+    deadline = trio.current_time() + TOTAL_TIMEOUT_S
     for change in changes:
         try:
             if named[change.resource_type, change.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            await _alter(broker, change, replace=replace, validate_only=validate_only)
+            if trio.current_time() > deadline:
+                raise trio.TooSlowError
+            with trio.fail_at(deadline):
+                await _alter(broker, change, replace=replace, validate_only=validate_only)
+        except trio.TooSlowError:
+            failure = Failure(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take all settings in time; try again.")
         except PipelineError as error:
             failure = failure_of(error)
         else:
@@ -122,20 +141,25 @@ async def alter_all(
                 resource_name=change.name,
             )
         )
+        await turns.after()
     return results
 
 
 async def _alter(broker: BrokerContext, change: ResourceChange, *, replace: bool, validate_only: bool) -> None:
+    if len(change.operations) > MAX_OPERATIONS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Alter at most {MAX_OPERATIONS} settings of a resource at a time.")
     if any(count > 1 for count in Counter(operation.name for operation in change.operations).values()):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    entries: Callable[[DynamicSettings], Iterable[DescribeConfigsResourceResult]]
     match change.resource_type:
         case ResourceType.TOPIC:
-            entries, alter = topic_entries({}, broker.settings), alter_topic
+            entries, alter = partial(topic_entries, {}), alter_topic
         case ResourceType.BROKER:
-            entries, alter = broker_entries(broker.settings), alter_broker
+            entries, alter = broker_entries, alter_broker
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
-    effective = {entry.name: entry.value for entry in entries}
+    is_of_lists = any(operation.kind in _OF_LISTS for operation in change.operations)
+    effective = {entry.name: entry.value for entry in entries(broker.settings)} if is_of_lists else {}
 
     def decide(stored: Overrides) -> Overrides:
         return apply_operations({} if replace else stored, change.operations, effective)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pipeline.broker.cluster_view import ClusterView, TopicView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.controller.controller import Controller
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.groups.coordinator import Coordinator
@@ -20,10 +21,11 @@ from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
 from pipeline.broker.replication.throttle import ReplicationThrottle
+from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.log.directories import LogDirectories
-from pipeline.model import NO_LEADER_EPOCH, Clock, LeaderEpoch, TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, Clock, LeaderEpoch, TopicPartition
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -64,10 +66,12 @@ class BrokerContext:
     controller: Controller
     isr_keeper: IsrKeeper
     fetchers: ReplicaFetchers
+    strays: StrayKeeper
     leader_throttle: ReplicationThrottle
     partitions: Mapping[TopicPartition, Partition]
     failed: Mapping[TopicPartition, PipelineError]
     log_dirs: LogDirectories
+    disks: DiskThreads
     zookeeper: CoordinationClient
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
@@ -79,21 +83,31 @@ class BrokerContext:
     random: random.Random
     counts: RequestCounts = field(default_factory=RequestCounts)
 
+    def is_other_broker(self, replica: BrokerId, broker_epoch: int | None = None) -> bool:
+        """True if another live broker has this id and, unless None, this epoch: else a replica id is only a claim."""
+        endpoint = self.view.brokers.get(replica)
+        if endpoint is None or replica == self.config.broker_id:
+            return False
+        return broker_epoch is None or endpoint.epoch == broker_epoch
+
     def find_partition(self, topic: str, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
         """The partition, if it is led here and `epoch` (unless -1) is its epoch. Raises KafkaError otherwise.
 
         That of a deleted topic of the same name, which is about to be removed, is none.
         """
-        return self._find(self.view.topic(topic), TopicPartition(topic, index), epoch)
+        return self.find_partition_of(self.view.topic(topic), TopicPartition(topic, index), epoch)
 
     def find_partition_by_id(self, topic_id: uuid.UUID, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
         """As `find_partition`, by topic id (KIP-516)."""
         topic = self.view.topic_of_id(topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return self._find(topic, TopicPartition(topic.name, index), epoch)
+        return self.find_partition_of(topic, TopicPartition(topic.name, index), epoch)
 
-    def _find(self, topic: TopicView | None, topic_partition: TopicPartition, epoch: LeaderEpoch) -> Partition:
+    def find_partition_of(
+        self, topic: TopicView | None, topic_partition: TopicPartition, epoch: LeaderEpoch
+    ) -> Partition:
+        """Return the partition as `find_partition` does, for a topic that the caller has looked up already."""
         partition = self.partitions.get(topic_partition)
         if partition is None:
             if topic_partition in self.failed:

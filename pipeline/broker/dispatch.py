@@ -42,10 +42,12 @@ from pipeline.broker.handlers import (
     produce,
     sync_group,
 )
-from pipeline.broker.quotas.enforcement import find_quota, handle_within
+from pipeline.broker.quotas.enforcement import handle_within, is_limited, replica_of
+from pipeline.broker.slicing import SLICINGS, handle_in_slices
 from pipeline.net.server import Answer, Outcome, Peer
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
+from pipeline.protocol.messages.fetch import FetchRequest
 from pipeline.protocol.schema import Message
 
 ApiHandler = Callable[[BrokerContext, Any, int, Caller], Answer | Awaitable[Answer]]
@@ -93,9 +95,9 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
 SERVED: Mapping[int, ApiKey] = MappingProxyType({key.value: key for key in HANDLERS})
 """The api keys that have a handler."""
 
-LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
-"""Requests that wait for records or for other members, with nothing half done meanwhile: the wait ends when the client
-leaves. Others run to their end.
+LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""Requests that wait for records, for other members or for searches, with nothing half done meanwhile: the wait ends
+when the client leaves. Others run to their end.
 """
 
 
@@ -109,9 +111,20 @@ class Dispatcher:
         """Answer, at once or later."""
         caller = Caller(request.client_id, peer.address.host)
         handler, quotas = HANDLERS[request.api_key], self.broker.quotas
-        quota = find_quota(quotas, request.api_key, caller.principal, caller.client_id)
-        if quota is None:
+        slicing = SLICINGS.get(request.api_key)
+        if slicing is not None and slicing.is_large(request.body):
+            return handle_in_slices(
+                slicing, request.body, lambda body: handler(self.broker, body, request.api_version, caller)
+            )
+        if quotas.table.is_empty:
+            return handler(self.broker, request.body, request.api_version, caller)
+        client = caller.principal, caller.client_id or ""
+        if not is_limited(quotas, request.api_key, client) or self._is_of_broker(request.body):
             return handler(self.broker, request.body, request.api_version, caller)
         return handle_within(
-            quotas, quota, request, lambda body: handler(self.broker, body, request.api_version, caller)
+            quotas, client, request, lambda body: handler(self.broker, body, request.api_version, caller)
         )
+
+    def _is_of_broker(self, body: Message) -> bool:
+        """True if another live broker sends the request as a follower. Any other replica id stays under the quota."""
+        return isinstance(body, FetchRequest) and self.broker.is_other_broker(*replica_of(body))

@@ -9,14 +9,16 @@ from pipeline.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     LogEndMismatchError,
+    MemoryExhaustedError,
     OffsetOutOfRangeError,
     OffsetOverlapError,
+    OpenedBatchTooLargeError,
     OutOfOrderSequenceError,
     PipelineError,
     StaleProducerEpochError,
     StorageError,
 )
-from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 
 
 class Failure(NamedTuple):
@@ -28,6 +30,8 @@ class Failure(NamedTuple):
 
 _CODES: tuple[tuple[type[PipelineError], ErrorCode], ...] = (
     (BatchTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
+    (OpenedBatchTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
+    (MemoryExhaustedError, ErrorCode.REQUEST_TIMED_OUT),
     (InvalidTimestampError, ErrorCode.INVALID_TIMESTAMP),
     (InvalidRecordError, ErrorCode.INVALID_RECORD),
     (CorruptBatchError, ErrorCode.CORRUPT_MESSAGE),
@@ -47,5 +51,5 @@ def failure_of(error: PipelineError) -> Failure:
         return Failure(error.code, error.detail or error.code.message)
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return Failure(code, str(error))
-    return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+            return Failure(code, shortened(str(error)))
+    return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, shortened(str(error)))

@@ -1,6 +1,6 @@
 """Fetch sessions (KIP-227): a client tells its partitions once and then only what changed; so does the broker.
 
-Pure: sessions are values in memory, the clock and random numbers are passed in.
+Pure: sessions are values in memory, random numbers are passed in, and times of a clock that never goes back.
 
 Invariants
   A. `FetchSession.due` holds every partition of the session of which an answer may have news: those that were never
@@ -10,7 +10,7 @@ Invariants
      starve nobody.
   C. A session that left the cache watches no partition any more.
   D. There are at most `max_sessions` sessions with `MAX_CACHED_PARTITIONS` in all. A newcomer takes the place of one
-     that was silent for `EVICTION_MS`; else of a smaller one that is older than that, or, being a follower, which comes
+     that was silent for `EVICTION_S`; else of a smaller one that is older than that, or, being a follower, which comes
      back at every poll, of a consumer's of any age. Who gets no session is served without one.
 """
 
@@ -29,7 +29,7 @@ FINAL_EPOCH = -1
 FIRST_EPOCH = 1
 MAX_EPOCH = 2**31 - 1
 MAX_ID = 2**31 - 1
-EVICTION_MS = 120_000
+EVICTION_S = 120.0
 MAX_CACHED_PARTITIONS = 400_000
 NOT_TOLD = -1
 
@@ -68,9 +68,12 @@ class SessionPartition:
     high_watermark: int = NOT_TOLD
     log_start_offset: int = NOT_TOLD
     watched: Watched | None = None
+    has_news: bool = False
+    """True if there was news since it was read: an answer in the making may not be told yet."""
 
     def arrived(self, size_bytes: int) -> None:
         """The partition has so much more, or a new start."""
+        self.has_news = True
         session = self.session
         session.due[self] = None
         if session.waiting is not None:
@@ -78,13 +81,15 @@ class SessionPartition:
 
     def wake(self) -> None:
         """The partition may not be what it was."""
+        self.has_news = True
         session = self.session
         session.due[self] = None
         if session.waiting is not None:
             session.waiting.wake()
 
     def watch(self, partition: Watched | None) -> None:
-        """Be told by this partition alone; whoever calls adds it to those who wait there."""
+        """Watch this partition, which was just read, and no other; the caller adds this waiter to the partition."""
+        self.has_news = False
         if self.watched is not None and self.watched is not partition:
             self.watched.stop_waiting(self)
         self.watched = partition
@@ -102,7 +107,7 @@ class SessionPartition:
         due = self.session.due
         if size > 0 or not (is_failure or has_more):
             due.pop(self, None)
-        if size > 0 and not is_failure:
+        if self.has_news or (size > 0 and not is_failure):
             due[self] = None
         return is_news
 
@@ -114,8 +119,8 @@ class FetchSession:
     id: int
     uses_topic_ids: bool
     is_follower: bool
-    created_ms: int
-    used_ms: int
+    created_s: float
+    used_s: float
     epoch: int = FIRST_EPOCH
     """That of the next request."""
     partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
@@ -185,11 +190,14 @@ class FetchSessions:
         topics: Sequence[FetchTopic],
         forgotten: Sequence[ForgottenTopic],
         *,
+        later: int = 0,
         uses_topic_ids: bool,
         is_follower: bool,
-        now_ms: int,
+        now_s: float,
     ) -> FetchSession | None:
         """The session that a request belongs to; None for one that names all its partitions and gets no session.
+
+        `later` is how many partitions of the request will be added by `add`.
 
         Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
         """
@@ -197,8 +205,8 @@ class FetchSessions:
             self._remove(session_id)
             if epoch == FINAL_EPOCH:
                 return None
-            size = sum(len(topic.partitions) for topic in topics)
-            return self._create(topics, size, uses_topic_ids=uses_topic_ids, is_follower=is_follower, now_ms=now_ms)
+            size = later + sum(len(topic.partitions) for topic in topics)
+            return self._create(topics, size, uses_topic_ids=uses_topic_ids, is_follower=is_follower, now_s=now_s)
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -208,47 +216,54 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         if session.waiting is not None:
             session.waiting.wake()
-        size = len(session.partitions)
-        session.update(topics, forgotten)
-        self._partition_count += len(session.partitions) - size
-        if self._partition_count > MAX_CACHED_PARTITIONS:
-            self._remove(session_id)
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._update(session, topics, forgotten)
         if not session.partitions:
             self._remove(session_id)
             return None
         session.epoch = epoch + 1 if epoch < MAX_EPOCH else FIRST_EPOCH
-        session.used_ms = now_ms
+        session.used_s = now_s
         self._sessions[session_id] = self._sessions.pop(session_id)
         return session
 
+    def add(self, session: FetchSession, topics: Sequence[FetchTopic]) -> None:
+        """Add partitions to a session that has not ended. Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND)."""
+        self._update(session, topics, ())
+
+    def _update(self, session: FetchSession, topics: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
+        size = len(session.partitions)
+        session.update(topics, forgotten)
+        self._partition_count += len(session.partitions) - size
+        if self._partition_count > MAX_CACHED_PARTITIONS:
+            self._remove(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
     def _create(
-        self, topics: Sequence[FetchTopic], size: int, *, uses_topic_ids: bool, is_follower: bool, now_ms: int
+        self, topics: Sequence[FetchTopic], size: int, *, uses_topic_ids: bool, is_follower: bool, now_s: float
     ) -> FetchSession | None:
         if not size or self._partition_count + size > MAX_CACHED_PARTITIONS:
             return None
-        if len(self._sessions) >= self._max_sessions and not self._make_room(is_follower, size, now_ms):
+        if len(self._sessions) >= self._max_sessions and not self._make_room(is_follower, size, now_s):
             return None
         number = self._random.randint(1, MAX_ID)
         while number in self._sessions:
             number = self._random.randint(1, MAX_ID)
-        session = FetchSession(number, uses_topic_ids, is_follower, created_ms=now_ms, used_ms=now_ms)
+        session = FetchSession(number, uses_topic_ids, is_follower, created_s=now_s, used_s=now_s)
         session.update(topics, ())
         self._sessions[number] = session
         self._partition_count += len(session.partitions)
         return session
 
-    def _make_room(self, is_follower: bool, size: int, now_ms: int) -> bool:
+    def _make_room(self, is_follower: bool, size: int, now_s: float) -> bool:
         if not self._sessions:
             return False
         silent = next(iter(self._sessions.values()))
-        if now_ms - silent.used_ms > EVICTION_MS:
+        if now_s - silent.used_s > EVICTION_S:
             self._remove(silent.id)
             return True
         evictable = (
             session
             for session in self._sessions.values()
-            if now_ms - session.created_ms > EVICTION_MS or (is_follower and not session.is_follower)
+            if now_s - session.created_s > EVICTION_S or (is_follower and not session.is_follower)
         )
         least = min(evictable, key=lambda session: session.rank, default=None)
         if least is None or least.rank[:2] >= (is_follower, size):

@@ -8,8 +8,8 @@ Invariants:
 - At most `log.cleaner.threads` processes run; each is started when there is something to clean and ends after a while
   without. A log is in the hands of one at a time.
 - A process that dies, hangs or fails costs one try of one log. A log that failed MAX_FAILURES times in a row is left
-  alone until the broker starts again, or the topic is made anew, and named in the log and in the metrics. For want of
-  space alone none is given up. Whichever failed lets the others have their turn.
+  alone until the broker starts again, the topic is made anew or its bound for batches changes, and named in the log and
+  in the metrics. For want of space alone none is given up. Whichever failed lets the others have their turn.
 """
 
 import random
@@ -41,6 +41,7 @@ from pipeline.log.files import Files
 from pipeline.log.replacement import remove_cleaned
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.records.memory import max_opened_bytes
 from pipeline.settings import MAX_INT64
 
 MAX_FAILURES = 3
@@ -65,9 +66,10 @@ class CleanerStatistics:
 
 @dataclass(slots=True)
 class _Trouble:
-    """Failures in a row of one log."""
+    """Failures in a row of one log, with this bound of what a batch may hold."""
 
     log: UnifiedLog
+    max_opened_bytes: int
     count: int = 0
 
 
@@ -108,7 +110,9 @@ class LogCleaner:
         return {
             name: trouble.log.directory.parent
             for name, trouble in self._trouble.items()
-            if trouble.count >= MAX_FAILURES and self._is_current(name, trouble.log)
+            if trouble.count >= MAX_FAILURES
+            and self._is_current(name, trouble.log)
+            and trouble.max_opened_bytes == max_opened_bytes(self._partitions[name].settings.max_message_bytes)
         }
 
     async def run(self) -> None:
@@ -243,7 +247,9 @@ class LogCleaner:
                     if not await trio.to_thread.run_sync(replace):
                         return None
                 case Cleaned():
-                    log.clean_offset = Offset(report.end_offset)
+                    note = partial(log.note_cleaned, Offset(report.end_offset), truncations)
+                    if not await trio.to_thread.run_sync(note):
+                        return None
                     await trio.to_thread.run_sync(self._directories.checkpoint_clean_offset, log)
                     return report
                 case Failed():
@@ -259,6 +265,7 @@ class LogCleaner:
             delete_retention_ms=settings.delete_retention_ms,
             segment_bytes=settings.segment_bytes,
             index_interval_bytes=settings.index_interval_bytes,
+            max_opened_bytes=max_opened_bytes(settings.max_message_bytes),
             map_bytes=config.log_cleaner_dedupe_buffer_size // config.log_cleaner_threads,
             map_load_factor=config.log_cleaner_io_buffer_load_factor,
             bytes_per_second=config.log_cleaner_io_max_bytes_per_second / config.log_cleaner_threads,
@@ -278,8 +285,9 @@ class LogCleaner:
         if not self._is_current(name, log):
             return
         trouble = self._trouble.get(name)
-        if trouble is None or trouble.log is not log:
-            trouble = self._trouble[name] = _Trouble(log)
+        bound = max_opened_bytes(self._partitions[name].settings.max_message_bytes)
+        if trouble is None or trouble.log is not log or trouble.max_opened_bytes != bound:
+            trouble = self._trouble[name] = _Trouble(log, bound)
         if not is_full:
             trouble.count += 1
         self._failed_lately.add(name)

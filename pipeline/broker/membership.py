@@ -1,33 +1,37 @@
-"""A broker as a member of its cluster: how it joins, what it does when its session is lost, and how it leaves.
+"""A broker as a member of its cluster: how it joins, what it does when its registration is lost, and how it leaves.
 
-Order of each joining: see all that was written so far, leave the ISRs of what it cannot vouch for (nobody must elect it
-there), register (from then on it may be given leaderships), claim what it led (in a new epoch), and only then lead and
-follow what the view says.
+Order of each joining: raise the broker epoch (from then on no leader adds it to an ISR by what it fetched before), see
+all that was written so far, leave the ISRs of what it cannot vouch for (nobody must elect it there) and note that in
+its log dirs, register (from then on it may be given leaderships), claim what it led (in a new leader epoch), and only
+then lead and follow what the view says.
 
 Invariants:
 
-- Between the loss of a session and the end of the next joining this broker leads nothing.
+- Between the loss of a session, or of the registration, and the end of the next joining this broker leads nothing.
 - A connection that is merely away changes nothing.
+- The broker epoch in the registration is that in ZooKeeper, some time after each change of either: otherwise no leader
+  adds this broker to an ISR any more.
 - A broker that stops says so in its registration, and goes on serving until others have taken over what they can, or
   `CONTROLLED_SHUTDOWN_S` is over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 import trio
 
-from pipeline.broker.claims import claim, leave, own_partitions
+from pipeline.broker.claims import claim, own_partitions
+from pipeline.broker.cluster_identity import wait_for_cluster
 from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.controller.reign import ReignCounts
+from pipeline.broker.lost_replicas import LostReplicas
 from pipeline.broker.replica_assigner import ReplicaAssigner
-from pipeline.broker.replicas import Replicas
 from pipeline.broker.state_watcher import StateWatcher
 from pipeline.coordination.cluster_znodes import STATE_CHANGES
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.registration import Hooks, keep_registered
-from pipeline.coordination.znodes import BrokerRegistration
+from pipeline.coordination.znodes import BrokerRegistration, broker_epoch_path
 from pipeline.errors import (
     BadVersionError,
     CoordinationLostError,
@@ -38,6 +42,9 @@ from pipeline.errors import (
 from pipeline.model import BrokerId, TopicPartition
 
 CONTROLLED_SHUTDOWN_S = 4.0
+BYTES_OF_PARTITION = 8
+MAX_OFFLINE_BYTES = 500_000
+"""The most that a registration says of offline replicas: a znode holds 1 MB."""
 
 log = structlog.get_logger()
 
@@ -50,20 +57,20 @@ class Membership:
         zookeeper: CoordinationClient,
         registration: BrokerRegistration,
         view: ClusterView,
-        replicas: Replicas,
+        lost_replicas: LostReplicas,
         assigner: ReplicaAssigner,
         states: StateWatcher,
-        counts: ReignCounts,
     ) -> None:
         self._zookeeper = zookeeper
         self._registration = registration
         self._view = view
-        self._replicas = replicas
+        self._lost_replicas = lost_replicas
         self._assigner = assigner
         self._states = states
-        self._counts = counts
         self._has_joined = False
-        self._is_leaving = False
+        self._registered = trio.Event()
+        self._writing = trio.Lock()
+        """Held while the registration is changed and written: what differs meanwhile was not written by others."""
 
     @property
     def _own_id(self) -> BrokerId:
@@ -75,38 +82,68 @@ class Membership:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Join, and again whenever a session is lost, until cancelled. Reports started when all replicas are open.
+        """Join, and again whenever the registration is lost, until cancelled.
 
+        Reports started when all replicas are open.
         Raises NodeOwnedError if another broker has this id.
         """
         hooks = Hooks(before=self._before, after=self._after, lost=self._lost)
         await keep_registered(
             self._zookeeper,
             self._registration.path,
-            self._registration.encode(),
+            self._encoded,
             is_former_self=is_former_self,
             hooks=hooks,
+            writing=self._writing,
             task_status=task_status,
         )
 
+    def _encoded(self) -> bytes:
+        return self._registration.encode()
+
     async def _before(self) -> None:
+        if self._has_joined:
+            await wait_for_cluster(self._zookeeper, self._view.cluster_id)
+        async with self._writing:
+            await self._raise_epoch()
         if self._has_joined:
             await self.catch_up()
             await self._states.read_all()
-        lacking = [name for name in own_partitions(self._view, self._own_id) if self._lacks(name)]
-        if lacking:
-            alone = await leave(self._zookeeper, self._view, self._own_id, lacking)
-            self._counts.unclean_elections += len(alone)
+        await self._lost_replicas.leave(own_partitions(self._view, self._own_id))
 
-    def _lacks(self, name: TopicPartition) -> bool:
-        """Whether this broker may have told others of more than its log holds now.
+    async def keep_epoch(self) -> None:
+        """Begin another broker epoch whenever the epoch was changed from outside this process, until cancelled.
 
-        What its logs held at the start of the process is judged once: it has been set right since.
+        A broker of the same id that joined and lost the id again may have changed it, or an operator, or a backup.
         """
-        topic = self._view.topic(name.topic)
-        if topic is None:
-            return False
-        return name in self._replicas.failed if self._has_joined else self._replicas.lacks(name, topic.topic_id)
+        async for value in self._zookeeper.watch_data(broker_epoch_path(self._own_id)):
+            await self._registered.wait()
+            async with self._writing:
+                if value is None or value.version != self._registration.epoch:
+                    found = None if value is None else value.version
+                    log.warning("broker_epoch_changed_by_others", known=self._registration.epoch, found=found)
+                    await self._raise_epoch()
+                    await self._announce()
+
+    async def _raise_epoch(self) -> None:
+        """Begin another broker epoch: no leader adds this broker to an ISR any more by what it fetched before.
+
+        Each is higher than those before in this process, also where somebody removed the znode.
+        """
+        path = broker_epoch_path(self._own_id)
+        while True:
+            try:
+                epoch = await self._zookeeper.set(path, b"")
+            except NoNodeError:
+                with suppress(NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
+                    await self._zookeeper.create(path)
+            except (CoordinationLostError, CoordinationUnavailableError) as error:
+                log.warning("joining_waits", reason=error.reason)
+            else:
+                if epoch > self._registration.epoch:
+                    self._registration = replace(self._registration, epoch=epoch)
+                    self._view.own_epoch = epoch
+                    return
 
     async def catch_up(self) -> None:
         """A write, even one that is refused, makes all reads after it see what was written before it.
@@ -124,24 +161,24 @@ class Membership:
                 return
 
     async def _after(self) -> None:
-        claimed = await claim(self._zookeeper, self._view, self._own_id)
+        self._registered.set()
+        claimed = await claim(self._zookeeper, self._view, self._own_id, own_partitions(self._view, self._own_id))
         self._has_joined = True
         await self._assigner.resume()
         log.info("joined", broker=self._own_id, claimed=len(claimed))
-        if self._is_leaving:
-            await self._announce_leaving()
 
     async def _lost(self) -> None:
-        log.warning("session_lost", broker=self._own_id)
+        self._registered = trio.Event()
         await self._assigner.pause()
 
     async def leave(self) -> None:
         """Have others take over what they can, and return then, or when the time is over."""
-        self._is_leaving = True
         if self._is_relieved(self._view):
             return
         with trio.move_on_after(CONTROLLED_SHUTDOWN_S) as scope:
-            await self._announce_leaving()
+            async with self._writing:
+                self._registration = replace(self._registration, is_shutting_down=True)
+                await self._announce()
             await self._view.wait_until(self._is_relieved)
         log.info("relieved", broker=self._own_id, completely=not scope.cancelled_caught)
 
@@ -154,14 +191,35 @@ class Membership:
             for found in topic.partitions.values()
         )
 
-    async def _announce_leaving(self) -> None:
-        wanted = replace(self._registration, is_shutting_down=True)
+    async def announce_offline(self, offline: Collection[TopicPartition]) -> None:
+        """Report to the controller, which elects others, the replicas that this broker cannot serve for its disks."""
+        told: dict[str, tuple[int, ...]] = {}
+        size_bytes = 0
+        for name in sorted(offline):
+            size_bytes += BYTES_OF_PARTITION + (0 if name.topic in told else len(name.topic))
+            if size_bytes > MAX_OFFLINE_BYTES:
+                log.warning("offline_replicas_untold", told=sum(map(len, told.values())), all=len(offline))
+                break
+            told[name.topic] = (*told.get(name.topic, ()), name.partition)
+        async with self._writing:
+            self._registration = replace(self._registration, offline_replicas=told)
+            await self._announce()
+
+    async def _announce(self) -> None:
+        """Write the registration anew, unless it is lost: then it is written when the broker joins.
+
+        The caller holds `_writing`. The registration of another session is left alone.
+        """
+        path = self._registration.path
         while True:
             try:
-                await self._zookeeper.set(wanted.path, wanted.encode())
+                stat = await self._zookeeper.exists(path)
+                if stat is None or stat.ephemeral_owner != self._zookeeper.session_id:
+                    return
+                await self._zookeeper.set(path, self._encoded(), stat.version)
             except (CoordinationLostError, CoordinationUnavailableError, BadVersionError):
                 continue
-            except NoNodeError:  # the session is lost: said again once it has joined anew
+            except NoNodeError:
                 return
             else:
                 return

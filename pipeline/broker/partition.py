@@ -17,10 +17,12 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import trio
 
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.replication.replica_role import Keeper, ReplicaRole
 from pipeline.broker.topic_settings import LOG_APPEND_TIME, MAX_INT32, TopicSettings
 from pipeline.errors import OffsetOutOfRangeError, StorageError
@@ -31,17 +33,33 @@ from pipeline.log.segment import Segment
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
+from pipeline.records.memory import max_opened_bytes
 from pipeline.settings import MAX_INT64
 
 FLUSHED = "flushed"
 UP_TO_HIGH_WATERMARK = Offset(-1)
+FLUSH_CHECK_MS = 1000
+"""How often all partitions are looked at for records that have waited for `flush.ms`. Shorter ones need a timer."""
 
 
 class Upkeep(Keeper, Protocol):
     """What a partition leaves to whoever keeps it."""
 
+    @property
+    def disks(self) -> DiskThreads:
+        """Threads for calls that wait for a disk."""
+        ...
+
     def flush_soon(self, partition: "Partition") -> None:
         """See to it that `flush_up_to` is called with the log end offset."""
+        ...
+
+    def flush_in_time(self, partition: "Partition") -> None:
+        """Have the records of the log flushed when `flush.ms` is over."""
+        ...
+
+    def promise_soon(self, partition: "Partition") -> None:
+        """See to it that `settle_promise` is called."""
         ...
 
     async def checkpoint_log_start(self, partition: "Partition") -> None:
@@ -60,6 +78,8 @@ class Partition(ReplicaRole):
     messages_out: float = 0
     refusal: str | None = None
     """Why the disk took nothing of the last append; None once it takes something again."""
+    keeps_promise: bool = False
+    """True while nothing is acknowledged before it is flushed, as the log has promised or is about to promise."""
     _unflushed_messages: int = 0
     _flushing: trio.Lock = field(default_factory=trio.Lock)
 
@@ -70,7 +90,7 @@ class Partition(ReplicaRole):
 
     @property
     def _is_flush_due(self) -> bool:
-        return self._unflushed_messages >= self.settings.flush_messages
+        return self._unflushed_messages >= (1 if self.keeps_promise else self.settings.flush_messages)
 
     @property
     def is_hiding(self) -> bool:
@@ -85,6 +105,21 @@ class Partition(ReplicaRole):
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
         """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
         return self.log.end_offset_for(epoch)
+
+    @property
+    def is_promise_due(self) -> bool:
+        """True if the log must begin to promise flushes, or may end its promise."""
+        return self.log.is_flushed_first != (self.settings.flush_messages == 1)
+
+    async def settle_promise(self) -> None:
+        """Have the log promise flushes, or end its promise, as the settings say. Raises StorageError.
+
+        Whatever comes between, flushes go before acknowledgements until the log has no promise any more.
+        """
+        while self.is_promise_due:
+            promise = partial(self.log.promise_flushes, is_promised=not self.log.is_flushed_first)
+            await self.upkeep.disks.run(self.log.directory.parent, promise)
+        self.keeps_promise = self.log.is_flushed_first
 
     def awaits_flush(self, info: AppendInfo) -> bool:
         """Whether what was appended must be on the disk before it is acknowledged."""
@@ -124,7 +159,7 @@ class Partition(ReplicaRole):
         if not info.duplicate:
             self._count(info, len(records))
             if self.has_followers:
-                self._tell_followers(end_before, len(records), now_ms)
+                self._tell_followers(end_before, len(records))
             if not (was_hiding or self._is_flush_due):
                 self.show()
         return info._replace(log_append_time_ms=now_ms) if is_stamped else info
@@ -135,16 +170,22 @@ class Partition(ReplicaRole):
             messages += header.record_count
         self.messages_in += messages
         self.bytes_in += size_bytes
-        self._unflushed_messages += messages
+        self._await_flush(messages)
         self._hidden_bytes += size_bytes
         self.observer.appended(self.log.topic_partition, info.headers)
 
-    def _tell_followers(self, end_before: Offset, size_bytes: int, now_ms: int) -> None:
+    def _await_flush(self, messages: int) -> None:
+        self._unflushed_messages += messages
+        if self.settings.flush_ms < FLUSH_CHECK_MS:
+            self.upkeep.flush_in_time(self)
+
+    def _tell_followers(self, end_before: Offset, size_bytes: int) -> None:
         state = self._state
         assert state is not None
-        state.appended(end_before, now_ms)
+        now_s = trio.current_time()
+        state.appended(end_before, now_s)
         if state.is_alone:
-            self._advance(now_ms)
+            self._advance(now_s)
         for waiter in self.follower_waiters:
             waiter.arrived(size_bytes)
 
@@ -167,6 +208,9 @@ class Partition(ReplicaRole):
     def reconfigure(self, settings: TopicSettings) -> None:
         """The topic's settings have changed."""
         self.settings = settings
+        if self.is_promise_due:
+            self.keeps_promise = True
+            self.upkeep.promise_soon(self)
         if not (self._is_flush_due or self._flushing.locked()):
             self.show()
 
@@ -216,7 +260,7 @@ class Partition(ReplicaRole):
                 self._refused(error)
                 raise
             self.refusal = None
-            self._unflushed_messages += sum(header.record_count for header in headers)
+            self._await_flush(sum(header.record_count for header in headers))
             self.observer.appended(log.topic_partition, info.headers)
         end_offset = log.log_end_offset
         self.high_watermark = max(self.high_watermark, min(leader_high_watermark, end_offset))
@@ -228,14 +272,14 @@ class Partition(ReplicaRole):
     async def truncate_to(self, offset: Offset) -> bool:
         """Drop all from this offset on, as `UnifiedLog.truncate_to`, while nothing is appended. Raises StorageError."""
         try:
-            return await trio.to_thread.run_sync(self.log.truncate_to, offset)
+            return await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.truncate_to, offset))
         finally:
             self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
             self.observer.truncated(self.topic_partition)
 
     async def restart_at(self, offset: Offset) -> None:
         """Begin anew with an empty log that starts here, while nothing is appended. Raises StorageError."""
-        await trio.to_thread.run_sync(self.log.restart_at, offset)
+        await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.restart_at, offset))
         self.high_watermark = offset
         self.observer.truncated(self.topic_partition)
 
@@ -253,7 +297,7 @@ class Partition(ReplicaRole):
                     return
                 counted, self._unflushed_messages = self._unflushed_messages, 0
                 try:
-                    await trio.to_thread.run_sync(self.log.flush)
+                    await self.upkeep.disks.run(self.log.directory.parent, self.log.flush)
                 except BaseException as error:
                     self._unflushed_messages += counted
                     if isinstance(error, StorageError):
@@ -281,11 +325,15 @@ class Partition(ReplicaRole):
         return found
 
     def find_timestamp(self, timestamp: int | None) -> tuple[int, Offset] | None:
-        """Time and offset of the first record at or after a time, or (None) of the newest one. Raises StorageError."""
+        """Time and offset of the first record at or after a time, or (None) of the newest one. Raises what
+        `offset_for_timestamp` of the log raises.
+        """
         newest = self.log.max_timestamp
         if timestamp is None and newest < 0:
             return None
-        return self.log.offset_for_timestamp(newest if timestamp is None else timestamp)
+        return self.log.offset_for_timestamp(
+            newest if timestamp is None else timestamp, max_opened_bytes(self.settings.max_message_bytes)
+        )
 
 
 def _stamp(records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> list[BatchHeader]:

@@ -2,6 +2,9 @@
 
 The claim is a conditional set, so two brokers never hold the same block; what a broker has left of its block is lost
 when it stops.
+
+A block begins above the time as well: a ZooKeeper that went back (decision 0034) would have a block claimed twice, and
+a record of the second producer of an id would be taken for one that the first has sent already.
 """
 
 from dataclasses import dataclass, field
@@ -11,14 +14,17 @@ import trio
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import ProducerIdBlock
 from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError
-from pipeline.model import BrokerId
+from pipeline.model import BrokerId, Clock
 
 BLOCK_SIZE = 1000
+IDS_PER_MS = 1000
+"""More than a cluster gives out, so that the blocks claimed so far lie below the time."""
 
 
-def next_block(latest: NodeValue | None, broker: BrokerId) -> ProducerIdBlock:
-    """The block after the one that was claimed last. Pure."""
-    first = 0 if latest is None else ProducerIdBlock.decode(latest.data).last + 1
+def next_block(latest: NodeValue | None, broker: BrokerId, now_ms: int) -> ProducerIdBlock:
+    """The block after the one that was claimed last, and after this time. Pure."""
+    stored = 0 if latest is None else ProducerIdBlock.decode(latest.data).last + 1
+    first = max(stored, now_ms * IDS_PER_MS)
     return ProducerIdBlock(broker=broker, first=first, last=first + BLOCK_SIZE - 1)
 
 
@@ -28,6 +34,7 @@ class ProducerIds:
 
     zookeeper: CoordinationClient
     broker: BrokerId
+    clock: Clock
     _next: int = 0
     _last: int = -1
     _lock: trio.Lock = field(default_factory=trio.Lock)
@@ -48,7 +55,7 @@ class ProducerIds:
 
     async def _claim_block(self) -> None:
         latest = await self.zookeeper.get_or_none(ProducerIdBlock.PATH)
-        block = next_block(latest, self.broker)
+        block = next_block(latest, self.broker, self.clock())
         try:
             if latest is None:
                 await self.zookeeper.create(ProducerIdBlock.PATH, block.encode())

@@ -1,4 +1,4 @@
-"""Lets this broker's replicas follow the view of the cluster: opened, given their roles, reconfigured, deleted.
+"""Lets this broker's replicas follow the view of the cluster: opened, given their roles, reconfigured, closed.
 
 Invariants:
 
@@ -6,8 +6,9 @@ Invariants:
   this broker is a member of the cluster and has claimed anew what it led in an earlier life.
 - One change at a time; each is what the view says at that moment, so many changes of one partition become one.
 - What is done is told by `view.applied`.
-- Only logs of which the cluster says that they are elsewhere now, or gone, are deleted; of all others that nobody asked
-  for, nothing is known, and they are left alone.
+- A replica whose log this broker cannot vouch for has left the ISR before it is opened (`lost_replicas`).
+- A replica that is assigned elsewhere, or whose topic is gone, is closed. What becomes of its log is decided by
+  `stray_keeper`, while roles are changed.
 """
 
 import uuid
@@ -18,6 +19,7 @@ import structlog
 import trio
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
+from pipeline.broker.lost_replicas import LostReplicas
 from pipeline.broker.replicas import AssignedPartition, Replicas
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.model import BrokerId, TopicPartition
@@ -37,9 +39,10 @@ class _Followed:
 class ReplicaAssigner:
     """The task that follows the view. `own_id` is this broker."""
 
-    def __init__(self, view: ClusterView, replicas: Replicas, own_id: BrokerId) -> None:
+    def __init__(self, view: ClusterView, replicas: Replicas, lost_replicas: LostReplicas, own_id: BrokerId) -> None:
         self._view = view
         self._replicas = replicas
+        self._lost_replicas = lost_replicas
         self._own_id = own_id
         self._changes = view.changes()
         self._followed: dict[str, _Followed] = {}
@@ -59,15 +62,7 @@ class ReplicaAssigner:
         self._is_active = True
         self._resumed.set()
         await self._apply()
-        for stray in self._replicas.strays():
-            found = self._view.partition(stray)
-            if found is not None and self._own_id in found.replicas:
-                continue  # it was assigned just now
-            if found is not None:
-                log.info("replica_removed", topic_partition=str(stray), reason="it is assigned elsewhere")
-                await self._replicas.delete(stray)
-            else:
-                log.warning("stray_log", topic_partition=str(stray), advice="the cluster does not know it; remove it")
+        self._replicas.note_strays()
 
     async def pause(self) -> None:
         """Lead nothing any more, and follow nothing that the view says, until resumed."""
@@ -84,12 +79,14 @@ class ReplicaAssigner:
         async with self._applying:
             if not self._is_active:
                 return
-            topics = {name: self._view.topic(name) for name in self._changes.take()}
-            assigned: list[AssignedPartition] = []
-            for name, topic in topics.items():
-                await self._remove_what_left(name, topic)
-                if topic is not None:
-                    assigned += self._changed(topic)
+            names = self._changes.take()
+            await self._lost_replicas.leave_returned(names)
+            topics = {name: self._view.topic(name) for name in names}
+            left = [partition for name, topic in topics.items() for partition in self._forget_what_left(name, topic)]
+            if left:
+                log.info("replicas_left", count=len(left), first=str(left[0]))
+                await self._replicas.close(left)
+            assigned = [item for topic in topics.values() if topic is not None for item in self._changed(topic)]
             if assigned:
                 before = {item.topic_partition: self._told(item.topic_partition) for item in assigned}
                 await self._replicas.assign(assigned)
@@ -99,20 +96,20 @@ class ReplicaAssigner:
             for name, topic in topics.items():
                 self._view.set_applied(name, topic)
 
-    async def _remove_what_left(self, name: str, topic: TopicView | None) -> None:
-        """Delete the replicas of a topic that is gone, and those that are elsewhere now."""
+    def _forget_what_left(self, name: str, topic: TopicView | None) -> Sequence[TopicPartition]:
+        """Forget the partitions of a topic that is gone, and those that are assigned elsewhere now."""
         followed = self._followed.get(name)
         if followed is None:
-            return
+            return ()
         staying: Mapping[int, PartitionView] = {}
         if topic is not None and topic.topic_id == followed.topic_id:
             staying = self._own(topic)
-        for index in sorted(followed.partitions.keys() - staying.keys()):
-            log.info("replica_removed", topic_partition=f"{name}-{index}", reason="it is assigned elsewhere, or gone")
-            await self._replicas.delete(TopicPartition(name, index))
+        left = sorted(followed.partitions.keys() - staying.keys())
+        for index in left:
             del followed.partitions[index]
         if not followed.partitions:
             del self._followed[name]
+        return [TopicPartition(name, index) for index in left]
 
     def _changed(self, topic: TopicView) -> Sequence[AssignedPartition]:
         """The partitions that must be told something."""

@@ -4,17 +4,21 @@ Invariants:
 
 - A partition is in `partitions` while its disk lets it be, in `failed` otherwise; never in both.
 - While a partition changes its role, nothing of its old role touches its log any more: it has left its fetcher
-  (`ReplicaFetchers.leave`) before it is told. Epochs only rise; what the cluster said of an older one is passed over.
-- A log bears the id of its topic. One of another id is the rest of a deleted topic of the same name and is removed
-  before the new one is opened, so that two topics are never mixed.
-- Logs of which the cluster knows nothing are left alone: a broker that was pointed to the wrong place destroys nothing.
+  (`ReplicaFetchers.leave`) before it is told.
+- A replica has no role in a leader epoch that was used before ZooKeeper went back: `spent_epochs` has it raised.
+- A log bears the id of its topic. One of another id is set aside before the new one is opened, so that two topics are
+  never mixed, and taken back when its own topic returns.
+- No role removes a log: `remove` does, which `stray_keeper` calls. A log that is open, or opened anew meanwhile, stays.
 - A log dir that failed stays offline with its partitions; the others go on. Without any the broker ends.
+- Each log dir is flushed, checkpointed and cleaned up by tasks and threads of its own (`disk_threads`): a disk that
+  hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -23,26 +27,33 @@ import structlog
 import trio
 
 from pipeline.broker.cluster_view import NO_BROKER, PartitionView
+from pipeline.broker.disk_threads import HUNG_S, DiskThreads
+from pipeline.broker.log_dir_upkeep import keep_checkpointed, keep_flushed, keep_retention
 from pipeline.broker.observer import LogObserver
-from pipeline.broker.partition import Partition
+from pipeline.broker.partition import FLUSH_CHECK_MS, Partition
 from pipeline.broker.replication.fetch_plan import FollowedPartition
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
+from pipeline.broker.replication.spent_epochs import SpentEpochs, spent_epoch
 from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
-from pipeline.log.directory import NewLog
+from pipeline.log.loader import NewLog
+from pipeline.log.logs_set_aside import HeldLog, LogName
+from pipeline.log.served_replicas import ReplicaId
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import BrokerId, Clock, Offset, TopicPartition
+from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.protocol.errors import KafkaError
 
-FLUSH_INTERVAL_S = 1.0
 LOGS_PER_THREAD = 64
 """So many logs are opened at once, by one call of a thread."""
+LOGS_PER_REMOVAL = 256
+"""So many logs are removed by one call of a thread. A topic made anew under the name waits for no more than these."""
 ROLES_AT_ONCE = 100
 """So many partitions change their roles before others have their turn."""
-CLOSE_TIMEOUT_S = 2.0
+_NONE: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})
 
 log = structlog.get_logger()
 
@@ -87,6 +98,16 @@ def log_config(settings: TopicSettings, producer_expiration_ms: int) -> LogConfi
     )
 
 
+def _with_promise(found: UnifiedLog, settings: TopicSettings) -> UnifiedLog | StorageError:
+    """The log, with its promise of flushes as the settings want it, or why the disk refused that. In a thread."""
+    try:
+        with suppress(DiskFullError):  # no promise is made then; one that is kept for too long costs flushes alone
+            found.promise_flushes(is_promised=settings.flush_messages == 1)
+    except StorageError as error:
+        return error
+    return found
+
+
 class Replicas:
     """The broker's share of the cluster's partitions."""
 
@@ -102,7 +123,9 @@ class Replicas:
         producer_expiration_ms: int,
     ) -> None:
         self.in_sync = in_sync
+        self.spent_epochs = SpentEpochs()
         self.fetchers = fetchers
+        self.disks = DiskThreads()
         self._own_id = own_id
         self._directories = directories
         self._observer = observer
@@ -113,9 +136,15 @@ class Replicas:
         self._followers: dict[str, PartitionFollower] = {}
         self._changing = trio.Lock()
         self._has_settled = False
+        self._unsettled: dict[TopicPartition, uuid.UUID] = {}
         self._has_new_failure = trio.Event()
         self._known_offline: frozenset[Path] = frozenset()
+        self._has_strays = trio.Event()
+        self._removing: set[TopicPartition] = set()
+        self._removed = trio.Event()
         self._flushing: set[Partition] = set()
+        self._flush_timers: set[Partition] = set()
+        self._promising: set[Partition] = set()
         self._flushes: trio.Nursery | None = None
 
     @property
@@ -131,6 +160,10 @@ class Replicas:
     def problems(self) -> Sequence[str]:
         """What is wrong with the disk, a sentence for each partition."""
         found = [f"log dir {path} is offline: {error}" for path, error in self._directories.offline.items()]
+        for directory in self._directories.opened:
+            waiting_s = self.disks.waiting_s(directory.path)
+            if waiting_s >= HUNG_S:
+                found.append(f"the disk of log dir {directory.path} has not answered for {waiting_s:.0f} s; check it")
         found += [f"{name}: {error}" for name, error in self._failed.items()]
         found += [f"{name}: {partition.problem}" for name, partition in self._partitions.items() if partition.problem]
         return found
@@ -155,27 +188,47 @@ class Replicas:
                     await trio.lowlevel.checkpoint()
             for item in assigned:
                 self._update(item)
-            if not self._has_settled:
-                await self._settle_tails()
+            await self.settle()
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
-        """Whether the log of this partition is missing, cannot be read, or may lack its tail."""
+        """True if the log of this partition was lost, cannot be read, or may lack its tail.
+
+        A replica that this broker never served lacks nothing, nor does one that it serves. The log of another topic id
+        tells nothing of this one.
+        """
+        if topic_partition in self._failed:
+            return True
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.log.topic_id in {None, topic_id}:
+            return False
         try:
             found = self._directories.get(topic_partition)
+            is_whole = self._directories.is_set_aside_whole(LogName(topic_partition, topic_id))
         except PipelineError:
             return True
-        if found is None or found.topic_id not in {None, topic_id}:
-            return True
-        return found.may_lack_tail or found.failure is not None
+        if found is not None and found.topic_id in {None, topic_id}:
+            if found.failure is not None or found.log_end_offset:
+                return found.may_lack_tail or found.failure is not None
+            if not found.may_lack_tail:
+                return False
+        return not is_whole and self._directories.may_have_served(ReplicaId(topic_id, topic_partition.partition))
 
-    async def _settle_tails(self) -> None:
-        """The ISR of all that it `lacks` was left, or else this broker would not be told of roles."""
+    async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = _NONE) -> None:
+        """Note that this broker left the ISRs of those of `judged` that it `lacks`: no later start asks for them.
+
+        Any later start asks for all others. Tried again by `assign` if it failed.
+        """
+        self._unsettled.update(judged)
+        if not self._unsettled and self._has_settled:
+            return
+        unsettled = dict(self._unsettled)
         try:
-            await trio.to_thread.run_sync(self._directories.settle_tails)
+            await trio.to_thread.run_sync(self._directories.settle_tails, unsettled)
         except PipelineError as error:
             log.error("tails_not_settled", error=str(error))
         else:
             self._has_settled = True
+            self._unsettled = dict(self._unsettled.items() - unsettled.items())
 
     def resign_all(self) -> None:
         """Lead nothing any more, at once. What is followed is followed on."""
@@ -196,18 +249,23 @@ class Replicas:
 
     def _changes_role(self, item: AssignedPartition) -> bool:
         partition = self._partitions.get(item.topic_partition)
-        if partition is None or item.view.leader_epoch < partition.leader_epoch:
+        if partition is None:
             return False
-        return (item.view.leader, item.view.leader_epoch) != (partition.leader, partition.leader_epoch)
+        view = item.view
+        return view.is_spent or (view.leader, view.leader_epoch) != (partition.leader, partition.leader_epoch)
 
     def _change_role(self, item: AssignedPartition) -> None:
         """Nothing of the old role is under way any more."""
         partition, view = self._partitions.get(item.topic_partition), item.view
         if partition is None:  # its disk failed meanwhile
             return
+        spent = spent_epoch(view, self._own_id, partition.leader_epoch, partition.log.last_epoch)
+        if spent is not None:
+            self.spent_epochs.note(item.topic_partition, spent)
+            view = replace(view, leader=NO_BROKER)
         if view.leader == self._own_id:
             was_leader = partition.is_leader
-            partition.lead(view, self._clock())
+            partition.lead(view)
             follower = self._followers.get(item.topic_partition.topic)
             if not was_leader and follower is not None:
                 follower.opened(partition)
@@ -228,7 +286,7 @@ class Replicas:
         """What may change within an epoch."""
         partition = self._partitions.get(item.topic_partition)
         if partition is not None and partition.leader_epoch == item.view.leader_epoch:
-            partition.update(item.view, self._clock())
+            partition.update(item.view)
             self.fetchers.throttle(item.topic_partition, is_throttled=self._is_throttled(partition))
 
     def _is_throttled(self, partition: Partition) -> bool:
@@ -243,18 +301,26 @@ class Replicas:
     # Opening and deleting
 
     async def _open(self, items: Sequence[AssignedPartition]) -> None:
-        for item in items:
-            known = self._partitions.get(item.topic_partition)
-            if known is not None:  # of a deleted topic of the same name
-                await self._close(item.topic_partition)
+        others = [item.topic_partition for item in items if item.topic_partition in self._partitions]
+        await self.fetchers.leave(others)  # of a deleted topic of the same name
+        for name in others:
+            self._forget(name)
+        while not self._removing.isdisjoint(item.topic_partition for item in items):
+            await self._removed.wait()
         for start in range(0, len(items), LOGS_PER_THREAD):
             some = items[start : start + LOGS_PER_THREAD]
-            logs = await trio.to_thread.run_sync(self._open_logs, some, self._clock())
+            logs = await trio.to_thread.run_sync(self._open_logs, some, self._clock(), self._stalled())
             for item, found in zip(some, logs, strict=True):
                 self._opened(item, found)
             await trio.lowlevel.checkpoint()
 
-    def _open_logs(self, items: Sequence[AssignedPartition], now_ms: int) -> list[UnifiedLog | PipelineError]:
+    def _stalled(self) -> Set[Path]:
+        found = {directory.path for directory in self._directories.opened}
+        return {path for path in found if self.disks.is_stalled(path)}
+
+    def _open_logs(
+        self, items: Sequence[AssignedPartition], now_ms: int, avoided: Set[Path]
+    ) -> list[UnifiedLog | PipelineError]:
         """The logs of these, opened or made, or why they could not be. In a thread."""
         found: dict[TopicPartition, UnifiedLog | PipelineError] = {}
         for item in items:
@@ -275,16 +341,20 @@ class Replicas:
             for item in items
             if item.topic_partition not in found
         ]
-        found.update(self._directories.create_all(new, now_ms))
+        found.update(self._directories.create_all(new, now_ms, avoided))
+        opened = [log for log in found.values() if isinstance(log, UnifiedLog)]
+        found.update(self._directories.note_served(opened))  # before any of them has a role
+        for item in items:
+            log_or_error = found[item.topic_partition]
+            if isinstance(log_or_error, UnifiedLog):
+                found[item.topic_partition] = _with_promise(log_or_error, item.settings)
         return [found[item.topic_partition] for item in items]
 
     def _find_log(self, item: AssignedPartition, now_ms: int) -> UnifiedLog | None:
         name = item.topic_partition
+        if self._directories.is_displaced(LogName(name, item.topic_id)):
+            self._directories.make_way(name, item.topic_id, now_ms)
         found = self._directories.get(name)
-        if found is not None and found.topic_id not in {None, item.topic_id}:
-            log.warning("log_of_deleted_topic_removed", topic_partition=str(name), topic_id=found.topic_id)
-            self._directories.delete(name, now_ms)
-            return None
         if found is not None and found.failure is not None:
             raise found.failure
         if found is not None and found.topic_id is None:
@@ -300,13 +370,15 @@ class Replicas:
             return
         found.config = log_config(item.settings, self._producer_expiration_ms)
         high_watermark = self._directories.high_watermark(name)
-        self._partitions[name] = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
+        partition = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
+        partition.keeps_promise = found.is_flushed_first
+        self._partitions[name] = partition
         self._observer.loaded(self._partitions[name])
 
-    async def _close(self, topic_partition: TopicPartition) -> None:
-        """Serve a partition no longer; its log stays."""
-        await self.fetchers.leave([topic_partition])
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        """Stop serving a partition that no fetcher has any more; its log stays."""
         self._failed.pop(topic_partition, None)
+        self.spent_epochs.forget(topic_partition)
         partition = self._partitions.pop(topic_partition, None)
         if partition is not None:
             self._resign(partition)
@@ -321,19 +393,51 @@ class Replicas:
                 partition.reconfigure(settings)
                 self.fetchers.throttle(partition.topic_partition, is_throttled=self._is_throttled(partition))
 
-    async def delete(self, topic_partition: TopicPartition) -> None:
-        """Serve a partition no longer and remove its log."""
+    async def close(self, names: Sequence[TopicPartition]) -> None:
+        """Stop serving these partitions; their logs stay, as strays."""
         async with self._changing:
-            await self._close(topic_partition)
-            try:
-                await trio.to_thread.run_sync(self._directories.delete, topic_partition, self._clock())
-            except PipelineError as error:
-                log.error("log_not_deleted", topic_partition=str(topic_partition), error=str(error))
+            await self.fetchers.leave(names)
+            for number, name in enumerate(names, start=1):
+                self._forget(name)
+                if number % ROLES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+        self.note_strays()
 
-    def strays(self) -> Sequence[TopicPartition]:
-        """Logs on the disk that nobody asked for."""
-        known = self._partitions.keys() | self._failed.keys()
-        return sorted(name for name in self._directories.logs if name not in known)
+    async def strays(self) -> Sequence[HeldLog]:
+        """Logs on the disk that are not open, and were not refused by it."""
+        held = await trio.to_thread.run_sync(self._directories.held)
+        return [found for found in held if found.is_set_aside or not self._is_known(found.name.topic_partition)]
+
+    def _is_known(self, name: TopicPartition) -> bool:
+        return name in self._partitions or name in self._failed
+
+    def note_strays(self) -> None:
+        """Note that there may be other strays than before."""
+        self._has_strays.set()
+
+    async def wait_for_strays(self) -> None:
+        """Return when there may be other strays than the last time."""
+        await self._has_strays.wait()
+        self._has_strays = trio.Event()
+
+    async def remove(self, strays: Sequence[HeldLog]) -> None:
+        """Remove logs that nobody uses; one that is open by now stays. Roles are changed meanwhile."""
+        for start in range(0, len(strays), LOGS_PER_REMOVAL):
+            names = [
+                found.name
+                for found in strays[start : start + LOGS_PER_REMOVAL]
+                if found.is_set_aside or not self._is_known(found.name.topic_partition)
+            ]
+            self._removing = {name.topic_partition for name in names}
+            self._removed = trio.Event()
+            try:
+                with trio.CancelScope(shield=True):  # the thread goes on in any case
+                    await trio.to_thread.run_sync(self._directories.delete_all, names, self._clock())
+            except PipelineError as error:
+                log.error("logs_not_removed", count=len(names), error=str(error))
+            finally:
+                self._removing = set()
+                self._removed.set()
 
     # Upkeep of partitions
 
@@ -352,9 +456,44 @@ class Replicas:
         finally:
             self._flushing.discard(partition)
 
+    def flush_in_time(self, partition: Partition) -> None:
+        """Flush all it holds after `flush.ms`; one timer serves all that is appended until then."""
+        if self._flushes is not None and partition not in self._flush_timers:
+            self._flush_timers.add(partition)
+            self._flushes.start_soon(self._flush_after_time, partition)
+
+    async def _flush_after_time(self, partition: Partition) -> None:
+        log_of_partition, name = partition.log, partition.topic_partition
+        try:
+            while log_of_partition.recovery_point < log_of_partition.log_end_offset:
+                await trio.sleep(partition.settings.flush_ms / 1000)
+                if self._partitions.get(name) is not partition:
+                    break
+                with suppress(KafkaError):  # truncated meanwhile
+                    await partition.flush_up_to(log_of_partition.log_end_offset)
+        except PipelineError as error:
+            log.error("flush_failed", topic_partition=str(name), error=str(error))
+        finally:
+            self._flush_timers.discard(partition)
+
+    def promise_soon(self, partition: Partition) -> None:
+        """Settle the promise of flushes of its log, without anybody waiting."""
+        if self._flushes is not None and partition not in self._promising:
+            self._promising.add(partition)
+            self._flushes.start_soon(self._settle_promise, partition)
+
+    async def _settle_promise(self, partition: Partition) -> None:
+        try:
+            await partition.settle_promise()
+        except PipelineError as error:
+            log.error("flush_promise_failed", topic_partition=str(partition.topic_partition), error=str(error))
+        finally:
+            self._promising.discard(partition)
+
     async def checkpoint_log_start(self, partition: Partition) -> None:
         """Return once its log start offset would survive a crash. Raises StorageError."""
-        await trio.to_thread.run_sync(self._directories.checkpoint_log_start_offset, partition.log)
+        checkpoint = partial(self._directories.checkpoint_log_start_offset, partition.log)
+        await self.disks.run(partition.log.directory.parent, checkpoint)
 
     async def flush_for_ever(self) -> None:
         """Flush logs: by time (`flush.ms`), and those whose records consumers may see only then.
@@ -366,9 +505,13 @@ class Replicas:
             try:
                 for partition in self._partitions.values():
                     partition.show()
+                    if partition.is_promise_due:  # its settings changed before there was anybody to settle it
+                        self.promise_soon(partition)
+                for directory in self._directories.opened:
+                    nursery.start_soon(keep_flushed, directory, self.disks, self.partitions, self._clock)
                 while self._directories.is_any_online:
-                    await trio.sleep(FLUSH_INTERVAL_S)
-                    await self._flush_due()
+                    await trio.sleep(FLUSH_CHECK_MS / 1000)
+                    self._notice_what_failed()
             finally:
                 self._flushes = None
         path, failure = next(iter(self._directories.offline.items()))
@@ -376,36 +519,9 @@ class Replicas:
 
     async def checkpoint_for_ever(self, interval_ms: int) -> None:
         """Write down the high watermarks, each time after so long and at the end: a follower begins with them."""
-        written: Mapping[TopicPartition, Offset] = {}
-        try:
-            while True:
-                await trio.sleep(interval_ms / 1000)
-                written = await self._checkpoint_high_watermarks(written)
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):
-                await self._checkpoint_high_watermarks(written)
-
-    async def _checkpoint_high_watermarks(
-        self, written: Mapping[TopicPartition, Offset]
-    ) -> Mapping[TopicPartition, Offset]:
-        offsets = {name: partition.high_watermark for name, partition in self._partitions.items()}
-        if offsets != written:
-            try:
-                await trio.to_thread.run_sync(
-                    self._directories.checkpoint_high_watermarks, offsets, abandon_on_cancel=True
-                )
-            except PipelineError as error:
-                log.error("checkpoint_failed", error=str(error))
-        return offsets
-
-    async def _flush_due(self) -> None:
-        try:
-            await trio.to_thread.run_sync(self._directories.flush_due, self._clock())
-        except PipelineError as error:
-            log.error("checkpoint_failed", error=str(error))
-        self._notice_what_failed()
-        for partition in self._partitions.values():
-            partition.show_flushed()
+        async with trio.open_nursery() as nursery:
+            for directory in self._directories.opened:
+                nursery.start_soon(keep_checkpointed, directory, self.disks, self.partitions, interval_ms)
 
     def _notice_what_failed(self) -> None:
         """Whoever waits for records of a log dir that went offline is told, and no leader is told any more that this
@@ -433,30 +549,7 @@ class Replicas:
         self._has_new_failure = trio.Event()
 
     async def delete_expired_for_ever(self, interval_ms: int) -> None:
-        """Delete the segments whose time is over (retention), each time after so long, in a thread."""
-        while True:
-            await trio.sleep(interval_ms / 1000)
-            try:
-                await self.delete_expired()
-            except PipelineError as error:
-                log.error("retention_failed", error=str(error))
-
-    async def delete_expired(self) -> None:
-        """Delete the segments whose time is over. Raises StorageError."""
-        now_ms = self._clock()
-        expired = {}
-        for topic_partition, partition in list(self._partitions.items()):
-            await trio.lowlevel.checkpoint()
-            if partition.log.failure is not None:
-                continue
-            try:
-                segments = partition.take_expired(now_ms)
-            except StorageError as error:
-                log.error("retention_failed", topic_partition=str(topic_partition), error=str(error))
-                continue
-            if segments:
-                expired[partition.log] = segments
-                start = partition.log.log_start_offset
-                log.info("segments_deleted", topic_partition=str(topic_partition), count=len(segments), start=start)
-        if expired:
-            await trio.to_thread.run_sync(self._directories.delete_segments, expired, now_ms)
+        """Delete the segments whose time is over (retention), each time after so long, in threads."""
+        async with trio.open_nursery() as nursery:
+            for directory in self._directories.opened:
+                nursery.start_soon(keep_retention, directory, self.disks, self.partitions, self._clock, interval_ms)

@@ -16,6 +16,7 @@ import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
+from pipeline.broker.cluster_identity import find_cluster_id, watch_cluster_id
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
@@ -28,6 +29,8 @@ from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
 from pipeline.broker.log_cleaner import LogCleaner
+from pipeline.broker.loop_watch import watch_loop
+from pipeline.broker.lost_replicas import LostReplicas
 from pipeline.broker.membership import Membership
 from pipeline.broker.metrics.cleaner import run_with_metrics
 from pipeline.broker.metrics.collector import BrokerCollector
@@ -41,18 +44,21 @@ from pipeline.broker.replicas import Replicas, log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.replica_fetchers import leader_throttle, replica_fetchers
+from pipeline.broker.replication.spent_epochs import raise_spent_epochs
 from pipeline.broker.stopping import run_until_relieved
+from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
-from pipeline.coordination.znodes import BrokerRegistration, ClusterId, Listener, broker_path, encode_uuid
-from pipeline.errors import ConfigurationError, CoordinationLostError, NodeExistsError, NodeOwnedError, StorageError
-from pipeline.log.directories import LogDirectories, find_directory_ids
+from pipeline.coordination.znodes import BrokerRegistration, Listener, broker_path
+from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
+from pipeline.log.directories import LogDirectories, find_cluster_id_of, find_directory_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.model import BrokerEndpoint, BrokerId, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.net.server import Server, ServerConfig
+from pipeline.records.memory import OPENED_BATCHES
 from pipeline.settings import MAX_INT64
 
 CLOSE_TIMEOUT_S = 5.0
@@ -68,10 +74,11 @@ class BrokerHandle:
     address: HostPort
     http_address: HostPort
     replicas: Replicas
+    strays: StrayKeeper
 
-    def health(self) -> str | None:
-        """None when all is well, else a sentence saying what is not."""
-        return _health(self.replicas)
+    def disk_trouble(self) -> str | None:
+        """None when the disks are well, else a sentence saying what is not."""
+        return _disk_trouble(self.replicas)
 
 
 async def run_broker(
@@ -125,6 +132,7 @@ class _Parts:
     groups: GroupService
     watcher: ClusterWatcher
     assigner: ReplicaAssigner
+    strays: StrayKeeper
     membership: Membership
     registration: BrokerRegistration
 
@@ -139,8 +147,10 @@ async def _run(
 ) -> None:
     """All of the broker but what it says of itself."""
     address = config.advertised_address(listeners[0].port)
+    OPENED_BATCHES.resize(config.opened_batches_max_bytes)
     await _refuse_other_owner(world.zookeeper, config, world.files)
-    cluster_id = await _find_cluster_id(world.zookeeper, world.random)
+    known = await trio.to_thread.run_sync(find_cluster_id_of, config.log_dirs, world.files)
+    cluster_id = await find_cluster_id(world.zookeeper, world.random, known)
     async with _open_directories(config, world.files, cluster_id, world.random, world.clock) as directories:
         parts = _assemble(config, world, address, cluster_id, directories)
         status.replicas = parts.replicas
@@ -151,7 +161,10 @@ async def _run(
                 status.membership = parts.membership if config.controlled_shutdown else None
                 status.is_serving = True
                 log.info("broker_ready", broker=config.broker_id, address=str(address), http=str(http_address))
-                task_status.started(BrokerHandle(address=address, http_address=http_address, replicas=parts.replicas))
+                handle = BrokerHandle(
+                    address=address, http_address=http_address, replicas=parts.replicas, strays=parts.strays
+                )
+                task_status.started(handle)
 
 
 def _assemble(
@@ -169,7 +182,7 @@ def _assemble(
     )
     view = ClusterView(cluster_id)
     settings = DynamicSettings(config)
-    in_sync = InSyncWatch(view, config.replica_lag_time_max_ms)
+    in_sync = InSyncWatch(view, config.replica_lag_time_max_ms / 1000)
     replicas = Replicas(
         directories,
         world.observer,
@@ -181,22 +194,26 @@ def _assemble(
     )
     groups = GroupService(config, view, clock, world.random)
     watcher = ClusterWatcher(zookeeper, settings, view, own)
-    assigner = ReplicaAssigner(view, replicas, own.id)
+    strays = StrayKeeper(zookeeper, view, replicas, own.id, world.network)
     controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
+    lost_replicas = LostReplicas(zookeeper, view, replicas, own.id, controller.counts)
+    assigner = ReplicaAssigner(view, replicas, lost_replicas, own.id)
     broker = BrokerContext(
         apis=SERVED,
         config=config,
         settings=settings,
         view=view,
         controller=controller,
-        isr_keeper=IsrKeeper(zookeeper, view, in_sync, replicas.partitions, own.id, clock),
+        isr_keeper=IsrKeeper(zookeeper, view, in_sync, replicas.partitions, own.id),
         fetchers=replicas.fetchers,
+        strays=strays,
         leader_throttle=leader_throttle(settings),
         partitions=replicas.partitions,
         failed=replicas.failed,
         log_dirs=directories,
+        disks=replicas.disks,
         zookeeper=zookeeper,
-        producer_ids=ProducerIds(zookeeper, config.broker_id),
+        producer_ids=ProducerIds(zookeeper, config.broker_id, clock),
         fetch_sessions=FetchSessions(config.max_fetch_sessions, world.random),
         quotas=_quota_keeper(config),
         journal=groups.journal,
@@ -211,7 +228,8 @@ def _assemble(
         groups=groups,
         watcher=watcher,
         assigner=assigner,
-        membership=Membership(zookeeper, registration, view, replicas, assigner, watcher.states, controller.counts),
+        strays=strays,
+        membership=Membership(zookeeper, registration, view, lost_replicas, assigner, watcher.states),
         registration=registration,
     )
 
@@ -219,6 +237,7 @@ def _assemble(
 async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directories: LogDirectories) -> None:
     """See the cluster, join it, and keep up what is joined; returns when all replicas are open."""
     broker, replicas, config = parts.broker, parts.replicas, parts.broker.config
+    nursery.start_soon(watch_loop, world.metrics)
     replicas.follow(GROUP_METADATA_TOPIC, parts.groups.journal)
     await nursery.start(parts.groups.run)
     await parts.membership.catch_up()
@@ -227,10 +246,21 @@ async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directorie
     await nursery.start(replicas.fetchers.run)
     nursery.start_soon(broker.isr_keeper.run)
     nursery.start_soon(parts.assigner.run)
+    nursery.start_soon(parts.strays.run)
+    nursery.start_soon(raise_spent_epochs, world.zookeeper, broker.view, replicas.spent_epochs)
+    nursery.start_soon(watch_cluster_id, world.zookeeper, broker.view)
     await nursery.start(_keep_joined, parts.membership, parts.registration)
+    nursery.start_soon(parts.membership.keep_epoch)
     await nursery.start(broker.controller.run)
     nursery.start_soon(replicas.flush_for_ever)
-    nursery.start_soon(leave_what_failed, world.zookeeper, broker.view, replicas, config.broker_id)
+    nursery.start_soon(
+        leave_what_failed,
+        world.zookeeper,
+        broker.view,
+        replicas,
+        config.broker_id,
+        parts.membership.announce_offline,
+    )
     nursery.start_soon(replicas.checkpoint_for_ever, config.replica_high_watermark_checkpoint_interval_ms)
     if config.log_cleaner_enable:
         cleaner = LogCleaner(config, replicas.partitions, directories, world.files, world.clock, world.random)
@@ -279,7 +309,7 @@ class _Status:
 
     def health(self) -> str | None:
         """None when all is well, else a sentence saying what is not."""
-        return None if self.replicas is None else _health(self.replicas)
+        return None if self.replicas is None else self.replicas.in_sync.view.problem or _disk_trouble(self.replicas)
 
     def readiness(self) -> str | None:
         """None when clients are served."""
@@ -290,11 +320,7 @@ async def _serve_http(
     nursery: trio.Nursery, config: BrokerConfig, metrics: CollectorRegistry, status: _Status
 ) -> HostPort:
     application = http_application(operations_routes(metrics, status.health, status.readiness))
-    try:
-        with unwrapped_errors():
-            address: HostPort = await nursery.start(serve_http, application, config.http_listen)
-    except OSError as error:
-        raise ConfigurationError("http.listen", f"cannot listen on {config.http_listen}: {error}") from error
+    address: HostPort = await nursery.start(serve_http, application, config.http_listen)
     return address
 
 
@@ -309,7 +335,7 @@ def _limits(config: BrokerConfig) -> ServerConfig:
     )
 
 
-def _health(replicas: Replicas) -> str | None:
+def _disk_trouble(replicas: Replicas) -> str | None:
     problems = replicas.problems()
     if not problems:
         return None
@@ -357,19 +383,6 @@ async def _open_directories(
                 log.error("shutdown_not_clean", error=str(error))
         if closing.cancelled_caught:
             log.error("shutdown_not_clean", error=f"the disk took longer than {CLOSE_TIMEOUT_S:g} s")
-
-
-async def _find_cluster_id(zookeeper: CoordinationClient, random: random.Random) -> str:
-    """The cluster's id; the first broker ever makes it."""
-    while True:
-        found = await zookeeper.get_or_none(ClusterId.PATH)
-        if found is not None:
-            return ClusterId.decode(found.data).id
-        made = ClusterId(id=encode_uuid(uuid.UUID(int=random.getrandbits(128), version=4)))
-        try:
-            await zookeeper.create(made.path, made.encode())
-        except (NodeExistsError, CoordinationLostError):
-            continue
 
 
 async def _keep_joined(

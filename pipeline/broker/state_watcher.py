@@ -4,10 +4,12 @@ Invariants:
 
 - Every znode below `/isr_change_notification` names partitions whose states were written with it. Each is read once,
   and then those states; so the view holds, some time after, every state that was written.
-- Where some of them were removed before they were read, all states are read again.
+- Where some of them were removed before they were read, all states are read again. So they are after each connection:
+  ZooKeeper may have gone back meanwhile, and counts its notifications through the same numbers again.
 - A state is taken for the topic whose id was known before it was read.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
@@ -17,12 +19,14 @@ import trio
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, decode_state_change
-from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient
+from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, SessionState
 from pipeline.coordination.partition_states import RETRY_S, read_states
 from pipeline.errors import CoordinationError, CoordinationUnavailableError
 from pipeline.model import TopicPartition
 
 _DIGITS = 10
+_NOTIFICATION = re.compile(r"isr_change_[0-9]{10}")
+"""What else somebody put there is no business of ours."""
 
 _Answer = TypeVar("_Answer")
 
@@ -39,9 +43,21 @@ class StateWatcher:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow until cancelled. Reports started when it knows from where on: states read afterwards are complete."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_after_each_connection)
+            await self._follow(task_status)
+
+    async def _read_after_each_connection(self) -> None:
+        is_first = True
+        async for event in self._zookeeper.sessions():
+            if event.state is SessionState.CONNECTED and not is_first:
+                await self.read_all()
+            is_first = False
+
+    async def _follow(self, task_status: trio.TaskStatus[None]) -> None:
         is_started = False
         async for names in self._zookeeper.watch_children(STATE_CHANGES):
-            numbers = {int(name[-_DIGITS:]): name for name in names}
+            numbers = {int(name[-_DIGITS:]): name for name in names if _NOTIFICATION.fullmatch(name)}
             if not is_started:
                 self._newest = max(numbers, default=-1)
                 is_started = True
@@ -88,9 +104,9 @@ class StateWatcher:
         """Read the states of these partitions into the view."""
         for start in range(0, len(partitions), MAX_AT_ONCE):
             part = partitions[start : start + MAX_AT_ONCE]
-            ids = self._view.topic_ids(part)
-            known = [name for name in part if name.topic in ids]
-            self._view.accept_states(ids, await patiently(partial(read_states, self._zookeeper, known)))
+            asking = self._view.asking(part)
+            known = [name for name in part if name.topic in asking.topic_ids]
+            self._view.accept_states(asking, await patiently(partial(read_states, self._zookeeper, known)))
 
 
 async def patiently(read: Callable[[], Awaitable[_Answer]]) -> _Answer:

@@ -1,7 +1,8 @@
 """Topics made, grown and deleted: the decision is `topic_plan`'s, here it is written to ZooKeeper and waited for.
 
 Whoever carries out a change returns once its own view of the cluster shows it, so that the client's next request finds
-it. A change is written by one transaction; if its answer is lost, the znode is read back.
+it. A change is written by one transaction; if its answer is lost, the znode is read back. A deletion is decided by one
+transaction, too, and its znodes are removed by others (`deleted_topics`).
 """
 
 import uuid
@@ -14,14 +15,27 @@ import trio
 from pipeline.broker.cluster_view import ClusterView, TopicView
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.placement import Racks
-from pipeline.broker.topic_plan import TopicPlan, TopicRequest, plan_growth, plan_topic
-from pipeline.coordination.interface import CoordinationClient, CreateNode, DeleteNode, Operation, SetNode
+from pipeline.broker.topic_plan import (
+    TopicPlan,
+    TopicRequest,
+    check_not_reassigned,
+    check_replica_count,
+    plan_growth,
+    plan_topic,
+)
+from pipeline.coordination.deleted_topics import (
+    demand_not_deleted,
+    find_deleted,
+    make_records_directory,
+    mark_deleted,
+    remove_znodes,
+)
+from pipeline.coordination.interface import CreateNode, Operation, SetNode
 from pipeline.coordination.znodes import (
     TOPIC_CONFIGS,
     TOPICS,
     TopicAssignment,
     TopicConfig,
-    topic_config_path,
     topic_path,
 )
 from pipeline.errors import (
@@ -29,7 +43,6 @@ from pipeline.errors import (
     CoordinationLostError,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
 )
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -42,7 +55,7 @@ def plan(broker: BrokerContext, request: TopicRequest) -> TopicPlan:
     """Decide how a topic will be. Raises KafkaError."""
     return plan_topic(
         request,
-        exists=broker.view.topic(request.name) is not None,
+        existing={topic.name for topic in broker.view.topics()},
         racks=_racks(broker),
         config=broker.settings.current,
         rng=broker.random,
@@ -54,8 +67,32 @@ def _racks(broker: BrokerContext) -> Racks:
     return {endpoint.id: endpoint.rack for endpoint in broker.view.brokers.values()}
 
 
+async def create_by_asking(broker: BrokerContext, request: TopicRequest, *, timeout_s: float) -> TopicView:
+    """Create a topic because a client used its name, as `create_topic` does.
+
+    Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) also for a name whose topic ZooKeeper has lost, or whose logs are
+    kept here: a client that goes on asking would put an empty topic in the place of the lost one.
+    """
+    kept = {stray.name.topic_id for stray in broker.strays.strays if stray.name.topic_partition.topic == request.name}
+    lost = {topic_id for topic_id in (*kept, broker.view.missing.get(request.name)) if topic_id is not None}
+    if lost:
+        with writing(timeout_s):
+            lost -= await find_deleted(broker.zookeeper, lost)
+    if lost:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"ZooKeeper has lost the topic '{request.name}'. Restore ZooKeeper's data, or create the topic to go on "
+            f"without its records.",
+        )
+    return await create_topic(broker, request, timeout_s=timeout_s)
+
+
 async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_s: float) -> TopicView:
-    """Make a topic and wait until its partitions are led. Raises KafkaError, CoordinationError."""
+    """Make a topic and wait until its partitions are led.
+
+    Raises KafkaError, REQUEST_TIMED_OUT (as Kafka does) also for a topic that was made and is not led yet;
+    CoordinationError.
+    """
     planned = plan(broker, request)
     topic_id = uuid.UUID(int=broker.random.getrandbits(128), version=4)
     assignment = TopicAssignment(topic=planned.name, topic_id=topic_id, partitions=planned.partitions)
@@ -71,8 +108,11 @@ async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_
     with trio.move_on_at(deadline):
         await broker.view.wait_until(is_there)
     topic = broker.view.topic_of_id(topic_id)
-    if topic is None:
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+    if topic is None or not topic.is_led:
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"The topic '{planned.name}' was made, but not all of its partitions have a leader yet; describe it later.",
+        )
     return topic
 
 
@@ -86,7 +126,7 @@ def writing(timeout_s: float) -> Generator[None]:
 
 
 async def _write_topic(broker: BrokerContext, assignment: TopicAssignment, config: TopicConfig) -> None:
-    zookeeper = broker.zookeeper
+    zookeeper, topic_id = broker.zookeeper, assignment.topic_id
     for parent in (TOPICS, TOPIC_CONFIGS):
         if await zookeeper.exists(parent) is None:
             try:
@@ -103,8 +143,9 @@ async def _write_topic(broker: BrokerContext, assignment: TopicAssignment, confi
         try:
             await zookeeper.transaction([CreateNode(path=assignment.path, data=assignment.encode()), write_config])
         except (NodeExistsError, CoordinationLostError) as error:
+            await remove_znodes(zookeeper, assignment.topic, broker.clock())
             found = await zookeeper.get_or_none(assignment.path)
-            if found is not None and TopicAssignment.decode(assignment.topic, found.data) == assignment:
+            if found is not None and TopicAssignment.decode(assignment.topic, found.data).topic_id == topic_id:
                 return
             if found is not None:
                 raise KafkaError(
@@ -153,29 +194,36 @@ async def _write_growth(
     *,
     validate_only: bool,
 ) -> None:
+    lost: TopicAssignment | None = None
     for _ in range(ATTEMPTS):
         found = await broker.zookeeper.get_or_none(topic_path(name))
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         current = TopicAssignment.decode(name, found.data)
+        if lost is not None and _is_grown_to(current, lost):
+            return
+        check_not_reassigned(current)
         partitions = plan_growth(current.partitions, total=total, assignments=assignments, racks=_racks(broker))
         if validate_only:
             return
+        check_replica_count(partitions)
         grown = replace(current, partitions=partitions)
         try:
-            await broker.zookeeper.set(grown.path, grown.encode(), found.version)
-        except BadVersionError:
+            await make_records_directory(broker.zookeeper)
+            write = SetNode(path=grown.path, data=grown.encode(), version=found.version)
+            await broker.zookeeper.transaction([*demand_not_deleted(current.id), write])
+        except (BadVersionError, NodeExistsError):
             continue
         except CoordinationLostError:
-            if not await _is_written(broker, grown):
-                continue
+            lost = grown
+            continue
         return
     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the partitions; try again.")
 
 
-async def _is_written(broker: BrokerContext, assignment: TopicAssignment) -> bool:
-    found = await broker.zookeeper.get_or_none(assignment.path)
-    return found is not None and TopicAssignment.decode(assignment.topic, found.data) == assignment
+def _is_grown_to(found: TopicAssignment, grown: TopicAssignment) -> bool:
+    """True if a growth whose answer was lost was written; replicas may have been moved since."""
+    return found.topic_id == grown.topic_id and len(found.partitions) >= len(grown.partitions)
 
 
 async def delete_topic(broker: BrokerContext, topic: TopicView, *, timeout_s: float) -> None:
@@ -187,31 +235,9 @@ async def delete_topic(broker: BrokerContext, topic: TopicView, *, timeout_s: fl
 
     deadline = trio.current_time() + timeout_s
     with writing(timeout_s):
-        await _write_deletion(broker, topic)
-    with trio.move_on_at(deadline):
+        await mark_deleted(broker.zookeeper, topic.name, topic.topic_id, broker.clock())
+    with trio.move_on_at(deadline):  # the controller goes on with what is left then
+        await remove_znodes(broker.zookeeper, topic.name, broker.clock())
         await broker.view.wait_until(is_gone)
     if not is_gone(broker.view):
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-
-
-async def _write_deletion(broker: BrokerContext, topic: TopicView) -> None:
-    for _ in range(ATTEMPTS):
-        found = await broker.zookeeper.get_or_none(topic_path(topic.name))
-        if found is None or TopicAssignment.decode(topic.name, found.data).topic_id not in {topic.topic_id, None}:
-            return
-        try:
-            await _delete_znodes(broker.zookeeper, topic.name)
-        except (NotEmptyError, NoNodeError, CoordinationLostError):
-            continue
-        return
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not delete the topic; try again.")
-
-
-async def _delete_znodes(zookeeper: CoordinationClient, name: str) -> None:
-    """The topic, its partitions and its settings, in one transaction: nothing is left for a topic of the same name."""
-    paths = [topic_path(name)]
-    for parent in paths:
-        paths.extend(f"{parent}/{child}" for child in await zookeeper.children(parent))
-    if await zookeeper.exists(topic_config_path(name)) is not None:
-        paths.append(topic_config_path(name))
-    await zookeeper.transaction([DeleteNode(path=path) for path in reversed(paths)])

@@ -5,7 +5,7 @@ A decision that cannot be made raises KafkaError with the code and the sentence 
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.broker.config import BrokerConfig
@@ -18,12 +18,14 @@ from pipeline.broker.placement import (
     place_replicas,
 )
 from pipeline.broker.topic_settings import topic_settings
+from pipeline.coordination.znodes import TopicAssignment
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 MAX_TOPIC_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_TOPIC = 5_000
-"""What one transaction of ZooKeeper (1 MB) can delete at once."""
+MAX_REPLICAS_PER_TOPIC = 50_000
+"""So that the topic's znode stays below half of ZooKeeper's 1 MB, also while all of them are moved."""
 USE_DEFAULT = -1
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -51,6 +53,14 @@ class TopicPlan:
 
 def check_topic_name(name: str) -> None:
     """Kafka's rules for names. Raises INVALID_TOPIC_EXCEPTION."""
+    reason = topic_name_fault(name)
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Return the reason why Kafka's rules forbid a topic's name, None if the name is legal."""
+    reason = None
     if not name:
         reason = "the empty string is not allowed"
     elif name in {".", ".."}:
@@ -59,18 +69,31 @@ def check_topic_name(name: str) -> None:
         reason = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
     elif not _LEGAL_NAME.fullmatch(name):
         reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    else:
-        return
-    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+    return reason
+
+
+def check_collision(name: str, existing: Iterable[str]) -> None:
+    """Raise KafkaError (INVALID_TOPIC_EXCEPTION), as Kafka does, if metrics could not tell the topic from another one.
+
+    Names of metrics have no periods: `a.b` and `a_b` would be one.
+    """
+    flat = name.replace(".", "_")
+    collides = sorted(other for other in existing if other != name and other.replace(".", "_") == flat)
+    if collides:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topics: {', '.join(collides)}",
+        )
 
 
 def plan_topic(
-    request: TopicRequest, *, exists: bool, racks: Racks, config: BrokerConfig, rng: random.Random
+    request: TopicRequest, *, existing: Collection[str], racks: Racks, config: BrokerConfig, rng: random.Random
 ) -> TopicPlan:
     """Decide how the topic will be, on the brokers that are alive. Raises KafkaError."""
     check_topic_name(request.name)
-    if exists:
+    if request.name in existing:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{request.name}' already exists.")
+    check_collision(request.name, existing)
     if request.assignments is not None:
         partitions = _check_assignments(request, racks)
     else:
@@ -81,12 +104,25 @@ def plan_topic(
         check_replication_factor(factor, racks)
         pattern = Pattern(rng.randrange(len(racks)), rng.randrange(len(racks)))
         partitions = place_replicas(count, racks, replication_factor=factor, pattern=pattern)
+    check_replica_count(partitions)
     try:
         topic_settings(request.settings, config)
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     settings = {name: value for name, value in request.settings.items() if value is not None}
     return TopicPlan(name=request.name, partitions=partitions, settings=settings)
+
+
+def check_not_reassigned(topic: TopicAssignment) -> None:
+    """Raise KafkaError (REASSIGNMENT_IN_PROGRESS), as Kafka does, if a partition of a topic that is to grow is moved.
+
+    Meanwhile the replicas of a partition say neither its replication factor nor its place in the topic's pattern.
+    """
+    if any(topic.adding_replicas.values()) or any(topic.removing_replicas.values()):
+        raise KafkaError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"A partition reassignment is in progress for the topic '{topic.topic}'; wait for its end, or cancel it.",
+        )
 
 
 def plan_growth(
@@ -141,6 +177,16 @@ def _check_assignments(request: TopicRequest, racks: Racks) -> Assignment:
     _check_partition_count(len(assignments))
     _check_replicas(assignments, racks, factor=len(assignments[0]))
     return assignments
+
+
+def check_replica_count(partitions: Assignment) -> None:
+    """Raise KafkaError (INVALID_PARTITIONS) if the topic's znode might grow beyond what ZooKeeper takes."""
+    count = sum(map(len, partitions.values()))
+    if count > MAX_REPLICAS_PER_TOPIC:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"A topic may have at most {MAX_REPLICAS_PER_TOPIC} replicas of all its partitions; {count} are asked for.",
+        )
 
 
 def _check_replicas(assignments: Assignment, racks: Racks, *, factor: int) -> None:

@@ -90,6 +90,7 @@ class TopicSettings(BaseModel):
         }
         before_ms, after_ms = self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms
         return Admission(
+            max_batch_bytes=self.max_message_bytes,
             codec=None if kept else Codec[name.upper()],
             level=levels.get(name),
             needs_keys=self.is_compacted,

@@ -3,8 +3,7 @@
 Invariant: a topic is shown with the states of all its partitions that there were when it was read, never without.
 """
 
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -13,13 +12,20 @@ import trio
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.dynamic_settings import DynamicSettings, Overrides
+from pipeline.broker.slicing import for_each
 from pipeline.broker.state_watcher import patiently
+from pipeline.broker.topic_plan import topic_name_fault
 from pipeline.broker.topic_settings import TopicSettings, readable_settings
+from pipeline.coordination.deleted_topics import find_deleted
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.partition_states import Written, read_states
 from pipeline.coordination.znodes import TOPICS, TopicAssignment, TopicConfig, topic_config_path, topic_path
 from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
+
+NAMED_IN_LOG = 10
+LOADED_AT_A_TIME = 50
+"""New topics that are read at a time: the event loop runs all tasks that are ready before anything else."""
 
 log = structlog.get_logger()
 
@@ -44,16 +50,20 @@ class TopicWatcher:
         """Watch until cancelled. Reports started when all topics that there are now are in the view."""
         watches: dict[str, _TopicWatch] = {}
         async with trio.open_nursery() as nursery:
-            async for names in self._zookeeper.watch_children(TOPICS):
-                for name in sorted(watches.keys() - set(names)):
-                    watch = watches.pop(name)
-                    watch.scope.cancel()
-                    await watch.ended.wait()
-                    self._remove(name)
-                async with trio.open_nursery() as loading:
-                    for name in sorted(set(names) - watches.keys()):
-                        watches[name] = _TopicWatch()
-                        loading.start_soon(nursery.start, self._watch_topic, name, watches[name])
+            async for children in self._zookeeper.watch_children(TOPICS):
+                names = _legal(children)
+                gone = sorted(watches.keys() - set(names))
+                for name in gone:
+                    watches[name].scope.cancel()
+                for name in gone:
+                    await watches.pop(name).ended.wait()
+                await self._remove_missing(gone)
+
+                async def load(name: str) -> None:
+                    watches[name] = _TopicWatch()
+                    await nursery.start(self._watch_topic, name, watches[name])
+
+                await for_each(sorted(set(names) - watches.keys()), LOADED_AT_A_TIME, load)
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
 
@@ -113,10 +123,15 @@ class TopicWatcher:
         except CoordinationError as error:
             log.error("topic_unreadable", topic=name, error=str(error))
             return
-        topic_id = _topic_id(assignment)
+        topic_id = assignment.id
+        if assignment.is_deleted:
+            self._remove(name, is_deleted=True)
+            self._view.being_deleted.add(name)
+            return
+        self._view.being_deleted.discard(name)
         known = self._view.topic(name)
         if known is not None and known.topic_id != topic_id:
-            self._remove(name)
+            await self._remove_missing([name])
             known = None
         if known is None:
             config = await patiently(partial(self._zookeeper.get_or_none, topic_config_path(name)))
@@ -131,37 +146,59 @@ class TopicWatcher:
             )
         new = [TopicPartition(name, index) for index in sorted(assignment.partitions.keys() - known.partitions.keys())]
         states = await patiently(partial(read_states, self._zookeeper, new))
-        known = self._view.topic(name) or known
+        known, moment = self._view.topic(name) or known, self._view.next_moment()
         partitions = {
             index: _partition_view(
-                assignment, index, known.partitions.get(index), states.get(TopicPartition(name, index))
+                assignment, index, known.partitions.get(index), states.get(TopicPartition(name, index)), moment
             )
             for index in sorted(assignment.partitions)
         }
         self._view.set_topic(replace(known, partitions=partitions, assignment_version=value.version))
         if len(new) > MAX_AT_ONCE:  # what was written between two of the reads was told while nobody knew of these
-            ids = self._view.topic_ids(new)
-            self._view.accept_states(ids, await patiently(partial(read_states, self._zookeeper, new)))
+            asking = self._view.asking(new)
+            self._view.accept_states(asking, await patiently(partial(read_states, self._zookeeper, new)))
 
-    def _remove(self, name: str) -> None:
-        if self._view.topic(name) is not None:
-            self._view.remove_topic(name)
-            log.info("topic_deleted", topic=name)
+    async def _remove_missing(self, names: Sequence[str]) -> None:
+        """Remove topics that are missing in ZooKeeper or were recreated there. Ask whether they were deleted."""
+        ids = {name: topic.topic_id for name in names if (topic := self._view.topic(name)) is not None}
+        deleted = await patiently(partial(find_deleted, self._zookeeper, set(ids.values())))
+        for name in names:
+            self._view.being_deleted.discard(name)
+            self._remove(name, is_deleted=ids.get(name) in deleted)
+
+    def _remove(self, name: str, *, is_deleted: bool) -> None:
+        known = self._view.topic(name)
+        if known is None:
+            return
+        self._view.remove_topic(name, is_deleted=is_deleted)
+        if is_deleted:
+            log.info("topic_deleted", topic=name, topic_id=str(known.topic_id))
+        else:
+            log.error(
+                "topic_missing",
+                topic=name,
+                topic_id=str(known.topic_id),
+                reason="ZooKeeper knows it no more, and no record of its deletion; its logs are kept as strays",
+                advice="restore ZooKeeper's data; `pipeline cluster describe` names the strays",
+            )
 
 
-def _topic_id(assignment: TopicAssignment) -> uuid.UUID:
-    """Of its own, or (made before Kafka 2.8) one made of the name."""
-    return assignment.topic_id or uuid.uuid5(uuid.NAMESPACE_URL, assignment.topic)
+def _legal(names: Sequence[str]) -> Sequence[str]:
+    """Return the names that are legal for a topic; log dirs and clients cannot use others."""
+    legal = [name for name in names if topic_name_fault(name) is None]
+    if len(legal) < len(names):
+        log.warning("odd_znodes_ignored", path=TOPICS, names=sorted(set(names) - set(legal))[:NAMED_IN_LOG])
+    return legal
 
 
 def _partition_view(
-    assignment: TopicAssignment, index: int, known: PartitionView | None, found: Written | None
+    assignment: TopicAssignment, index: int, known: PartitionView | None, found: Written | None, moment: int
 ) -> PartitionView:
-    """Who holds a partition, and what is known of its state."""
+    """Return the view of a partition: its replicas, and its state as last known or as read before this moment."""
     replicas = assignment.partitions[index]
     adding = assignment.adding_replicas.get(index, ())
     removing = assignment.removing_replicas.get(index, ())
     if known is not None:
         return replace(known, replicas=replicas, adding=adding, removing=removing)
-    view = PartitionView(replicas=replicas, adding=adding, removing=removing)
+    view = PartitionView(replicas=replicas, adding=adding, removing=removing, moment=moment)
     return view if found is None else view.with_state(found.state, found.version)

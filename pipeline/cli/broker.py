@@ -1,5 +1,6 @@
 """`pipeline broker`: run a broker, and show those of a cluster."""
 
+import gc
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +99,7 @@ async def _run(settings: Settings) -> None:
             metrics=CollectorRegistry(),
         )
         handle = await nursery.start(broker)
+        gc.freeze()  # what lives as long as the broker is not looked at in each collection, which holds the event loop
         if counter is not None:
             await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
 

@@ -37,6 +37,22 @@ def describe(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Jso
         raise typer.Exit(output.EXIT_FAILED)
 
 
+@app.command("remove-stray")
+def remove_stray(
+    topic_id: Annotated[str, typer.Argument(metavar="TOPIC-ID", help="As `pipeline cluster describe` shows it.")],
+    zookeeper: Annotated[str, typer.Option("--zookeeper", metavar="HOST:PORT", help="The cluster's ZooKeeper.")],
+) -> None:
+    """Remove the strays of one topic id from all brokers: logs of a topic that ZooKeeper does not know any more.
+
+    The records in them are gone for good. A topic that exists is refused: delete it with `pipeline topic delete`.
+    Put -- before an id that begins with a dash.
+    """
+    from pipeline.cli.strays import record_deletion
+
+    trio.run(partial(record_deletion, zookeeper, topic_id))
+    output.say(f"Brokers remove the strays of {topic_id} within 10 s; one that is down, when it is back.")
+
+
 @app.command()
 def elect(
     is_unclean: Annotated[

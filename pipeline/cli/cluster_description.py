@@ -1,16 +1,17 @@
 """What `pipeline cluster describe` shows: brokers, and the partitions that need attention, with what to do."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.cli import output
 from pipeline.cli.connect import connected
 from pipeline.client import admin
-from pipeline.client.admin import Reassignment
+from pipeline.client.admin import LogDir, Reassignment
 from pipeline.client.cluster import UNREACHABLE, Cluster
 from pipeline.client.metadata import ClusterView, PartitionView
+from pipeline.coordination.znodes import encode_uuid
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import KafkaError
 
@@ -38,7 +39,8 @@ async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict
         settings = await admin.describe_topic_settings(cluster, sorted(view.topics), (MIN_ISR,), timeout_s=TIMEOUT_S)
         min_isr = {topic: int(values.get(MIN_ISR) or 1) for topic, values in settings.items()}
         troubles = find_troubles(view, min_isr, moving)
-        sizes = {broker.id: await _read_size(cluster, broker.id) for broker in found.brokers}
+        log_dirs = {broker.id: await _read_log_dirs(cluster, broker.id) for broker in found.brokers}
+    sizes = {broker: None if dirs is None else size_of(dirs) for broker, dirs in log_dirs.items()}
     return {
         "cluster_id": found.cluster_id,
         "controller": found.controller if found.controller in view.brokers else None,
@@ -49,15 +51,37 @@ async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict
         "under_replicated": troubles.under_replicated,
         "below_min_isr": troubles.below_min_isr,
         "offline": troubles.offline,
+        "strays": describe_strays({broker: dirs or () for broker, dirs in log_dirs.items()}),
     }
 
 
-async def _read_size(cluster: Cluster, broker: BrokerId) -> int | None:
-    """Bytes of all logs of a broker; None if it does not tell."""
+async def _read_log_dirs(cluster: Cluster, broker: BrokerId) -> Sequence[LogDir] | None:
+    """Return the log dirs of a broker; None if the broker does not answer."""
     try:
-        log_dirs = await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
+        return await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
     except (*UNREACHABLE, KafkaError):
         return None
+
+
+def describe_strays(log_dirs: Mapping[BrokerId, Sequence[LogDir]]) -> list[dict[str, Any]]:
+    """The logs that brokers keep and that belong to none of their partitions."""
+    return [
+        {
+            "broker": broker,
+            "topic": stray.topic_partition.topic,
+            "partition": stray.topic_partition.partition,
+            "topic_id": None if stray.topic_id is None else encode_uuid(stray.topic_id),
+            "path": stray.path,
+            "reason": stray.reason,
+        }
+        for broker, dirs in sorted(log_dirs.items())
+        for log_dir in dirs
+        for stray in log_dir.strays
+    ]
+
+
+def size_of(log_dirs: Sequence[LogDir]) -> int:
+    """Bytes of all logs of a broker."""
     return sum(size for log_dir in log_dirs for size in log_dir.partitions.values())
 
 
@@ -160,6 +184,25 @@ def print_description(told: Mapping[str, Any]) -> None:
     _print_partitions("Offline", told["offline"], {})
     for advice, partitions in _by_advice(told["offline"]).items():
         output.say(f"\n{', '.join(partitions)}: {advice}")
+    _print_strays(told["strays"])
+
+
+def _print_strays(strays: Sequence[Mapping[str, Any]]) -> None:
+    if not strays:
+        return
+    output.say(f"\nStrays: {len(strays)}")
+    keys = ["broker", "topic", "partition", "topic_id", "path"]
+    rows = [[_cell(stray[key]) for key in keys] for stray in strays[:MAX_ROWS]]
+    output.say(output.table(["BROKER", "TOPIC", "PARTITION", "TOPIC-ID", "PATH"], rows))
+    if len(strays) > MAX_ROWS:
+        output.say(f"and {len(strays) - MAX_ROWS} more, all with --json")
+    for reason in sorted({stray["reason"] for stray in strays}):
+        topics = sorted({stray["topic"] for stray in strays if stray["reason"] == reason})
+        output.say(f"\n{', '.join(topics[:MAX_ROWS])}: {reason}")
+    output.say(
+        "\nRestore ZooKeeper's data to have them served again; "
+        "`pipeline cluster remove-stray` removes those of a topic id."
+    )
 
 
 def _print_partitions(title: str, partitions: list[dict[str, Any]], more: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from pipeline.cli.services import ServiceUnit, Unit, ZooKeeperUnit
 from pipeline.coordination.embedded import ZooKeeperProcess
-from pipeline.errors import PipelineError
+from pipeline.net.nurseries import unwrapped_errors
 from pipeline.processes import free_port
 
 LIVE = ("east", "west")
@@ -77,6 +77,11 @@ class Datacenters:
             "log.dirs": str(directory / "broker" / "logs"),
             "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
             "datacenter": name,
+            "offsets.topic.replication.factor": 1,
+            # What is published here may be years old, and is to be there as long as the directory is.
+            "log.retention.ms": -1,
+            # A replica is created by the mirror, not by a consumer that comes first.
+            "auto.create.topics.enable": name != HUB,
         }
         self.brokers[name] = ServiceUnit(f"{name}-broker", "broker", directory / "broker", settings)
         self.bootstrap[name] = f"127.0.0.1:{port}"
@@ -92,21 +97,11 @@ class Datacenters:
 
     async def start(self) -> None:
         """Start everything. Raises the error of the first that does not come up."""
-        errors: list[PipelineError] = []
-
-        async def start_or_cancel(unit: Unit, nursery: trio.Nursery) -> None:
-            try:
-                await self.start_unit(unit)
-            except PipelineError as error:
-                errors.append(error)
-                nursery.cancel_scope.cancel()
-
         for stage in self.stages:
-            async with trio.open_nursery() as nursery:
-                for unit in stage:
-                    nursery.start_soon(start_or_cancel, unit, nursery)
-            if errors:
-                raise errors[0]
+            with unwrapped_errors():
+                async with trio.open_nursery() as nursery:
+                    for unit in stage:
+                        nursery.start_soon(self.start_unit, unit)
 
     async def start_unit(self, unit: Unit) -> None:
         """Start one of them (again)."""

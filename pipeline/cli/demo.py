@@ -1,10 +1,12 @@
-"""`pipeline demo`: two live datacenters, a real web log, a mirror that is killed half way, two loads, and the proof."""
+"""`pipeline demo`: two live datacenters with online consumers, a real web log, a mirror that is killed half way, two
+loads, and the proof.
+"""
 
 import contextlib
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,13 +22,16 @@ from pipeline.cli.service import read_json
 
 if TYPE_CHECKING:
     from pipeline.cli.datacenters import Datacenters
+    from pipeline.cli.online_reader import OnlineReader
 
 TOPIC = "access_log"
 SUBJECT = f"{TOPIC}-value"
+ONLINE_GROUP = "online-page-counts"
 PARTITIONS = 2
 MARKER = ".pipeline-demo"
 FIRST_LOAD_SHARE = 0.8
 MIRROR_TIMEOUT_S = 60.0
+ONLINE_TIMEOUT_S = 60.0
 AUDIT_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 300.0
 POLL_INTERVAL_S = 0.1
@@ -139,22 +144,59 @@ class Demo:
             f"Registered schema AccessLogEvent as {SUBJECT} and created {TOPIC} in {' and '.join(LIVE)}"
         ):
             await self._prepare()
-        with self._show.step(f"Published {half} page views at {' and '.join(LIVE)}, each where its visitor is at home"):
-            await self._publish(first[:half])
-        with self._show.step("Killed the mirror with -9 on its way, published as many again, and started it again"):
-            await self._kill_the_mirror_while_publishing(first[half:])
-        with self._show.step(f"The hub has all {len(first)}, at the offsets they have at their sources"):
-            await self._wait_for_mirror(len(first))
-        loads = [await self._load(1)]
-        with self._show.step(f"Published and mirrored the other {len(rest)}"):
-            await self._publish(rest)
-            await self._wait_for_mirror(len(views))
+        async with self._online_readers() as readers:
+            with self._show.step(
+                f"Published {half} page views at {' and '.join(LIVE)}, each where its visitor is at home"
+            ):
+                await self._publish(first[:half])
+            counted = {name: reader.records for name, reader in readers.items()}
+            self._show.say(f"  meanwhile online consumers counted {counted['east']} at east, {counted['west']} at west")
+            with self._show.step("Killed the mirror with -9 on its way, published as many again, and started it again"):
+                await self._kill_the_mirror_while_publishing(first[half:])
+            with self._show.step(f"The hub has all {len(first)}, at the offsets they have at their sources"):
+                await self._wait_for_mirror(len(first))
+            loads = [await self._load(1)]
+            with self._show.step(f"Published and mirrored the other {len(rest)}"):
+                await self._publish(rest)
+                await self._wait_for_mirror(len(views))
+            online = await self._tell_of(readers, views)
         loads.append(await self._load(2))
         proof = await self._prove()
         self._show.say(f"\nThe data: {len(proof['files'])} Parquet files below {self._root}/{TOPIC}, as the manifests")
         self._show.say(f"in {self._root}/{TOPIC}/_commits list them.")
         self._show.say_total()
-        return {"records": len(views), "loads": loads, **proof}
+        return {"records": len(views), "online": online, "loads": loads, **proof}
+
+    @contextlib.asynccontextmanager
+    async def _online_readers(self) -> AsyncGenerator["dict[str, OnlineReader]"]:
+        """A consumer group in each live datacenter, which reads what is published there as it comes."""
+        from pipeline.cli.datacenters import LIVE
+        from pipeline.cli.online_reader import open_online_reader
+
+        registry = self._datacenters.registry.url
+        readers: dict[str, OnlineReader] = {}
+        async with contextlib.AsyncExitStack() as stack:
+            for name in LIVE:
+                bootstrap = addresses(self._datacenters.bootstrap[name])
+                reader = open_online_reader(bootstrap, registry, TOPIC, ONLINE_GROUP)
+                readers[name] = await stack.enter_async_context(reader)
+            yield readers
+
+    async def _tell_of(self, readers: "dict[str, OnlineReader]", views: Sequence[PageView]) -> dict[str, Any]:
+        """Wait until the readers have counted all that was published where they are, and say what they counted."""
+        online: dict[str, Any] = {}
+        with self._show.step("The online consumers in the live datacenters have read all of it, as it was published"):
+            with trio.fail_after(ONLINE_TIMEOUT_S):
+                for name, reader in readers.items():
+                    published = sum(home_datacenter(view.client_address, tuple(readers)) == name for view in views)
+                    await reader.wait_for(published)
+                    await reader.commit()
+                    path, count = min(reader.paths.items(), key=lambda item: (-item[1], item[0]))
+                    online[name] = {"group": reader.group, "records": reader.records, "top_page": [path, count]}
+        for name, told in online.items():
+            path, count = told["top_page"]
+            self._show.say(f"  {name}: group {told['group']} counted {told['records']}, most often {path} ({count})")
+        return online
 
     async def _prove(self) -> dict[str, Any]:
         """Audit, query and list of files, at the same time: all three only read."""
@@ -306,6 +348,11 @@ def _how_to_look_around(datacenters: "Datacenters", directory: Path) -> str:
     ]
     lines += [
         f"  pipeline consume {TOPIC} -b {datacenters.bootstrap['hub']} --registry {datacenters.registry.url} -n 3",
+        *(
+            f"  pipeline group describe {ONLINE_GROUP} -b {address}    # {name}"
+            for name, address in datacenters.bootstrap.items()
+            if name != "hub"
+        ),
         f"  pipeline mirror status --mirror {datacenters.mirror.url}",
         f"  pipeline audit report --audit {datacenters.audit.url}",
         f"  pipeline schema show {SUBJECT} --registry {datacenters.registry.url}",

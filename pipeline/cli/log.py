@@ -31,7 +31,9 @@ from pipeline.log.verification import (
     log_bytes,
     read_leader_epochs,
 )
-from pipeline.records.record import Record, records_of_batch
+from pipeline.records.memory import MAX_OPENED_BYTES
+from pipeline.records.opening import opened
+from pipeline.records.record import Record, records_of_payload
 
 app = typer.Typer(no_args_is_help=True, help="Files of a log: what is in them, and whether it is right.")
 
@@ -129,7 +131,8 @@ def _segment_rows(file: Path, *, with_records: bool) -> Iterator[Row | Problem]:
             yield Problem(file, batch.position, batch.problem)
         elif with_records:
             try:
-                yield from map(_record_row, records_of_batch(batch.data, 0, batch.header))
+                with opened(batch.data, 0, batch.header, MAX_OPENED_BYTES) as payload:
+                    yield from map(_record_row, records_of_payload(payload, batch.header))
             except CorruptBatchError as error:
                 yield Problem(file, batch.position, error.reason)
 

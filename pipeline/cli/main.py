@@ -65,8 +65,10 @@ def main() -> None:
 
 def _explain(error: BaseException) -> int | None:
     """Print a foreseen error as one line; None for what was not foreseen (which deserves its traceback)."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        from pipeline.net.nurseries import essential_error
+
+        error = essential_error(error)
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):

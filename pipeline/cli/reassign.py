@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import trio
 import typer
@@ -16,7 +17,7 @@ from pipeline.client.cluster import Cluster
 from pipeline.client.metadata import ClusterView
 from pipeline.client.reassignment_plan import Placement, parse_plan, plan_reassignment, plan_to_json
 from pipeline.client.throttle import Move, remove_throttle, set_throttle
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -26,7 +27,10 @@ app = typer.Typer(
 
 TIMEOUT_S = 30.0
 POLL_S = 0.5
+MISSING_TARGET_S = 60.0
+"""A broker that is to get replicas may be away for so long while `apply --wait` waits for it: time for a restart."""
 CLIENT_ID = "pipeline-reassign"
+MAX_NAMED = 5
 
 
 @app.command("plan")
@@ -83,6 +87,7 @@ def apply_(
 ) -> None:
     """Begin to move partitions as a plan says. What is under way for them already is replaced.
 
+    With --wait the command ends with code 1 once a broker that is to get replicas has been away for a minute.
     With --throttle and without --wait the throttle stays until `reassign status --lift-throttle` finds nothing under
     way. Ctrl-C while waiting leaves moves and throttle as they are.
     """
@@ -262,6 +267,8 @@ class _Progress:
     move: Reassignment
     replicas_left: int
     bytes_left: int
+    missing: tuple[BrokerId, ...]
+    """Brokers that are to get replicas, are not in sync and not alive."""
 
 
 async def _read_progress(cluster: Cluster, moving: Mapping[TopicPartition, Reassignment]) -> list[_Progress]:
@@ -270,7 +277,10 @@ async def _read_progress(cluster: Cluster, moving: Mapping[TopicPartition, Reass
         return []
     view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
     brokers = {broker for move in moving.values() for broker in move.replicas if broker in view.brokers}
-    sizes = {broker: await _sizes_at(cluster, broker) for broker in sorted(brokers)}
+    sizes: dict[BrokerId, dict[TopicPartition, int]] = {}
+    for broker in sorted(brokers):
+        with suppress(NetworkError):  # it has died: soon it is not in the view any more
+            sizes[broker] = await _sizes_at(cluster, broker)
     found = []
     for name, move in sorted(moving.items()):
         topic = view.topics.get(name.topic)
@@ -280,12 +290,15 @@ async def _read_progress(cluster: Cluster, moving: Mapping[TopicPartition, Reass
         of_leader = sizes.get(partition.leader or BrokerId(-1), {}).get(name, 0)
         left = [broker for broker in move.adding if broker not in partition.isr]
         bytes_left = sum(max(0, of_leader - sizes.get(broker, {}).get(name, 0)) for broker in left)
-        found.append(_Progress(partition=name, move=move, replicas_left=len(left), bytes_left=bytes_left))
+        missing = tuple(broker for broker in left if broker not in view.brokers)
+        found.append(
+            _Progress(partition=name, move=move, replicas_left=len(left), bytes_left=bytes_left, missing=missing)
+        )
     return found
 
 
 async def _wait(cluster: Cluster, partitions: Collection[TopicPartition]) -> None:
-    """Until none of these is being moved any more."""
+    """Until none of these is being moved any more. Ends the command if a target has been away for too long."""
 
     async def read() -> list[_Progress]:
         under_way = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
@@ -294,14 +307,33 @@ async def _wait(cluster: Cluster, partitions: Collection[TopicPartition]) -> Non
     progress = await read()
     total = _bytes_left(progress)
     copied = 0
+    away_since: dict[BrokerId, float] = {}
     with output.progress("Moving", total=total) as bar:
         while progress:
+            now = trio.current_time()
+            away_since = {broker: away_since.get(broker, now) for item in progress for broker in item.missing}
+            overdue = [broker for broker, since in away_since.items() if now - since >= MISSING_TARGET_S]
+            if overdue:
+                _give_up(progress, overdue)
             bar.describe(f"{sum(item.replicas_left for item in progress)} replicas, bytes")
             await trio.sleep(POLL_S)
             progress = await read()
             now_copied = max(copied, total - _bytes_left(progress))
             bar.advance(now_copied - copied)
             copied = now_copied
+
+
+def _give_up(progress: Sequence[_Progress], away: Sequence[BrokerId]) -> NoReturn:
+    """End the command: these targets are not alive."""
+    waiting = sorted(item.partition for item in progress if not set(away).isdisjoint(item.missing))
+    named = ", ".join(map(str, waiting[:MAX_NAMED])) + (" and others" if len(waiting) > MAX_NAMED else "")
+    topics = " ".join(f"--topic {topic}" for topic in sorted({name.topic for name in waiting}))
+    brokers = ", ".join(map(str, sorted(away)))
+    output.fail(
+        f"{len(waiting)} partitions wait for brokers that have not been alive for {MISSING_TARGET_S:g} s: {brokers}"
+        f" ({named}). Start them, and the moves go on by themselves; `pipeline cluster reassign status --lift-throttle`"
+        f" tells when they are over. Or go back: `pipeline cluster reassign cancel {topics}`"
+    )
 
 
 async def _require_moved(cluster: Cluster, moves: Mapping[TopicPartition, Move]) -> None:

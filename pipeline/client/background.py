@@ -10,7 +10,7 @@ from pipeline.net.nurseries import unwrapped_errors
 
 @asynccontextmanager
 async def background_tasks() -> AsyncIterator[trio.Nursery]:
-    """A nursery whose tasks are cancelled when the block ends. A lone exception leaves the block as itself."""
+    """A nursery whose tasks are cancelled when the block ends. One exception leaves it, see `unwrapped_errors`."""
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
             try:

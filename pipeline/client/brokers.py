@@ -1,5 +1,6 @@
 """What brokers tell of themselves: the cluster (KIP-700), their log directories (KIP-113), the versions they serve."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from pipeline.protocol.schema import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,16 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrayLog:
+    """A log that a broker keeps though it belongs to no partition of it. `topic_id` is None if the log has none."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
     """A log directory. With an `error` nothing else is known of it. Bytes of its disk are None where not told."""
 
@@ -31,6 +43,8 @@ class LogDir:
     usable_bytes: int | None = None
     partitions: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Bytes of each."""
+    strays: Sequence[StrayLog] = ()
+    """None of a broker that is not ours."""
 
 
 async def describe_cluster(cluster: Cluster, *, timeout_s: float) -> ClusterDescription:
@@ -65,6 +79,15 @@ async def describe_log_dirs(cluster: Cluster, broker: BrokerId, *, timeout_s: fl
                 for topic in result.topics
                 for partition in topic.partitions
             },
+            strays=tuple(
+                StrayLog(
+                    topic_partition=TopicPartition(stray.topic, stray.partition),
+                    topic_id=None if stray.topic_id == ZERO_UUID else stray.topic_id,
+                    path=stray.path,
+                    reason=stray.reason,
+                )
+                for stray in result.strays
+            ),
         )
         for result in response.results
     ]

@@ -76,7 +76,7 @@ class Cluster:
             if self._last_refreshed <= asked_at:
                 self._refreshes_begun += 1
                 topics = tuple(MetadataRequestTopic(name=name) for name in sorted(self._topics))
-                request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+                request = MetadataRequest(topics=topics, allow_auto_topic_creation=self.config.allow_auto_create_topics)
                 response = await self.request_any(request, timeout_s=deadline - trio.current_time())
                 self.view = merge(self.view, response)
                 self._last_refreshed = self._refreshes_begun

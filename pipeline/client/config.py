@@ -11,6 +11,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.records.builder import Header
 from pipeline.records.compression import Codec
+from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
 MAX_BUFFER_BYTES = 8 * 1024**3
@@ -42,7 +43,10 @@ def _require_between(settings: object, bounds: dict[str, tuple[int, int]]) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How to reach a cluster. `bootstrap` may be empty where another discovery is given to `open_cluster`."""
+    """How to reach a cluster. `bootstrap` may be empty where another discovery is given to `open_cluster`.
+
+    With `allow_auto_create_topics` a broker that has `auto.create.topics.enable` creates the topics that are asked for.
+    """
 
     bootstrap: tuple[HostPort, ...] = ()
     client_id: str = "pipeline"
@@ -51,6 +55,7 @@ class ClientConfig:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
+    allow_auto_create_topics: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
@@ -114,12 +119,14 @@ class ConsumerConfig:
     """How much is fetched ahead.
 
     For each broker at most one response of about `max_bytes` waits to be polled while the next one is on its way.
+    `max_opened_bytes` bounds what `records()` opens of a single compressed batch.
     """
 
     max_wait_ms: int = 500
     min_bytes: int = 1
     max_bytes: int = 16 * 1024 * 1024
     max_partition_bytes: int = 4 * 1024 * 1024
+    max_opened_bytes: int = MIN_OPENED_BYTES
     auto_offset_reset: OffsetReset = OffsetReset.NONE
 
     def __post_init__(self) -> None:
@@ -131,5 +138,6 @@ class ConsumerConfig:
                 "min_bytes": (0, MAX_FIELD_BYTES),
                 "max_bytes": (1, MAX_FIELD_BYTES),
                 "max_partition_bytes": (1, MAX_FIELD_BYTES),
+                "max_opened_bytes": (1, MAX_OPENED_BYTES),
             },
         )

@@ -3,15 +3,16 @@
 Low level: the caller assigns offsets and keeps them. No record is opened unless asked for through `records`.
 
 Invariants: for each partition, what `poll_batches` hands out follows on what it handed out before, through restarts of
-brokers and moves of leaders; for each broker at most `max_bytes` wait beside one answer on its way.
+brokers and moves of leaders; for each broker at most `max_bytes` wait beside one answer on its way. A batch that cannot
+be opened stops its own partition alone, and no position moves past records that were not handed out.
 """
 
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
@@ -33,12 +34,16 @@ from pipeline.client.fetch_plan import (
 )
 from pipeline.client.metadata import NO_TOPIC_ID
 from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
-from pipeline.errors import OffsetOutOfRangeError, PipelineError
+from pipeline.client.opening import RecordIterator, open_payload
+from pipeline.errors import CorruptBatchError, OffsetOutOfRangeError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchResponse
+from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.records.builder import Header
-from pipeline.records.record import iterate_records
+from pipeline.records.memory import Charge
+from pipeline.records.opening import open_uncharged
+from pipeline.records.record import records_of_payload
 
 log = structlog.get_logger()
 
@@ -50,6 +55,8 @@ _RECORD_FIELDS = attrgetter("offset", "timestamp_ms", "key", "value", "headers")
 
 Taken = list[tuple[FetchState, FetchedBatches]]
 """What one poll takes out of the buffer, in order."""
+_ClosedBatch = tuple[FetchState, FetchedBatches, int, BatchHeader]
+"""A batch not yet opened, with where it starts among those that were fetched."""
 
 
 class PartitionOffsetOutOfRangeError(OffsetOutOfRangeError):
@@ -71,6 +78,24 @@ class PartitionFetchError(PipelineError):
         super().__init__(f"{topic_partition}: {cause}")
         self.topic_partition = topic_partition
         self.cause = cause
+
+
+class PartitionBatchError(PartitionFetchError):
+    """A batch cannot be opened. Its partition stays assigned but rests until a seek, or `Consumer.skip_batch`.
+
+    `offset` is the first one that was not handed out, `next_offset` the one behind the batch.
+    """
+
+    def __init__(
+        self, topic_partition: TopicPartition, cause: CorruptBatchError, offset: int, next_offset: int
+    ) -> None:
+        super().__init__(topic_partition, cause)
+        self.offset = offset
+        self.next_offset = next_offset
+
+    def __str__(self) -> str:
+        """Return the message, with the way to go on."""
+        return f"{super().__str__()}. To leave it out, go on at offset {self.next_offset} (`skip_batch`)"
 
 
 class ConsumerRecord(NamedTuple):
@@ -98,7 +123,9 @@ class Consumer:
         self._changed = trio.Event()
         self._arrived = trio.Event()
         self._changes = 0
-        self._records = _RecordIterator(self._take, self._open)
+        self._closed: Iterator[_ClosedBatch] = iter(())
+        self._next_closed: _ClosedBatch | None = None
+        self._records = RecordIterator(self._open_next)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -134,6 +161,17 @@ class Consumer:
             raise KeyError(f"{topic_partition} is not assigned")
         self.add(topic_partition, offset)
 
+    def skip_batch(self, topic_partition: TopicPartition) -> int:
+        """Go on behind the bad batch that PartitionBatchError told of. Returns the offset it goes on at.
+
+        Raises KeyError for a partition that is not assigned, ValueError where no bad batch was told of.
+        """
+        state = self._states[topic_partition]
+        if state.skip_to is None:
+            raise ValueError(f"{topic_partition} does not rest at a bad batch")
+        self.add(topic_partition, state.skip_to, state.topic_id)
+        return state.skip_to
+
     def position(self, topic_partition: TopicPartition) -> int:
         """The next offset that will be handed out. Raises KeyError for a partition that is not assigned."""
         return self._states[topic_partition].position
@@ -145,8 +183,8 @@ class Consumer:
     async def poll_batches(self, timeout_s: float = POLL_TIMEOUT_S) -> list[FetchedBatches]:
         """All that was fetched, as soon as there is something; an empty list after `timeout_s`.
 
-        Raises PartitionOffsetOutOfRangeError where the reset policy is NONE, and PartitionFetchError; each once, and
-        what else was fetched stays for the next call.
+        Raises PartitionOffsetOutOfRangeError where the reset policy is NONE, and PartitionFetchError; each once, after
+        what precedes it in its partition was handed out. What else was fetched stays for the next call.
         """
         taken = await self._take(timeout_s)
         for state, batches in taken:
@@ -156,25 +194,97 @@ class Consumer:
     def records(self) -> AsyncIterator[ConsumerRecord]:
         """Every record as an object, for ever. `position` moves with each one. Raises as `poll_batches` does.
 
-        One iterator goes on where another was left. Do not poll batches of the same consumer as well.
+        A batch that cannot be opened raises PartitionBatchError, after the records of other partitions that were
+        fetched with it; iterating again goes on with these partitions. One iterator goes on where another was left.
+        Do not poll batches of the same consumer as well. MemoryExhaustedError: other consumers of this process hold
+        open batches; iterating again tries again.
         """
         return self._records
 
-    def _open(self, taken: Taken) -> Iterator[ConsumerRecord]:
-        for state, batches in taken:
-            position, topic_partition = batches.position, state.topic_partition
-            if not self._is_current(state):
+    async def _open_next(self) -> Iterator[ConsumerRecord]:
+        """The records of the next batches. Where opening one fails or is cancelled, that batch stays the next one.
+
+        Raises MemoryExhaustedError, and as `poll_batches` does.
+        """
+        if self._next_closed is None:
+            self._closed = _closed_batches(await self._take(POLL_TIMEOUT_S))
+            return self._open_on(iter(()))
+        records = await self._open_charged(*self._next_closed)
+        self._next_closed = None
+        return self._open_on(records)
+
+    async def _open_charged(
+        self, state: FetchState, batches: FetchedBatches, start: int, header: BatchHeader
+    ) -> Iterator[ConsumerRecord]:
+        if not self._is_current(state):
+            return iter(())
+        try:
+            charge, payload = await open_payload(batches.data, start, header, self._config.max_opened_bytes)
+        except CorruptBatchError as error:
+            self._reject_batch(state, header, error)
+            return iter(())
+        return self._made_records(state, batches, header, payload, charge)
+
+    def _open_on(self, records: Iterator[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+        """Yield these records, then those of the batches behind them, up to one that has to be charged.
+
+        Most batches are small: they cost neither a coroutine nor a charge each.
+        """
+        yield from records
+        for closed in self._closed:
+            state, batches, start, header = closed
+            if not self._is_current(state) or state.rejected:
                 continue
-            changes = self._changes
-            for offset, timestamp_ms, key, value, headers in map(_RECORD_FIELDS, iterate_records(batches.data)):
+            if header.is_control:
+                state.position = header.next_offset
+                continue
+            try:
+                payload = open_uncharged(batches.data, start, header, self._config.max_opened_bytes)
+            except CorruptBatchError as error:
+                self._reject_batch(state, header, error)
+                continue
+            if payload is None:
+                self._next_closed = closed
+                return
+            yield from self._made_records(state, batches, header, payload)
+
+    def _made_records(
+        self,
+        state: FetchState,
+        batches: FetchedBatches,
+        header: BatchHeader,
+        payload: bytes,
+        charge: Charge | None = None,
+    ) -> Iterator[ConsumerRecord]:
+        position, topic_partition, changes = batches.position, state.topic_partition, self._changes
+        try:
+            for offset, timestamp_ms, key, value, headers in map(_RECORD_FIELDS, records_of_payload(payload, header)):
                 if offset < position:
                     continue
                 state.position = offset + 1
                 yield ConsumerRecord(topic_partition, offset, timestamp_ms, key, value, headers)
                 if changes != self._changes and not self._is_current(state):
-                    break
-            else:
-                state.position = batches.next_offset
+                    return
+            state.position = header.next_offset
+        except CorruptBatchError as error:
+            self._reject_batch(state, header, error)
+        finally:
+            if charge is not None:
+                charge.close()
+
+    def close(self) -> None:
+        """Give back the memory of a batch whose records were not all taken."""
+        self._records.close()
+
+    def _reject_batch(self, state: FetchState, header: BatchHeader, error: CorruptBatchError) -> None:
+        """Have the partition rest at a batch that cannot be opened, and forget what was fetched behind it."""
+        state.rejected = True
+        if isinstance(error, OpenedBatchTooLargeError):
+            error = CorruptBatchError(f"{error.reason}; raise max_opened_bytes of ConsumerConfig", header.base_offset)
+        elif error.offset is None:
+            error = CorruptBatchError(error.reason, header.base_offset)
+        self._park(state, PartitionBatchError(state.topic_partition, error, state.position, header.next_offset))
+        self._keep_ready(lambda other: other is not state)
 
     async def _take(self, timeout_s: float) -> Taken:
         await trio.lowlevel.checkpoint()
@@ -182,8 +292,11 @@ class Consumer:
             while not self._ready and not self._errors:
                 self._arrived = trio.Event()
                 await self._arrived.wait()
-        if self._errors:
-            raise self._errors.popleft()[1]
+        if self._errors and not any(state is self._errors[0][0] for _, state, _ in self._ready):
+            state, error = self._errors.popleft()
+            if isinstance(error, PartitionBatchError):
+                state.skip_to = error.next_offset
+            raise error
         taken = [(state, batches) for _, state, batches in self._ready]
         self._ready.clear()
         self._buffered_bytes.clear()
@@ -193,14 +306,18 @@ class Consumer:
     def _forget_stale(self) -> None:
         """Drop what was fetched for, or went wrong with, partitions that were removed or sought since."""
         self._changes += 1
-        kept = [entry for entry in self._ready if self._is_current(entry[1])]
+        self._keep_ready(self._is_current)
+        self._errors = deque(entry for entry in self._errors if self._is_current(entry[0]))
+        self._notify_change()
+
+    def _keep_ready(self, is_kept: Callable[[FetchState], bool]) -> None:
+        """Drop what was fetched for other partitions than these."""
+        kept = [entry for entry in self._ready if is_kept(entry[1])]
         if len(kept) != len(self._ready):
             self._ready = deque(kept)
             self._buffered_bytes.clear()
             for broker, _, batches in kept:
                 self._buffered_bytes[broker] += len(batches.data)
-        self._errors = deque(entry for entry in self._errors if self._is_current(entry[0]))
-        self._notify_change()
 
     def _is_current(self, state: FetchState) -> bool:
         return self._states.get(state.topic_partition) is state
@@ -300,7 +417,7 @@ class Consumer:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")
         for topic_partition, data in fetch_answers(response, ids):
             state, offset = asked.get(topic_partition, (None, 0))
-            if state is None or not self._is_current(state) or state.offset != offset:
+            if state is None or state.parked or not self._is_current(state) or state.offset != offset:
                 continue
             outcome = judge(topic_partition, offset, data)
             if outcome.verdict is FetchVerdict.OUT_OF_RANGE:
@@ -329,6 +446,9 @@ class Consumer:
             self._arrived.set()
         if outcome.error is None:
             state.failures = 0
+        elif isinstance(outcome.error, CorruptBatchError) and outcome.skip_to is not None:
+            error = PartitionBatchError(state.topic_partition, outcome.error, state.offset, outcome.skip_to)
+            self._park(state, error)
         elif outcome.verdict is FetchVerdict.FATAL:
             self._park(state, outcome.error)
         else:
@@ -355,7 +475,9 @@ class Consumer:
         else:
             target = start if self._config.auto_offset_reset is OffsetReset.EARLIEST else end
             log.warning("offset_reset", partition=str(topic_partition), position=state.offset, offset=target)
-            state.offset = state.position = target
+            if state.position == state.offset:  # else what was fetched before is still being handed out
+                state.position = target
+            state.offset = target
 
     def _postpone(self, state: FetchState, failures: int) -> None:
         settings = self._cluster.config
@@ -364,31 +486,17 @@ class Consumer:
     def _park(self, state: FetchState, error: Exception) -> None:
         """Stop fetching the partition and have the next poll raise why."""
         state.parked = True
-        if not isinstance(error, PartitionOffsetOutOfRangeError):
+        if not isinstance(error, (PartitionOffsetOutOfRangeError, PartitionFetchError)):
             error = PartitionFetchError(state.topic_partition, error)
         self._errors.append((state, error))
         self._arrived.set()
 
 
-class _RecordIterator:
-    """Polls when the records of the last poll are used up. Unlike a generator, it may be left at any moment."""
-
-    def __init__(
-        self,
-        take: Callable[[float], Awaitable[Taken]],
-        open_batches: Callable[[Taken], Iterator[ConsumerRecord]],
-    ) -> None:
-        self._take = take
-        self._open_batches = open_batches
-        self._opened: Iterator[ConsumerRecord] = iter(())
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ConsumerRecord:
-        while (record := next(self._opened, None)) is None:
-            self._opened = self._open_batches(await self._take(POLL_TIMEOUT_S))
-        return record
+def _closed_batches(taken: Taken) -> Iterator[_ClosedBatch]:
+    for state, batches in taken:
+        # Checksums were verified when the batches came, so a header tells truly where its batch ends.
+        for start, header in iterate_headers(batches.data):
+            yield state, batches, start, header
 
 
 def _now_ms() -> int:
@@ -401,4 +509,7 @@ async def open_consumer(cluster: Cluster, config: ConsumerConfig) -> AsyncIterat
     consumer = Consumer(cluster, config)
     async with background_tasks() as nursery:
         nursery.start_soon(consumer.run)
-        yield consumer
+        try:
+            yield consumer
+        finally:
+            consumer.close()

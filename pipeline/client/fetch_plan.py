@@ -3,6 +3,7 @@
 Invariants:
 - A partition's fetch position moves only past whole batches that were handed on, so after any failure the same
   position is asked for again: nothing is skipped, and batches wholly before it are cut off: nothing is repeated.
+- Sound batches in front of a bad one are handed on. Nothing moves past the bad batch but `FetchOutcome.skip_to`.
 - An answer counts only for the position it was asked for; a seek in between makes it void.
 - Each request begins with another partition, so that a full response starves none (KIP-74).
 """
@@ -23,7 +24,7 @@ from pipeline.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from pipeline.records.batch import iterate_headers, verify_crc
+from pipeline.records.batch import BatchHeader, iterate_headers, verify_crc
 
 _LEADER_MOVED = frozenset(
     {
@@ -72,6 +73,10 @@ class FetchState:
     unknown_since_ms: int | None = None
     parked: bool = False
     """Rests until it is sought or assigned anew."""
+    rejected: bool = False
+    """A batch in front could not be opened: what was fetched behind it is not handed out."""
+    skip_to: int | None = None
+    """The offset behind the bad batch at which the partition rests, once the caller knows of it."""
     high_watermark: int | None = None
 
 
@@ -88,11 +93,26 @@ class FetchVerdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOutcome:
-    """The verdict, with the batches or the error it is about."""
+    """The verdict, with the batches and the error it is about.
+
+    A bad batch is FATAL with a CorruptBatchError: `batches` precede it, `skip_to` is the offset behind it.
+    """
 
     verdict: FetchVerdict
     batches: FetchedBatches | None = None
     error: Exception | None = None
+    skip_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """The bytes of an answer that are handed on, the offset after them, and the bad batch that follows, if any."""
+
+    start: int
+    end: int
+    next_offset: int
+    error: CorruptBatchError | None = None
+    skip_to: int | None = None
 
 
 def fetch_request(
@@ -157,32 +177,47 @@ def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionDat
     records = data.records
     if not isinstance(records, memoryview):  # a decoded response has a view or nothing
         return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW)
-    try:
-        start, end, next_offset = _cut(records, offset)
-    except CorruptBatchError as error:
-        return FetchOutcome(verdict=FetchVerdict.FATAL, error=error)
-    if start == end:
-        return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW)
-    batches = FetchedBatches(
-        topic_partition=topic_partition,
-        data=records[start:end],
-        position=offset,
-        next_offset=next_offset,
-        high_watermark=data.high_watermark,
-        log_start_offset=data.log_start_offset,
-    )
-    return FetchOutcome(verdict=FetchVerdict.DATA, batches=batches)
+    cut = _cut(records, offset)
+    batches = None
+    if cut.start < cut.end:
+        batches = FetchedBatches(
+            topic_partition=topic_partition,
+            data=records[cut.start : cut.end],
+            position=offset,
+            next_offset=cut.next_offset,
+            high_watermark=data.high_watermark,
+            log_start_offset=data.log_start_offset,
+        )
+    if cut.error is not None:
+        return FetchOutcome(verdict=FetchVerdict.FATAL, batches=batches, error=cut.error, skip_to=cut.skip_to)
+    return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW if batches is None else FetchVerdict.DATA, batches=batches)
 
 
-def _cut(view: memoryview, offset: int) -> tuple[int, int, int]:
-    """Start and end of the whole batches that reach `offset` or beyond, checksums verified, and the offset after."""
+def _cut(view: memoryview, offset: int) -> _Cut:
+    """The whole batches that reach `offset` or beyond, checksums verified, up to the first bad one."""
     start = end = 0
     next_offset = offset
-    for position, header in iterate_headers(view):
-        end = position + header.size_bytes
-        if header.next_offset <= offset:
-            start = end
-            continue
-        verify_crc(view, position, header)
-        next_offset = header.next_offset
-    return start, end, next_offset
+    suspect: BatchHeader | None = None
+    try:
+        for position, header in iterate_headers(view):
+            if header.next_offset <= offset:
+                start = end = position + header.size_bytes
+                continue
+            suspect = header
+            verify_crc(view, position, header)
+            suspect = None
+            end = position + header.size_bytes
+            next_offset = header.next_offset
+    except CorruptBatchError as error:
+        skip_to = next_offset + 1 if suspect is None else _offset_behind(suspect, next_offset)
+        return _Cut(start=start, end=end, next_offset=next_offset, error=error, skip_to=skip_to)
+    return _Cut(start=start, end=end, next_offset=next_offset)
+
+
+def _offset_behind(header: BatchHeader, position: int) -> int:
+    """Where to go on behind a batch whose checksum is wrong: at its end, if its header agrees with itself on that.
+
+    Else at the next offset, where the same batch is refused again if it goes on there.
+    """
+    is_consistent = header.last_offset_delta == header.record_count - 1
+    return max(position + 1, header.next_offset) if is_consistent else position + 1

@@ -1,10 +1,11 @@
 """The producer: records in, batches out, one delivery for each record.
 
-`send` is the hot path: it appends to a batch in memory and gives way to other tasks only when a batch begins, after
+`send` is the hot path: it appends to a batch in memory and gives way to other tasks only after a batch has begun, after
 `FAIR_SHARE_RECORDS`, when a topic is new or the memory is full; else it is no checkpoint. `sender.py` does the rest.
 
-Invariants: records that one task sends to one partition arrive in that order; with idempotence (the default) each is
-there exactly once, whatever breaks, unless its delivery says that it failed.
+Invariants: `send` waits before it takes the record in and never afterwards, so a cancelled `send` sends nothing;
+records that one task sends to one partition arrive in that order; with idempotence (the default) each is there exactly
+once, whatever breaks, unless its delivery says that it failed.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -84,9 +85,13 @@ class Producer:
         Without `partition`, equal keys go to one partition, as with Java clients; without a key the partition changes
         from batch to batch. `callback` is called when the outcome is known, and must not take long.
 
-        Raises KafkaError (no such topic or partition, record too large), and DeadlineExceededError when memory stays
-        full for `max_block_ms`: the brokers take records in more slowly than they are sent.
+        A call that raises, or is cancelled, sends nothing. Raises KafkaError (no such topic or partition, record too
+        large), and DeadlineExceededError when memory stays full for `max_block_ms`: the brokers take records in more
+        slowly than they are sent.
         """
+        if self._unshared_records >= FAIR_SHARE_RECORDS:
+            self._unshared_records = 0
+            await trio.lowlevel.checkpoint()
         route = self._routes.get(topic)
         if route is None or route.view is not self._cluster.view or self._closed:
             route = await self._route(topic)
@@ -114,9 +119,6 @@ class Producer:
         if callback is not None:
             batch.add_callback(index, timestamp_ms, callback)
         self._unshared_records += 1
-        if self._unshared_records > FAIR_SHARE_RECORDS:
-            self._unshared_records = 0
-            await trio.lowlevel.checkpoint()
         return Delivery(batch, index, timestamp_ms)
 
     async def flush(self) -> None:

@@ -10,17 +10,19 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.coordination.znodes import MAX_INT32, Int32, NodeId
 from pipeline.errors import CoordinationError
 from pipeline.model import BrokerId, TopicPartition
 
 STATE_CHANGES = "/isr_change_notification"
+MAX_DIGITS = 10
 STATE_CHANGE_PREFIX = f"{STATE_CHANGES}/isr_change_"
 """Sequential znodes: ten digits follow."""
 
 
 class _ControllerJson(BaseModel):
     version: int
-    brokerid: BrokerId
+    brokerid: NodeId
     timestamp: int
 
 
@@ -63,14 +65,16 @@ class ControllerEpoch:
     def decode(cls, data: bytes) -> Self:
         """The number as text."""
         try:
-            return cls(epoch=int(data))
+            if len(data) > MAX_DIGITS or not 0 <= (epoch := int(data)) < MAX_INT32:
+                raise ValueError
+            return cls(epoch=epoch)
         except ValueError as error:
             raise CoordinationError(cls.PATH, "holds no number") from error
 
 
 class _PartitionJson(BaseModel):
     topic: str
-    partition: int
+    partition: Int32
 
 
 class _StateChangeJson(BaseModel):

@@ -165,5 +165,7 @@ class CoordinationClient(Protocol):
         ...
 
     def sessions(self) -> AsyncIterator[SessionEvent]:
-        """The state now, then each change. EXPIRED is never skipped, short interruptions may be."""
+        """The state now, then each change. EXPIRED is never skipped. A short interruption may be: then CONNECTED comes
+        once more.
+        """
         ...

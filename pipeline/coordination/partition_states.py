@@ -3,6 +3,8 @@
 Invariants:
 
 - A state is written only over the version that its writer has seen, or where there is none.
+- A state is written only if the topic was not deleted: versions of a recreated topic begin at 0 again, so equal
+  versions prove nothing. The transaction demands that no record of the deletion of the topic id exists.
 - In the same transaction a sequential znode below `/isr_change_notification` names what was written: whoever follows
   that directory misses nothing. Each of them names what its transaction wrote, and nothing else.
 - A write whose answer was lost is read back: what it wrote counts, and is not written again.
@@ -10,6 +12,7 @@ Invariants:
 - Znodes are made below a topic's znode, never that itself: nothing is written of a topic that is gone.
 """
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,6 +22,7 @@ import trio
 import trio.lowlevel
 
 from pipeline.coordination.cluster_znodes import STATE_CHANGE_PREFIX, STATE_CHANGES, encode_state_change
+from pipeline.coordination.deleted_topics import demand_not_deleted, make_records_directory, record_path
 from pipeline.coordination.interface import (
     MAX_AT_ONCE,
     CheckNode,
@@ -54,13 +58,17 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """A state as it is to be, over that of this version. `version` None: there is none yet, and it is made if the
-    topic's znode has `topic_version`.
+    """A state as it is to be, over that of this version. `version` None: there is none yet, and it is made. From 0 on
+    `topic_version` is the version that the topic's znode must have.
     """
 
+    topic_id: uuid.UUID
+    """The topic whose state this is. Nothing is written once that topic is deleted."""
     state: PartitionState
     version: int | None
     topic_version: int = -1
+    checks: Sequence[CheckNode] = ()
+    """What must hold beyond that, or the state is not written."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -78,7 +86,7 @@ class Written(NamedTuple):
 async def write_states(
     zookeeper: CoordinationClient, changes: Sequence[StateChange], checks: Sequence[CheckNode] = ()
 ) -> dict[TopicPartition, Written | None]:
-    """Write each state, None for one that had another version. Goes on until it is answered.
+    """Write each state, None for one that had another version, or whose checks do not hold. Goes on until answered.
 
     Raises BadVersionError or NoNodeError, with its path, for the first of `checks` that does not hold; then nothing of
     the transaction that it was part of was written.
@@ -146,6 +154,9 @@ class _Batch:
             change.state.topic: change.topic_version for change in self._pending.values() if change.topic_version >= 0
         }
         operations += [CheckNode(path=topic_path(topic), version=version) for topic, version in versions.items()]
+        for topic_id in dict.fromkeys(change.topic_id for change in self._pending.values()):
+            operations += demand_not_deleted(topic_id)
+        operations += dict.fromkeys(check for change in self._pending.values() for check in change.checks)
         operations += [CreateNode(path=path) for path in await self._missing_parents(new)]
         for change in self._pending.values():
             path, data = change.state.path, change.state.encode()
@@ -171,10 +182,14 @@ class _Batch:
         if error.path == STATE_CHANGE_PREFIX:
             await self._make_directory()
             return
+        if isinstance(error, NoNodeError) and error.path in self._record_paths():
+            await self._make_records_directory()
+            return
         gone = [
             change
             for change in self._pending.values()
-            if error.path == topic_path(change.state.topic)
+            if error.path in {topic_path(change.state.topic), record_path(change.topic_id)}
+            or any(check.path == error.path for check in change.checks)
             or (isinstance(error, NoNodeError) and error.path == partitions_path(change.state.topic))
         ]
         for change in gone:
@@ -185,6 +200,15 @@ class _Batch:
         try:
             await self._zookeeper.create(STATE_CHANGES)
         except (NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
+            await trio.lowlevel.checkpoint()
+
+    def _record_paths(self) -> set[str]:
+        return {record_path(change.topic_id) for change in self._pending.values()}
+
+    async def _make_records_directory(self) -> None:
+        try:
+            await make_records_directory(self._zookeeper)
+        except (CoordinationLostError, CoordinationUnavailableError):
             await trio.lowlevel.checkpoint()
 
     async def _read_back(self) -> None:

@@ -1,17 +1,25 @@
-"""Staying registered: an ephemeral znode that is made again whenever a session is lost. Works on any client.
+"""Staying registered: an ephemeral znode that is made again whenever it, or its session, is lost. Works on any client.
 
 Invariant: the znode is ours, or we are about to make it, or the caller has been told by an exception whose it is.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Never
 
 import structlog
 import trio
 
-from pipeline.coordination.interface import CoordinationClient, NodeStat, SessionId, SessionState
+from pipeline.coordination.interface import (
+    CoordinationClient,
+    NodeStat,
+    NodeValue,
+    SessionEvent,
+    SessionId,
+    SessionState,
+)
 from pipeline.errors import (
     BadVersionError,
     CoordinationLostError,
@@ -34,7 +42,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What is done around registrations. `lost` as soon as a session has expired."""
+    """Callbacks of a registration: `before` if the znode is free, `after`, and `lost` once the registration is lost."""
 
     before: Callable[[], Awaitable[None]] = _nothing
     after: Callable[[], Awaitable[None]] = _nothing
@@ -47,36 +55,116 @@ NO_HOOKS = Hooks()
 async def keep_registered(
     client: CoordinationClient,
     path: str,
-    data: bytes,
+    data: Callable[[], bytes],
     *,
     is_former_self: Callable[[bytes], bool] = _nobody,
     hooks: Hooks = NO_HOOKS,
+    writing: trio.Lock | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> Never:
     """Create the ephemeral znode, report started, and create it again after every expired session, until cancelled.
 
-    A znode that is there already is taken over if it belongs to an earlier session of this client, or if
+    A znode that is removed, made by somebody else, or holds other data than `data` returns, is lost in the same way
+    although the session lives. A caller that changes what `data` returns does so, and writes it, while it holds
+    `writing`. `data` is called before each registration, after `hooks.before`.
+
+    A znode that is there already is taken over if it belongs to a session of this client, or if
     `is_former_self` says of its data that they are those of an earlier life of this process, which is dead (the caller
     must know: because it holds what only one process can hold). If it belongs to anybody else: NodeOwnedError, with
     the data found there.
     """
+    writing = writing or trio.Lock()
     events = client.sessions()
     registered: SessionId | None = None
     is_started = False
     while True:
-        event = await anext(events)
-        if event.state is SessionState.EXPIRED:
+        event: SessionEvent | None
+        if registered is None:
+            event = await anext(events)
+        else:
+            event = await _next_event(events, partial(_wait_until_lost, client, path, data, writing, registered))
+        if event is None:
+            _log.warning("registration_lost", path=path, session=f"0x{registered or 0:x}", reason="changed by others")
             await hooks.lost()
+            event, registered = SessionEvent(SessionState.CONNECTED, client.session_id), None
+        if event.state is SessionState.EXPIRED:
+            _log.warning("session_lost", path=path, session=f"0x{event.session_id:x}")
+            await hooks.lost()
+            registered = None
         if event.state is not SessionState.CONNECTED or event.session_id == registered:
             continue
+        await _refuse_other_owner(client, path, is_former_self)
         await hooks.before()
-        await _register(client, path, data, is_former_self)
+        async with writing:
+            await _register(client, path, data(), is_former_self)
         registered = event.session_id
         _log.info("registered", path=path, session=f"0x{client.session_id:x}")
         await hooks.after()
         if not is_started:
             task_status.started()
             is_started = True
+
+
+async def _next_event(
+    events: AsyncIterator[SessionEvent], wait_until_lost: Callable[[], Awaitable[None]]
+) -> SessionEvent | None:
+    """Return the next change of the session, or None if the registration is lost before that."""
+    event: SessionEvent | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            await wait_until_lost()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait)
+        event = await anext(events)  # loses nothing if it is cancelled
+        nursery.cancel_scope.cancel()
+    return event
+
+
+async def _wait_until_lost(
+    client: CoordinationClient, path: str, data: Callable[[], bytes], writing: trio.Lock, session: SessionId
+) -> None:
+    """Return once the znode is not the one that this session registered. An expired session is not waited for."""
+    async for _ in client.watch_data(path):
+        async with writing:
+            is_kept = await _is_kept(client, path, data())
+        if not is_kept and client.session_id == session:  # else EXPIRED is about to come
+            return
+
+
+async def _is_kept(client: CoordinationClient, path: str, data: bytes) -> bool:
+    """True if this session owns the znode, and the znode holds these data."""
+    while True:
+        try:
+            stat, found = await client.exists(path), await client.get_or_none(path)
+        except CoordinationUnavailableError:
+            continue
+        return (
+            stat is not None and found is not None and stat.ephemeral_owner == client.session_id and found.data == data
+        )
+
+
+async def _refuse_other_owner(client: CoordinationClient, path: str, is_former_self: Callable[[bytes], bool]) -> None:
+    """Raise NodeOwnedError if the znode is somebody else's: what `before` writes would harm its owner."""
+    while True:
+        try:
+            stat, found = await client.exists(path), await client.get_or_none(path)
+        except CoordinationUnavailableError as error:
+            _log.warning("registration_repeated", path=path, reason=error.reason)
+            continue
+        if stat is not None and found is not None:
+            _check_owner(client, path, stat, found, is_former_self)
+        return
+
+
+def _check_owner(
+    client: CoordinationClient, path: str, stat: NodeStat, found: NodeValue, is_former_self: Callable[[bytes], bool]
+) -> None:
+    """Raise NodeOwnedError unless a session of this client, or a former life, made the znode."""
+    owner = stat.ephemeral_owner
+    if (owner is None or not client.owns_session(owner)) and not is_former_self(found.data):
+        raise NodeOwnedError(path, found.data, owner)
 
 
 async def _register(
@@ -97,13 +185,7 @@ async def _register(
             continue
         if stat.ephemeral_owner == client.session_id and found.data == data:
             return
-        if not _is_ours(client, stat) and not is_former_self(found.data):
-            raise NodeOwnedError(path, found.data, stat.ephemeral_owner)
+        _check_owner(client, path, stat, found, is_former_self)
         _log.info("registration_taken_over", path=path, session=f"0x{stat.ephemeral_owner or 0:x}")
         with suppress(NoNodeError, BadVersionError, CoordinationLostError, CoordinationUnavailableError):
             await client.delete(path, found.version)
-
-
-def _is_ours(client: CoordinationClient, stat: NodeStat) -> bool:
-    owner = stat.ephemeral_owner
-    return owner is not None and owner != client.session_id and client.owns_session(owner)

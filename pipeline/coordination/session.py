@@ -20,6 +20,8 @@ class SessionHistory:
 
     def __init__(self) -> None:
         self.current: SessionEvent | None = None
+        self.connection_count = 0
+        """Connections made so far."""
         self._expired: list[SessionId] = []
         self._changed = trio.Event()
 
@@ -35,6 +37,7 @@ class SessionHistory:
 
     def connected(self, session_id: SessionId) -> None:
         """A new session, or the old one on a new connection."""
+        self.connection_count += not self.is_connected
         self._become(SessionEvent(SessionState.CONNECTED, session_id))
 
     def suspended(self) -> None:
@@ -79,13 +82,13 @@ class _SessionEvents(AsyncIterator[SessionEvent]):
     def __init__(self, history: SessionHistory) -> None:
         self._history = history
         self._expired_seen = history.expired_count
-        self._last: SessionEvent | None = None
+        self._last: tuple[SessionEvent, int] | None = None
 
     async def __anext__(self) -> SessionEvent:
         await trio.lowlevel.checkpoint()
         while (event := self._owed()) is None:
             await self._history.next_change()
-        self._last = event
+        self._last = event, self._history.connection_count
         return event
 
     def _owed(self) -> SessionEvent | None:
@@ -93,9 +96,9 @@ class _SessionEvents(AsyncIterator[SessionEvent]):
             self._expired_seen += 1
             return SessionEvent(SessionState.EXPIRED, self._history.expired_session(self._expired_seen - 1))
         current = self._history.current
-        if current is None or current.state is SessionState.EXPIRED or current == self._last:
+        if current is None or current.state is SessionState.EXPIRED:
             return None
-        return current
+        return None if (current, self._history.connection_count) == self._last else current
 
 
 class Watch(AsyncIterator[_Value], Generic[_Value]):

@@ -10,14 +10,15 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.errors import CoordinationError
-from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
+from pipeline.model import NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
 
 BROKER_IDS = "/brokers/ids"
+BROKER_EPOCHS = "/brokers/epochs"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
@@ -25,11 +26,31 @@ ALL_BROKERS = "<default>"
 """The name under which settings of all brokers are kept."""
 
 PLAINTEXT = "PLAINTEXT"
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+MAX_PORT = 65_535
+MAX_TEXT = 1_000
+"""More letters than a host, rack or id has that means anything. A number or text beyond these bounds is unreadable: it
+would not fit into an answer to a client."""
+
+NodeId = Annotated[BrokerId, Field(ge=0, le=MAX_INT32)]
+"""A broker that there can be."""
+NodeIdOrNone = Annotated[BrokerId, Field(ge=-1, le=MAX_INT32)]
+"""The same, or -1: nobody."""
+Int32 = Annotated[int, Field(ge=0, le=MAX_INT32)]
+_Text = Annotated[str, Field(max_length=MAX_TEXT)]
+_Port = Annotated[int, Field(ge=-1, le=MAX_PORT)]
+_Replicas = dict[Int32, tuple[NodeId, ...]]
 
 
 def broker_path(broker_id: BrokerId) -> str:
     """`/brokers/ids/<id>`: ephemeral."""
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_epoch_path(broker_id: BrokerId) -> str:
+    """`/brokers/epochs/<id>`: ours, and empty. Its version is the broker's epoch, which each registration raises."""
+    return f"{BROKER_EPOCHS}/{broker_id}"
 
 
 def topic_path(topic: str) -> str:
@@ -73,15 +94,17 @@ class Listener:
 
 class _BrokerJson(BaseModel):
     version: int
-    host: str | None = None
-    port: int = -1
+    host: _Text | None = None
+    port: _Port = -1
     jmx_port: int = -1
     timestamp: int = -1
-    endpoints: list[str] | None = None
-    rack: str | None = None
+    endpoints: list[_Text] | None = None
+    rack: _Text | None = None
     listener_security_protocol_map: dict[str, str] | None = None
     directories: list[str] = []
     shutting_down: bool = False
+    epoch: int = NO_BROKER_EPOCH
+    offline_replicas: dict[str, tuple[int, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +120,12 @@ class BrokerRegistration:
     """The ids of its log dirs (KIP-858), which Kafka's brokers tell to a KRaft controller alone."""
     is_shutting_down: bool = False
     """Ours: the broker asks to be relieved of its leaderships, as Kafka's brokers do by ControlledShutdown."""
+    epoch: int = NO_BROKER_EPOCH
+    """Ours: the version of `broker_epoch_path` when the broker registered."""
+    offline_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Ours: topics, and the partitions of which the broker has a replica that its disks do not let it open or keep.
+
+    Kafka's controller learns of them by the answers to LeaderAndIsr."""
 
     @property
     def path(self) -> str:
@@ -107,7 +136,7 @@ class BrokerRegistration:
         """How clients of that listener see the broker; None if it has no such listener."""
         for listener in self.listeners:
             if listener.name == listener_name:
-                return BrokerEndpoint(id=self.id, address=listener.address, rack=self.rack)
+                return BrokerEndpoint(id=self.id, address=listener.address, rack=self.rack, epoch=self.epoch)
         return None
 
     def encode(self) -> bytes:
@@ -129,6 +158,10 @@ class BrokerRegistration:
             fields["directories"] = [encode_uuid(directory) for directory in self.directories]
         if self.is_shutting_down:
             fields["shutting_down"] = True
+        if self.epoch != NO_BROKER_EPOCH:
+            fields["epoch"] = self.epoch
+        if self.offline_replicas:
+            fields["offline_replicas"] = {topic: list(found) for topic, found in sorted(self.offline_replicas.items())}
         return _to_json(fields)
 
     @classmethod
@@ -149,17 +182,20 @@ class BrokerRegistration:
             listeners=listeners,
             rack=fields.rack,
             timestamp_ms=fields.timestamp,
-            directories=tuple(_decode_uuid(path, text) for text in fields.directories),
+            directories=tuple(decode_uuid(path, text) for text in fields.directories),
             is_shutting_down=fields.shutting_down,
+            epoch=fields.epoch,
+            offline_replicas=fields.offline_replicas,
         )
 
 
 class _TopicJson(BaseModel):
     version: int
-    partitions: dict[int, tuple[BrokerId, ...]]
+    partitions: _Replicas
     topic_id: str | None = None
-    adding_replicas: dict[int, tuple[BrokerId, ...]] = {}
-    removing_replicas: dict[int, tuple[BrokerId, ...]] = {}
+    adding_replicas: _Replicas = {}
+    removing_replicas: _Replicas = {}
+    deleted: bool = False
 
 
 Replicas = Mapping[int, tuple[BrokerId, ...]]
@@ -176,11 +212,18 @@ class TopicAssignment:
     partitions: Replicas
     adding_replicas: Replicas = field(default_factory=dict)
     removing_replicas: Replicas = field(default_factory=dict)
+    is_deleted: bool = False
+    """Ours: the topic is deleted, its znodes are being removed. Such a topic has no partitions any more."""
 
     @property
     def path(self) -> str:
         """`/brokers/topics/<topic>`."""
         return topic_path(self.topic)
+
+    @property
+    def id(self) -> uuid.UUID:
+        """The topic id; of a topic that was made before Kafka 2.8 an id that is derived from the name."""
+        return self.topic_id or uuid.uuid5(uuid.NAMESPACE_URL, self.topic)
 
     def encode(self) -> bytes:
         """JSON version 3, or 2 for a topic without id."""
@@ -192,6 +235,8 @@ class TopicAssignment:
         }
         if self.topic_id is not None:
             fields["topic_id"] = encode_uuid(self.topic_id)
+        if self.is_deleted:
+            fields["deleted"] = True
         return _to_json(fields)
 
     @classmethod
@@ -199,21 +244,27 @@ class TopicAssignment:
         """JSON version 1 (partitions), 2 (reassignment) and 3 (topic id)."""
         path = topic_path(topic)
         fields = _from_json(path, data, _TopicJson)
+        for index, replicas in fields.partitions.items():
+            if len(set(replicas)) < len(replicas) or set(replicas) <= {*fields.removing_replicas.get(index, ())}:
+                raise CoordinationError(
+                    path, f"names no replicas, or one twice, for partition {index}: {list(replicas)}"
+                )
         return cls(
             topic=topic,
-            topic_id=None if fields.topic_id is None else _decode_uuid(path, fields.topic_id),
+            topic_id=None if fields.topic_id is None else decode_uuid(path, fields.topic_id),
             partitions=fields.partitions,
             adding_replicas=fields.adding_replicas,
             removing_replicas=fields.removing_replicas,
+            is_deleted=fields.deleted,
         )
 
 
 class _PartitionStateJson(BaseModel):
     version: int
-    controller_epoch: int
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    isr: tuple[BrokerId, ...]
+    controller_epoch: Annotated[int, Field(ge=-1, le=MAX_INT32)]
+    leader: NodeIdOrNone
+    leader_epoch: Annotated[LeaderEpoch, Field(ge=0, le=MAX_INT32)]
+    isr: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +370,7 @@ class BrokerOverrides:
 
 
 class _ClusterIdJson(BaseModel):
-    id: str
+    id: _Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,8 +399,8 @@ class ClusterId:
 class _ProducerIdBlockJson(BaseModel):
     version: int
     broker: BrokerId
-    block_start: int
-    block_end: int
+    block_start: Annotated[int, Field(ge=0, le=MAX_INT64)]
+    block_end: Annotated[int, Field(ge=0, le=MAX_INT64 - 1_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,7 +439,8 @@ def encode_uuid(value: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
 
 
-def _decode_uuid(path: str, text: str) -> uuid.UUID:
+def decode_uuid(path: str, text: str) -> uuid.UUID:
+    """Decode the text of `encode_uuid`, read from the znode of this path. Raises CoordinationError."""
     try:
         return uuid.UUID(bytes=base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True))
     except ValueError as error:
@@ -399,7 +451,7 @@ def _parse_listener(path: str, endpoint: str, protocols: Mapping[str, str]) -> L
     """`NAME://host:port`; without a map of protocols the name is the protocol."""
     name, scheme, address = endpoint.partition("://")
     host, colon, port = address.rpartition(":")
-    if not (scheme and colon and port.isascii() and port.isdigit()):
+    if not (scheme and colon and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= MAX_PORT):
         raise CoordinationError(path, f"holds the endpoint {endpoint!r}, which is not NAME://host:port")
     host = host.removeprefix("[").removesuffix("]")
     return Listener(name=name, security_protocol=protocols.get(name, name), address=HostPort(host, int(port)))

@@ -6,6 +6,7 @@ Invariants:
 - A request is handed to kazoo only while connected, so one that waits for the connection can be cancelled for good;
   one already handed over may still be carried out after its caller was cancelled.
 - Every znode that is watched is read again after each lost connection, since the server forgets watches then.
+- A watch that nobody waits for any more is taken back, from the server and from kazoo, if its znode has no other.
 - Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place.
 """
 
@@ -16,6 +17,7 @@ import math
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -38,6 +40,7 @@ from pipeline.coordination.interface import (
 )
 from pipeline.coordination.multi_read import NO_NODE, MultiRead
 from pipeline.coordination.session import SessionHistory, Watch
+from pipeline.coordination.watch_removal import WatchRemoval
 from pipeline.errors import (
     BadVersionError,
     ConfigurationError,
@@ -242,7 +245,7 @@ class ZooKeeper:
             while True:
                 with suppress(NoNodeError):
                     data, stat = await self._read(path, lambda kazoo: kazoo.get_async(full, self._on_watch))
-                    return stat.mzxid, NodeValue(data or b"", stat.version)
+                    return (stat.mzxid, data), NodeValue(data or b"", stat.version)  # a restored server counts on alike
                 if not await self._leave_existence_watch(path, full):
                     return None, None
 
@@ -258,7 +261,8 @@ class ZooKeeper:
                     answer: tuple[list[str], ZnodeStat] = await self._read(
                         path, lambda kazoo: kazoo.get_children_async(full, self._on_watch, include_data=True)
                     )
-                    return answer[1].pzxid, tuple(sorted(answer[0]))
+                    names = tuple(sorted(answer[0]))
+                    return (answer[1].pzxid, names), names
                 if not await self._leave_existence_watch(path, full):
                     return None, ()
 
@@ -267,7 +271,28 @@ class ZooKeeper:
     def _watch(self, full: str, read: Callable[[], Any]) -> Watch[Any]:
         watch: Watch[Any] = Watch(read)
         self._watches.setdefault(full, weakref.WeakSet()).add(watch)
+        weakref.finalize(watch, self._post, self._watch_dropped, full).atexit = False
         return watch
+
+    def _watch_dropped(self, full: str) -> None:
+        """Take back the watch of this znode once no caller needs it."""
+        if not self._is_closed and full in self._watches and not self._watches[full]:
+            del self._watches[full]
+            trio.lowlevel.spawn_system_task(self._take_back, full)
+
+    async def _take_back(self, full: str) -> None:
+        """Have the server forget what it watches for us there. After a lost connection it has forgotten all."""
+
+        def remove(kazoo: KazooClient) -> AsyncResult[None]:
+            result: AsyncResult[None] = kazoo.handler.async_result()
+            if full in self._watches:  # somebody watches it again, and has not asked the server yet, or has by now
+                result.set(None)
+            else:
+                kazoo._call(WatchRemoval(full, partial(_forget_watchers, kazoo)), result)
+            return result
+
+        with suppress(CoordinationError):
+            await self._call(full, remove)
 
     async def _leave_existence_watch(self, path: str, full: str) -> bool:
         return await self._read(path, lambda kazoo: kazoo.exists_async(full, self._on_watch)) is not None
@@ -395,6 +420,12 @@ class ZooKeeper:
             self._kazoo = self._new_kazoo()
             self._kazoo.start_async()
             self._wake_watches(list(self._watches))
+
+
+def _forget_watchers(kazoo: KazooClient, full: str) -> None:
+    """In kazoo's thread, between two answers: no watch of a later request is lost."""
+    kazoo._data_watchers.pop(full, None)
+    kazoo._child_watchers.pop(full, None)
 
 
 def _dispose(kazoo: KazooClient) -> None:

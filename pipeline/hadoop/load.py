@@ -38,6 +38,7 @@ from pipeline.hadoop.layout import TopicLayout, check_run_id, topic_layout
 from pipeline.hadoop.manifest import Manifest, OffsetRange, next_offsets
 from pipeline.hadoop.plan import DataLossError, LoadPlan, plan_load, split_ranges
 from pipeline.model import Clock
+from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.settings import Addresses, SettingsModel
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class LoadConfig(SettingsModel):
     """Where partitions that no manifest knows are begun: at the first record of this time. None: at their beginning."""
     window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=DAY_MS)] = 600_000
     max_records_per_task: Annotated[int, Field(alias="max.records.per.task", ge=1000, le=10**10)] = 10_000_000
+    max_opened_bytes: Annotated[int, Field(alias="max.opened.bytes", ge=1, le=MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
+    """The most that a single compressed batch may hold."""
     orphan_age_ms: Annotated[int, Field(alias="orphan.age.ms", ge=60_000, le=30 * DAY_MS)] = DAY_MS
     """A run may take this long; what dead runs left is deleted after it."""
 
@@ -343,7 +346,9 @@ def _run_tasks(
     )
     client = ClientConfig(bootstrap=config.bootstrap, client_id=f"pipeline-load-{run_id}")
     try:
-        return run_tasks(spark, LoadJob(client=client, spec=spec, tasks=tasks))
+        return run_tasks(
+            spark, LoadJob(client=client, spec=spec, tasks=tasks, max_opened_bytes=config.max_opened_bytes)
+        )
     except (PySparkException, Py4JError) as error:
         raise LoadError(config.topic, _worker_reason(str(error))) from error
 

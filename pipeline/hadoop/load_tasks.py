@@ -28,6 +28,7 @@ class LoadJob:
     client: "ClientConfig"
     spec: "TaskSpec"
     tasks: tuple[OffsetRange, ...]
+    max_opened_bytes: int
 
 
 def run_tasks(spark: "SparkSession", job: LoadJob) -> "list[TaskResult]":
@@ -56,5 +57,6 @@ def _run_task(job: LoadJob, loaded: OffsetRange) -> "TaskResult":
         schema=pa.schema([field for field in columns if field.name not in _UNUSED_COLUMNS]),
         include_batches=True,
         fail_on_data_loss=True,
+        max_opened_bytes=job.max_opened_bytes,
     )
     return write_task(job.spec, attempt, context.attemptNumber(), reader.read(job.spec.topic, loaded))

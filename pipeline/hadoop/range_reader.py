@@ -16,12 +16,12 @@ from pipeline.client.cluster import open_cluster
 from pipeline.client.config import ClientConfig, ConsumerConfig
 from pipeline.client.consumer import Consumer, PartitionOffsetOutOfRangeError, open_consumer
 from pipeline.client.fetch_plan import FetchedBatches
-from pipeline.errors import DeadlineExceededError
+from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError
 from pipeline.hadoop.manifest import OffsetRange
 from pipeline.hadoop.plan import DataLossError
 from pipeline.hadoop.rows import end_of_range, to_rows
 from pipeline.model import TopicPartition
-from pipeline.records.columns import open_batches
+from pipeline.records.columns import open_in_portions
 
 QUEUED_BATCHES = 2
 IDLE_LIMIT_S = 120.0
@@ -40,6 +40,7 @@ class RangeReader:
     schema: pa.Schema
     include_batches: bool
     fail_on_data_loss: bool
+    max_opened_bytes: int
 
     def read(self, topic: str, loaded: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Rows of `loaded` in the order of their offsets.
@@ -79,19 +80,26 @@ class RangeReader:
                 for batches in fetched:
                     position = batches.next_offset
                     idle_since = trio.current_time()
-                    rows = to_rows(
-                        open_batches(batches.data).between(max(loaded.start, batches.position), loaded.end),
-                        topic,
-                        loaded.partition,
-                        self.schema,
-                    )
-                    row_count += rows.num_rows
-                    if rows.num_rows:
-                        await trio.to_thread.run_sync(handover.put, rows)
+                    row_count += await trio.to_thread.run_sync(self._open, topic, loaded, batches, handover)
                 if trio.current_time() - idle_since > IDLE_LIMIT_S:
                     raise DeadlineExceededError(f"{topic} {loaded}: nothing came after offset {position} for 120 s")
         if self.include_batches:
             handover.put(end_of_range(topic, loaded.partition, loaded.end, row_count, self.schema))
+
+    def _open(self, topic: str, loaded: OffsetRange, batches: FetchedBatches, handover: "_Handover") -> int:
+        """Hand over what was fetched and return how many rows that were; waits in a thread for memory and room."""
+        row_count = 0
+        start = max(loaded.start, batches.position)
+        try:
+            for columns in open_in_portions(batches.data, max_batch_bytes=self.max_opened_bytes):
+                rows = to_rows(columns.between(start, loaded.end), topic, loaded.partition, self.schema)
+                row_count += rows.num_rows
+                if rows.num_rows:
+                    handover.put(rows)
+        except OpenedBatchTooLargeError as error:
+            reason = f"{error.reason}; raise max.opened.bytes of the load (maxOpenedBytes of the source)"
+            raise CorruptBatchError(f"{topic}-{loaded.partition}: {reason}", error.offset) from error
+        return row_count
 
     async def _poll(self, consumer: Consumer, partition: TopicPartition, loaded: OffsetRange) -> list[FetchedBatches]:
         try:

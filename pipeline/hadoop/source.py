@@ -37,6 +37,7 @@ from pipeline.hadoop.manifest import OffsetRange
 from pipeline.hadoop.plan import DataLossError, split_ranges
 from pipeline.hadoop.range_reader import RangeReader
 from pipeline.hadoop.rows import row_schema
+from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.settings import parse_addresses
 
 DEFAULT_MAX_RECORDS_PER_TASK = 50_000_000
@@ -57,6 +58,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_batches: bool
     max_records_per_task: int
+    max_opened_bytes: int
 
     KEYS: ClassVar = (
         "kafka.bootstrap.servers",
@@ -66,6 +68,7 @@ class SourceOptions:
         "failOnDataLoss",
         "includeBatches",
         "maxRecordsPerTask",
+        "maxOpenedBytes",
     )
 
     @classmethod
@@ -82,9 +85,6 @@ class SourceOptions:
             parse_addresses(given["kafka.bootstrap.servers"])
         except ValueError as error:
             raise ConfigurationError("kafka.bootstrap.servers", str(error)) from error
-        limit = given.get("maxrecordspertask", str(DEFAULT_MAX_RECORDS_PER_TASK))
-        if not limit.isdigit() or int(limit) < 1:
-            raise ConfigurationError("maxRecordsPerTask", f"'{limit}' is not a positive number")
         return cls(
             bootstrap=given["kafka.bootstrap.servers"],
             topics=tuple(topic.strip() for topic in given["subscribe"].split(",")),
@@ -92,13 +92,21 @@ class SourceOptions:
             ending=_offsets("endingOffsets", given.get("endingoffsets", "latest")),
             fail_on_data_loss=_flag("failOnDataLoss", given.get("failondataloss", "true")),
             include_batches=_flag("includeBatches", given.get("includebatches", "false")),
-            max_records_per_task=int(limit),
+            max_records_per_task=_count("maxRecordsPerTask", given, DEFAULT_MAX_RECORDS_PER_TASK),
+            max_opened_bytes=min(_count("maxOpenedBytes", given, MIN_OPENED_BYTES), MAX_OPENED_BYTES),
         )
 
     @property
     def client(self) -> ClientConfig:
         """How to reach the cluster."""
         return ClientConfig(bootstrap=parse_addresses(self.bootstrap), client_id="pipeline-spark")
+
+
+def _count(name: str, given: Mapping[str, str], default: int) -> int:
+    text = given.get(name.lower(), str(default))
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigurationError(name, f"'{text}' is not a positive number")
+    return int(text)
 
 
 def _flag(name: str, text: str) -> bool:
@@ -211,6 +219,7 @@ def _range_reader(options: SourceOptions, schema: StructType) -> RangeReader:
         schema=to_arrow_schema(schema, timezone="UTC"),
         include_batches=options.include_batches,
         fail_on_data_loss=options.fail_on_data_loss,
+        max_opened_bytes=options.max_opened_bytes,
     )
 
 

@@ -4,9 +4,13 @@ Invariant: a reader finds the old content or the new one, whole, whatever happen
 """
 
 import base64
+import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+
+import structlog
+from crc32c import crc32c
 
 from pipeline.errors import StorageError
 from pipeline.log.files import Files
@@ -21,14 +25,22 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 DIRECTORY_ID = "directory.id"
 TAIL_LOST = "tail-lost"
+SYNC_FAILED = "sync-failed"
+FLUSHED_FIRST = "flushed-first"
 PARTITION_METADATA = "partition.metadata"
+AUDIT_CHECKPOINT = "audit-checkpoint"
 
-_TEMPORARY_SUFFIX = ".tmp"
+TEMPORARY_SUFFIX = ".tmp"
+
+_CHECKSUM = "#crc32c"
+_ENTRY = re.compile(r"([^ ]+) ([0-9]{1,10}) ([0-9]{1,19})", re.ASCII)
+_LINES_WITHOUT_CHECKSUM = 2
+_LOGGER = structlog.get_logger()
 
 
 def replace_file(files: Files, path: Path, content: bytes) -> None:
     """Write a file so that it is replaced at once and for good. Raises StorageError."""
-    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     file = files.open(temporary, create=True)
     file.truncate(0)
     file.write_at(content, 0)
@@ -46,21 +58,33 @@ def read_file(files: Files, path: Path) -> bytes | None:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, Offset]) -> bytes:
-    """Kafka's offset checkpoint, version 0: a line with topic, partition and offset each."""
-    lines = ["0", str(len(offsets))]
+    """Kafka's offset checkpoint, version 0: a line with topic, partition and offset each.
+
+    The last line is the checksum of all others, in the form of an entry. No topic has its name: Kafka, and versions of
+    ours without checksums, do not look it up.
+    """
+    lines = ["0", str(len(offsets) + 1)]
     lines += [f"{name.topic} {name.partition} {offsets[name]}" for name in sorted(offsets)]
-    return ("\n".join(lines) + "\n").encode()
+    body = ("\n".join(lines) + "\n").encode()
+    return body + f"{_CHECKSUM} 0 {crc32c(body)}\n".encode()
 
 
 def decode_offsets(content: bytes) -> dict[TopicPartition, Offset]:
-    """What `encode_offsets` wrote. Raises ValueError."""
+    """Decode the output of `encode_offsets`, or of a version without checksums. Raises ValueError."""
     version, count, *lines = content.decode().splitlines()
-    if version != "0" or int(count) != len(lines):
+    if version != "0" or count != str(len(lines)):
         raise ValueError("not an offset checkpoint of version 0, or cut off")
+    if lines and lines[-1].startswith(f"{_CHECKSUM} "):
+        line = lines.pop()
+        body = content[: -len(line) - 1]
+        if content != body + f"{_CHECKSUM} 0 {crc32c(body)}\n".encode():
+            raise ValueError("an offset checkpoint with a wrong checksum")
     offsets = {}
     for line in lines:
-        topic, partition, offset = line.split(" ")
-        offsets[TopicPartition(topic, int(partition))] = Offset(int(offset))
+        found = _ENTRY.fullmatch(line)
+        if found is None:
+            raise ValueError(f"an offset checkpoint with the line {line!r}")
+        offsets[TopicPartition(found[1], int(found[2]))] = Offset(int(found[3]))
     return offsets
 
 
@@ -68,14 +92,15 @@ def read_offsets(files: Files, path: Path) -> dict[TopicPartition, Offset]:
     """Of an offset checkpoint; none if the file is missing or damaged.
 
     To know nothing is safe: without recovery points whole logs are checked, without log start offsets what was
-    deleted within a segment can be read again.
+    deleted within a segment can be read again, without high watermarks these are found anew. Raises StorageError.
     """
     content = read_file(files, path)
     if content is None:
         return {}
     try:
         return decode_offsets(content)
-    except ValueError:
+    except ValueError as error:
+        _LOGGER.warning("checkpoint_damaged", path=str(path), error=str(error))
         return {}
 
 
@@ -113,8 +138,12 @@ def decode_id(text: str) -> uuid.UUID:
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """Kafka's `partition.metadata`: which of the topics that ever bore the name this directory belongs to (KIP-516)."""
-    return f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
+    """Kafka's `partition.metadata`: which of the topics that ever bore the name this directory belongs to (KIP-516).
+
+    The third line is a checksum, which Kafka does not read: one wrong letter makes another topic's log of it.
+    """
+    body = f"version: 0\ntopic_id: {encode_id(topic_id)}\n"
+    return f"{body}crc32c: {crc32c(body.encode())}\n".encode()
 
 
 def read_partition_metadata(files: Files, directory: Path, *, is_on_disk: bool) -> uuid.UUID | None:
@@ -127,10 +156,21 @@ def read_partition_metadata(files: Files, directory: Path, *, is_on_disk: bool) 
     content = read_file(files, path)
     if content is None:
         return None
-    fields = dict(line.split(": ", 1) for line in content.decode(errors="replace").splitlines() if ": " in line)
     try:
-        return decode_id(fields["topic_id"])
-    except (KeyError, ValueError) as error:
+        return _decode_partition_metadata(content)
+    except ValueError as error:
         if not is_on_disk:
             return None
         raise StorageError(str(path), "holds no topic id; restore the file or remove the partition") from error
+
+
+def _decode_partition_metadata(content: bytes) -> uuid.UUID:
+    """Decode the output of `encode_partition_metadata`, or of a version without checksums. Raises ValueError."""
+    lines = content.decode().splitlines()
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    if "topic_id" not in fields:
+        raise ValueError("no topic id")
+    topic_id = decode_id(fields["topic_id"])
+    if len(lines) > _LINES_WITHOUT_CHECKSUM and content != encode_partition_metadata(topic_id):
+        raise ValueError("a wrong checksum")
+    return topic_id

@@ -9,7 +9,8 @@ Invariants (Kafka's design chapter, *Log compaction*):
 - Nothing is written but files with the suffix CLEANED. They are on the disk when a group is reported.
 - A cleaned segment ends with the batch that its last source ended with, though it may be empty: so it ends at the
   offset at which the next segment starts. The last batch of each producer stays likewise.
-- Memory is bounded: by the table of keys, and by portions of batches.
+- Memory is bounded: by the table of keys, by portions of batches, and for a batch larger than a portion by
+  `max_opened_bytes` of the job, the bound under which producers' batches are admitted.
 - Of transactions the aborted ones go: see `transaction_fates`. The index of aborted transactions of a group is that of
   its first segment, since no other one in a group has one; it is written anew when an entry of it goes.
 
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError
 from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, GroupCleaned
 from pipeline.log.cleaner_kernels import (
     ACTION,
@@ -65,6 +66,7 @@ from pipeline.log.segment import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
+    segment_offsets,
     segment_path,
 )
 from pipeline.log.transaction_fates import ABORTED, MARKER, TransactionFates
@@ -87,8 +89,6 @@ from pipeline.records.kernels import FAULT_REASONS, Bytes, Fault, Int64s
 
 READ_BYTES = 4 << 20
 PLAIN_BYTES = 16 << 20
-MAX_BATCH_PLAIN_BYTES = 256 << 20
-"""A batch that holds more than this, uncompressed, is refused."""
 
 _CODEC_MASK = 0x07
 _FURTHER_SUFFIXES = frozenset(BESIDE_LOG) - {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
@@ -327,8 +327,12 @@ class _Cleaner:
             raise CorruptBatchError(f"unknown compression codec {number}", int(batch[BASE_OFFSET]))
         if not batch[RECORD_COUNT]:
             return b""
-        start = int(batch[POSITION])
-        return decompress(Codec(number), raw[start + HEADER_SIZE : start + int(batch[SIZE])], MAX_BATCH_PLAIN_BYTES)
+        start, max_bytes = int(batch[POSITION]), self._job.max_opened_bytes
+        try:
+            return decompress(Codec(number), raw[start + HEADER_SIZE : start + int(batch[SIZE])], max_bytes)
+        except OpenedBatchTooLargeError as error:
+            reason = f"{error.reason}; raise max.message.bytes of the topic, which the bound follows"
+            raise CorruptBatchError(reason, int(batch[BASE_OFFSET])) from error
 
     # Writing
 
@@ -382,8 +386,7 @@ class _Cleaner:
 
 def _offsets(names: Sequence[str], suffixes: Set[str]) -> frozenset[int]:
     """Those that the files of a kind are named by."""
-    paths = [Path(name) for name in names]
-    return frozenset(int(path.stem) for path in paths if path.suffix in suffixes and path.stem.isdecimal())
+    return frozenset(offset for suffix in suffixes for offset in segment_offsets(names, suffix))
 
 
 def _without_records(header: BatchHeader) -> bytearray:

@@ -23,6 +23,8 @@ class CleaningJob:
     delete_retention_ms: int
     segment_bytes: int
     index_interval_bytes: int
+    max_opened_bytes: int
+    """Bound of what one batch holds uncompressed; a batch that holds more fails the job."""
     map_bytes: int
     """Bound of the table of keys."""
     map_load_factor: float

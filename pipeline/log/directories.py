@@ -10,18 +10,21 @@ Invariants:
 
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from pipeline.errors import PipelineError, StorageError
-from pipeline.log.checkpoint import read_directory_id
+from pipeline.log.checkpoint import META_PROPERTIES, decode_properties, read_directory_id, read_file
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory, NewLog
+from pipeline.log.directory import LogDirectory
 from pipeline.log.files import Files
+from pipeline.log.loader import NewLog
+from pipeline.log.logs_set_aside import HeldLog, LogName
 from pipeline.log.segment import Segment
+from pipeline.log.served_replicas import ReplicaId
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 
@@ -35,6 +38,10 @@ class LogDirectories:
         self._opened = opened
         self._unopened = unopened
         self._doubled = _doubled(opened)
+        here = self.ids
+        self._knows_served = not unopened and all(
+            directory.served.is_complete(here, directory.logs.values()) for directory in opened
+        )
 
     @classmethod
     def open(
@@ -135,13 +142,17 @@ class LogDirectories:
             raise made
         return made
 
-    def create_all(self, new: Sequence[NewLog], now_ms: int) -> dict[TopicPartition, UnifiedLog | StorageError]:
+    def create_all(
+        self, new: Sequence[NewLog], now_ms: int, avoided: Set[Path] = frozenset()
+    ) -> dict[TopicPartition, UnifiedLog | StorageError]:
         """New, empty logs, or why one could not be made; one after the other in the directory that has the fewest.
 
+        Directories that are `avoided` get none as long as there is another.
         Raises ValueError if there is one of these names.
         """
         made: dict[TopicPartition, UnifiedLog | StorageError] = {}
-        counts = {directory: len(directory.logs) + len(directory.failed) for directory in self._online}
+        usable = [directory for directory in self._online if directory.path not in avoided] or self._online
+        counts = {directory: len(directory.logs) + len(directory.failed) for directory in usable}
         shares: dict[LogDirectory, list[NewLog]] = {directory: [] for directory in counts}
         offline = next(iter(self.offline.items()), None)
         for wanted in new:
@@ -153,6 +164,10 @@ class LogDirectories:
                 made[name] = StorageError(str(self._opened[0].path), "all log dirs are offline")
             else:
                 fewest = min(counts, key=lambda directory: counts[directory])
+                refusal = _refusal(fewest, name)
+                if refusal is not None:
+                    made[name] = refusal
+                    continue
                 counts[fewest] += 1
                 shares[fewest].append(wanted)
         for directory, share in shares.items():
@@ -162,14 +177,56 @@ class LogDirectories:
                 made.update((wanted.topic_partition, error) for wanted in share)
         return made
 
-    def settle_tails(self) -> None:
-        """As `LogDirectory.settle_tails`, everywhere. Raises the first StorageError."""
-        _for_each(self._online, lambda directory: directory.settle_tails())
+    def note_served(self, logs: Iterable[UnifiedLog]) -> dict[TopicPartition, StorageError]:
+        """Return once it is on the disk that these logs are served, or for which of them it cannot be, and why."""
+        shares: dict[Path, list[UnifiedLog]] = {}
+        refused: dict[TopicPartition, StorageError] = {}
+        for log in logs:
+            shares.setdefault(log.directory.parent, []).append(log)
+        for directory in self._opened:
+            share = shares.get(directory.path, [])
+            try:
+                if share:
+                    directory.note_served(share)
+            except StorageError as error:
+                refused.update((log.topic_partition, error) for log in share)
+        return refused
 
-    def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """Remove a log wherever it is; none there is fine. Raises the first StorageError."""
-        self._doubled.pop(topic_partition, None)
-        _for_each(self._opened, lambda directory: directory.delete(topic_partition, now_ms))
+    def may_have_served(self, replica: ReplicaId) -> bool:
+        """False if no process of this broker served the replica, or if `settle_tails` took care of it."""
+        return not self._knows_served or any(replica in directory.served for directory in self._opened)
+
+    def settle_tails(self, judged: Mapping[TopicPartition, uuid.UUID]) -> None:
+        """As `LogDirectory.settle_tails`, everywhere. Raises the first StorageError."""
+        self._knows_served = True
+        _for_each(self._online, lambda directory: directory.settle_tails(self.ids, judged))
+
+    def held(self) -> list[HeldLog]:
+        """All logs in all directories whose disk works, whatever their state. To be called in a thread."""
+        return [held for directory in self._online for held in directory.held()]
+
+    def is_set_aside_whole(self, name: LogName) -> bool:
+        """Return True if the log waits for its topic to return, with all that this broker ever told others of.
+
+        Raises StorageError.
+        """
+        return any(directory.set_aside.is_whole(name) for directory in self._online)
+
+    def is_displaced(self, name: LogName) -> bool:
+        """Return True if a log of another topic has this one's place, or if this one is set aside."""
+        return any(directory.is_displaced(name) for directory in self._online)
+
+    def make_way(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
+        """Call `LogDirectory.make_way` in each log dir. Raises the first StorageError."""
+        _for_each(self._online, lambda directory: directory.make_way(topic_partition, topic_id, now_ms))
+        others = {name: error for name, error in self._doubled.items() if name != topic_partition}
+        self._doubled = {**others, **_doubled(self._opened, {topic_partition})}
+
+    def delete_all(self, names: Collection[LogName], now_ms: int) -> None:
+        """Delete these logs in each log dir (`LogDirectory.delete_all`). Raises the first StorageError."""
+        _for_each(self._opened, lambda directory: directory.delete_all(names, now_ms))
+        if any(name.topic_partition in self._doubled for name in names):
+            self._doubled = _doubled(self._opened)
 
     def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
         """As `LogDirectory.delete_segments`, for logs anywhere. Raises the first StorageError."""
@@ -233,6 +290,26 @@ def find_directory_ids(paths: Sequence[Path], files: Files) -> Sequence[uuid.UUI
     return [directory_id for directory_id in found if directory_id is not None]
 
 
+def find_cluster_id_of(paths: Sequence[Path], files: Files) -> str | None:
+    """The cluster that directories belong to; None if they belong to none yet, or cannot be read."""
+    for path in paths:
+        with suppress(StorageError, ValueError):
+            content = read_file(files, path / META_PROPERTIES)
+            if content is not None:
+                return decode_properties(content).get("cluster.id")
+    return None
+
+
+def _refusal(directory: LogDirectory, name: TopicPartition) -> StorageError | None:
+    """Why no log of this name can be made in a directory, None if one can."""
+    try:
+        if directory.is_in_the_way(name):
+            return StorageError(str(directory.path / str(name)), "is no log; move it out of the log dir")
+    except StorageError as error:
+        return error
+    return None
+
+
 def _for_each(directories: Sequence[LogDirectory], action: Callable[[LogDirectory], None]) -> None:
     """Do it for all, then raise the first StorageError."""
     first: StorageError | None = None
@@ -245,11 +322,16 @@ def _for_each(directories: Sequence[LogDirectory], action: Callable[[LogDirector
         raise first
 
 
-def _doubled(directories: Sequence[LogDirectory]) -> dict[TopicPartition, PipelineError]:
+def _doubled(
+    directories: Sequence[LogDirectory], names: Set[TopicPartition] | None = None
+) -> dict[TopicPartition, PipelineError]:
+    """Partitions that are in two directories, of these or (None) of all, and what to do."""
     found: dict[TopicPartition, Path] = {}
     doubled: dict[TopicPartition, PipelineError] = {}
     for directory in directories:
-        for topic_partition in {*directory.logs, *directory.failed}:
+        for topic_partition in {*directory.logs, *directory.failed} if names is None else names:
+            if topic_partition not in directory.logs and topic_partition not in directory.failed:
+                continue
             if topic_partition in found:
                 path = str(directory.path / str(topic_partition))
                 doubled[topic_partition] = StorageError(

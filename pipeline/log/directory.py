@@ -9,9 +9,14 @@ Invariants:
   is done. So whatever happens in between, the next start checks the logs.
 - A partition's directory is renamed before its files are removed: a deletion that was cut off is finished at the next
   start and never leaves half a log.
-- A partition that cannot be opened is named in `failed` and leaves the others alone.
+- A partition that cannot be opened is named in `failed` and leaves the others alone. Its checkpoints stay as they are
+  until a later start opens it, or it is deleted.
+- A start removes only what the broker itself was removing, or had begun to make. What an operator keeps here under a
+  similar name is named in `foreign` and left alone.
 - Once the disk has failed under any of its logs, the directory is offline for good: `failure` says why, and all its
   logs refuse every call. What a failed disk still holds is found out by the next start alone.
+- A log is removed if its partition and its topic id are named, never for its name alone. One whose name another topic
+  has taken is set aside (`logs_set_aside`).
 - A log start offset is checkpointed before the segments before it lose their files. A checkpoint never tells of an
   earlier log of the same name.
 - Files of deleted segments and partitions are renamed, and unlinked after the delay in the log's settings or at the
@@ -21,10 +26,8 @@ Invariants:
 import random
 import threading
 import uuid
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -39,40 +42,34 @@ from pipeline.log.checkpoint import (
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     TAIL_LOST,
-    encode_offsets,
-    read_offsets,
+    read_partition_metadata,
     replace_file,
 )
+from pipeline.log.closing import close_all
 from pipeline.log.config import LogConfig
 from pipeline.log.directory_identity import is_same_boot, note_boot, take_ownership
 from pipeline.log.files import FileLock, Files, Volume
-from pipeline.log.loader import create_log, load_log
+from pipeline.log.loader import NewLog, create_logs, load_log
+from pipeline.log.logs_set_aside import HeldLog, LogName, LogsSetAside
+from pipeline.log.offset_checkpoints import OffsetCheckpoints
+from pipeline.log.partition_files import (
+    is_deleted,
+    is_own_file,
+    looks_deleted,
+    may_be_partition,
+    name_deleted,
+    parse_directory_name,
+)
 from pipeline.log.rewriting import note_failure
 from pipeline.log.segment import Segment
+from pipeline.log.served_replicas import ReplicaId, ServedReplicas, replicas_of
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 
 LOCK = ".lock"
 CHECKPOINT_INTERVAL_MS = 60_000
-MAX_CLOSING_THREADS = 16
-LOGS_PER_CLOSING_THREAD = 32
 
-_CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, HIGH_WATERMARKS)
-
-_DELETED_SUFFIX = "-delete"
 _LOGGER = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewLog:
-    """A log that is to be made."""
-
-    topic_partition: TopicPartition
-    topic_id: uuid.UUID | None = None
-    config: LogConfig | None = None
-    """None: that of the directory."""
-    is_new: bool = True
-    """Was the partition never anywhere?"""
 
 
 class LogDirectory:
@@ -93,16 +90,22 @@ class LogDirectory:
         self.id = directory_id
         self.config = config
         self.failed: dict[TopicPartition, PipelineError] = {}
+        self.foreign: list[Path] = []
+        """Entries that bear the name of a partition, or of a deleted one, and that no broker made: left alone."""
         self.failure: StorageError | None = None
+        self._may_lack_tails = False
+        """Did the machine lose power since the logs were written?"""
         self._files = files
         self._lock = lock
         self._random = rng
         self._logs: dict[TopicPartition, UnifiedLog] = {}
-        self._checkpointing = threading.Lock()
-        self._checkpointed: dict[str, dict[TopicPartition, Offset]] = {}
-        self._high_watermarks: dict[TopicPartition, Offset] = {}
-        self._checkpointed_ms = now_ms
+        self.set_aside = LogsSetAside(files, path)
+        self._placing = threading.Lock()
+        """Held while a log's directory gets another name."""
+        self._checkpoints = OffsetCheckpoints(files, path, self._logs, self.failed.keys())
+        self._checkpointed_ms = self._looked_ms = now_ms
         self._deleted: list[tuple[int, Sequence[Path]]] = []
+        self.served = ServedReplicas(files, path)
 
     @classmethod
     def open(
@@ -140,6 +143,11 @@ class LogDirectory:
         """All open logs, a live view."""
         return MappingProxyType(self._logs)
 
+    def is_in_the_way(self, topic_partition: TopicPartition) -> bool:
+        """Return True if something that is no log bears the name of this partition. Raises StorageError."""
+        path, is_log = self.path / str(topic_partition), topic_partition in self._logs or topic_partition in self.failed
+        return not is_log and (path in self.foreign or self._files.exists(path))  # a link may lead nowhere
+
     def volume(self) -> Volume:
         """The space of its disk. Raises StorageError."""
         with self._noticing_failure():
@@ -149,59 +157,120 @@ class LogDirectory:
         clean = self._files.exists(self.path / CLEAN_SHUTDOWN)
         names = self._files.names(self.path)
         is_other_boot = not is_same_boot(self._files, self.path)
-        may_lack_tails = is_other_boot and not clean
+        self._may_lack_tails = is_other_boot and not clean
         if is_other_boot and (clean or not any(map(parse_directory_name, names))):
             note_boot(self._files, self.path)
         self._files.unlink(self.path / CLEAN_SHUTDOWN)
         self._files.sync_directory(self.path)
-        for name in _CHECKPOINTS:
-            self._checkpointed[name] = read_offsets(self._files, self.path / name)
-        self._high_watermarks = dict(self._checkpointed[HIGH_WATERMARKS])
+        self._checkpoints.read()
         for name in names:
-            if name.endswith(_DELETED_SUFFIX):
-                self._files.remove_tree(self.path / name)
-                continue
             topic_partition = parse_directory_name(name)
-            if topic_partition is None:
-                continue
-            try:
-                log = load_log(
-                    self._files,
-                    self.path / name,
-                    topic_partition,
-                    self.config,
-                    recovery_point=self._checkpointed[RECOVERY_POINTS].get(topic_partition, Offset(0)),
-                    log_start_offset=self._checkpointed[LOG_START_OFFSETS].get(topic_partition, Offset(0)),
-                    clean=clean,
-                    now_ms=now_ms,
-                )
-            except PipelineError as error:
-                self.failed[topic_partition] = error
-                note_failure(self._files, self.path / name)
-                _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
-            else:
-                if log.topic_id is None and not log.log_end_offset:
-                    self._files.remove_tree(log.directory)  # a crash cut off its creation
-                    continue
-                if may_lack_tails or self._high_watermarks.get(topic_partition, 0) > log.log_end_offset:
-                    log.may_lack_tail = True
-                if topic_partition in self._high_watermarks:
-                    self._high_watermarks[topic_partition] = self.high_watermark(log)
-                clean_offset = self._checkpointed[CLEAN_OFFSETS].get(topic_partition)
-                if clean_offset is not None:  # a log that lost its end in a crash may grow past it again
-                    log.clean_offset = min(clean_offset, log.log_end_offset)
-                self._add(log)
+            if topic_partition is not None:
+                self._open_entry(self.path / name, topic_partition, now_ms, clean=clean)
+            elif looks_deleted(name):
+                self._clear_away(self.path / name)
+        for log in self._logs.values():
+            log.may_lack_tail |= self._may_lack_tails and not log.is_flushed_first
+        self.set_aside.find(names)
 
-    def settle_tails(self) -> None:
-        """All logs that may lack their tail were taken care of: no later start asks for it. Raises StorageError."""
+    def _clear_away(self, path: Path) -> None:
+        """Finish the deletion of a partition; leave alone what merely has such a name."""
+        try:
+            if is_deleted(path.name) and self._files.is_directory(path):
+                self._files.remove_tree(path)
+            else:
+                self._leave_alone(path)
+        except StorageError:
+            _LOGGER.exception("deleted_log_not_removed", path=str(path))
+
+    def _leave_alone(self, path: Path) -> None:
+        self.foreign.append(path)
+        _LOGGER.warning("no_log_left_alone", path=str(path), reason="no broker made it; move it out of the log dir")
+
+    def _open_entry(self, path: Path, topic_partition: TopicPartition, now_ms: int, *, clean: bool) -> None:
+        """Load the log in a directory of a partition's name, if it is one. Any error fails this partition alone."""
+        try:
+            if self._files.is_directory(path) and may_be_partition(self._files.names(path)):
+                self._load_partition(path, topic_partition, now_ms, clean=clean)
+            else:
+                self._leave_alone(path)
+        except Exception as error:
+            if not isinstance(error, PipelineError):
+                error = StorageError(str(path), f"cannot be opened: {error!r}")
+            self.failed[topic_partition] = error
+            note_failure(self._files, path)
+            _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
+
+    def _load_partition(self, path: Path, topic_partition: TopicPartition, now_ms: int, *, clean: bool) -> None:
+        log = load_log(
+            self._files,
+            path,
+            topic_partition,
+            self.config,
+            recovery_point=self._checkpoints.written(RECOVERY_POINTS, topic_partition) or Offset(0),
+            log_start_offset=self._checkpoints.written(LOG_START_OFFSETS, topic_partition) or Offset(0),
+            clean=clean,
+            now_ms=now_ms,
+        )
+        if log.topic_id is None and not log.log_end_offset and all(map(is_own_file, self._files.names(path))):
+            self._files.remove_tree(path)  # a crash cut off its creation
+            return
+        self._checkpoints.adopt(log)
+        self._add(log)
+
+    def note_served(self, logs: Iterable[UnifiedLog]) -> None:
+        """Return once it is on the disk that these logs are served. Raises StorageError."""
+        with self._noticing_failure():
+            self.served.add(replicas_of(logs))
+
+    def settle_tails(self, directories: Collection[uuid.UUID], judged: Mapping[TopicPartition, uuid.UUID]) -> None:
+        """Note that the logs of `judged`, by their topic ids, that are lost or may lack their tail were taken care of.
+
+        No later start asks for them. Any other log that may lack its tail is noted: its topic may come back.
+        `directories` are the ids of all log dirs of the broker. Raises StorageError.
+        """
         with self._noticing_failure():
             for log in list(self._logs.values()):
-                if log.may_lack_tail and self._files.exists(log.directory / TAIL_LOST):
-                    self._files.unlink(log.directory / TAIL_LOST)
-                    self._files.sync_directory(log.directory)
-            self._checkpoint(RECOVERY_POINTS, HIGH_WATERMARKS)
+                if log.may_lack_tail:
+                    with self._placing:
+                        self._settle_tail(log, judged)
+            for name, topic_id in judged.items():
+                with self._placing:
+                    self.set_aside.settle_tail(LogName(name, topic_id))
+            self.served.discard(self._missing(judged))
+            if self._may_lack_tails:
+                self._note_failed_tails(judged)
+            self._checkpoints.write(RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_OFFSETS)
+            self.served.settle(directories, list(self._logs.values()))
             if not is_same_boot(self._files, self.path):
                 note_boot(self._files, self.path)
+
+    def _settle_tail(self, log: UnifiedLog, judged: Mapping[TopicPartition, uuid.UUID]) -> None:
+        name, mark = log.topic_partition, log.directory / TAIL_LOST
+        if self._logs.get(name) is not log:  # deleted, or set aside
+            return
+        if name not in judged or log.topic_id not in {None, judged[name]}:
+            if not self._files.exists(mark):
+                replace_file(self._files, mark, b"the power was lost")
+            return
+        if self._files.exists(mark):
+            self._files.unlink(mark)
+            self._files.sync_directory(log.directory)
+        log.may_lack_tail = False
+
+    def _missing(self, judged: Mapping[TopicPartition, uuid.UUID]) -> Iterable[ReplicaId]:
+        """The replicas whose logs are not here."""
+        for name, topic_id in judged.items():
+            log = self._logs.get(name)
+            is_open = log is not None and log.topic_id in {None, topic_id}
+            if not is_open and name not in self.failed and LogName(name, topic_id) not in self.set_aside.paths:
+                yield ReplicaId(topic_id, name.partition)
+
+    def _note_failed_tails(self, judged: Container[TopicPartition]) -> None:
+        """Have a later start that opens them find that they may lack their tail; as well as they let this be told."""
+        for name in [name for name in self.failed if name not in judged]:
+            with suppress(StorageError):
+                replace_file(self._files, self.path / str(name) / TAIL_LOST, b"the power was lost")
 
     def _add(self, log: UnifiedLog) -> None:
         log.on_failure = self._take_offline
@@ -255,58 +324,159 @@ class LogDirectory:
         for name in names:
             if name in self._logs or name in self.failed:
                 raise ValueError(f"there is a log of {name}")
-            self._high_watermarks.pop(name, None)
+            self._checkpoints.forget(name)
         with self._noticing_failure():
-            self._checkpoint(
-                *(kind for kind, known in self._checkpointed.items() if not known.keys().isdisjoint(names))
-            )
-            logs = self._create_all(new, now_ms)
+            self._checkpoints.write(*self._checkpoints.kinds_naming(names))
+            logs = create_logs(self._files, self.path, new, self.config, now_ms=now_ms)
             self._files.sync_directory(self.path)
         for log in logs:
             self._add(log)
         return logs
 
-    def _create_all(self, new: Sequence[NewLog], now_ms: int) -> list[UnifiedLog]:
-        """The files of all; where the disk is full nothing of them is left."""
-        paths = [self.path / str(wanted.topic_partition) for wanted in new]
-        try:
-            return [
-                create_log(
-                    self._files,
-                    path,
-                    wanted.topic_partition,
-                    wanted.config or self.config,
-                    topic_id=wanted.topic_id,
-                    now_ms=now_ms,
-                )
-                for path, wanted in zip(paths, new, strict=True)
-            ]
-        except DiskFullError:
-            for path in paths:
-                if self._files.exists(path):
-                    self._files.remove_tree(path)
-            raise
+    def held(self) -> list[HeldLog]:
+        """All logs in the directory: open ones, those that failed, and those set aside. Raises StorageError."""
+        held = [
+            HeldLog(name=LogName(name, log.topic_id), path=log.directory, log=log)
+            for name, log in list(self._logs.items())
+        ]
+        held += [HeldLog(name=self._name_of_failed(name), path=self.path / str(name)) for name in list(self.failed)]
+        aside = list(self.set_aside.paths.items())
+        return held + [HeldLog(name=name, path=path, is_set_aside=True) for name, path in aside]
 
-    def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """Remove a log, also one that failed; none there is fine. Regions handed out stay readable.
+    def _name_of_failed(self, topic_partition: TopicPartition) -> LogName:
+        try:
+            topic_id = read_partition_metadata(self._files, self.path / str(topic_partition), is_on_disk=False)
+        except StorageError:
+            topic_id = None
+        return LogName(topic_partition, topic_id)
+
+    def is_displaced(self, name: LogName) -> bool:
+        """Return True if a log of another topic has this one's place, or if this one is set aside."""
+        return name in self.set_aside.paths or self._other_in_place(name) is not None
+
+    def _other_in_place(self, name: LogName) -> LogName | None:
+        """The log of another topic that lies where this one belongs.
+
+        A log without a topic id may be this one, unless this one is set aside.
+        """
+        log, found = self._logs.get(name.topic_partition), None
+        if log is not None:
+            found = LogName(name.topic_partition, log.topic_id)
+        elif name.topic_partition in self.failed:
+            found = self._name_of_failed(name.topic_partition)
+        if found is None or found.topic_id == name.topic_id:
+            return None
+        return found if found.topic_id is not None or name in self.set_aside.paths else None
+
+    def make_way(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
+        """Set a log of another topic id aside, and take back the one of this topic id if there is one.
 
         Raises StorageError.
         """
-        log = self._logs.pop(topic_partition, None)
-        self._high_watermarks.pop(topic_partition, None)
-        delay_ms = self.config.delete_delay_ms
-        if log is not None:
-            delay_ms = log.config.delete_delay_ms
-            log.abandon("the partition was deleted")
-        elif self.failed.pop(topic_partition, None) is None:
-            return
-        self._check_online()
-        unique = uuid.UUID(int=self._random.getrandbits(128), version=4).hex
-        deleted = self.path / f"{topic_partition}.{unique}{_DELETED_SUFFIX}"
+        name = LogName(topic_partition, topic_id)
+        with self._placing, self._noticing_failure():
+            other = self._other_in_place(name)
+            if other is not None:
+                log = self._logs.get(topic_partition)
+                if log is not None:
+                    self.set_aside.close(log)
+                else:
+                    start = self._checkpoints.written(LOG_START_OFFSETS, topic_partition)
+                    self.set_aside.note_start(topic_partition, start or Offset(0))
+                if other.topic_id is None:  # lost with the power: nobody can ask for this log but by a new id
+                    other = LogName(topic_partition, uuid.UUID(int=self._random.getrandbits(128), version=4))
+                self.set_aside.put(other)
+                self._logs.pop(topic_partition, None)
+                self.failed.pop(topic_partition, None)
+                self._checkpoints.forget(topic_partition)
+            is_free = topic_partition not in self._logs and topic_partition not in self.failed
+            if is_free and name in self.set_aside.paths:
+                with self._checkpoints.writing:
+                    self._take_back(name, now_ms)
+
+    def _take_back(self, name: LogName, now_ms: int) -> None:
+        """Open a log that was set aside in its place. What checkpoints tell of another log there goes first."""
+        topic_partition = name.topic_partition
+        self._checkpoints.replace(topic_partition, self.set_aside.log_start_offset(name))
+        self._open_entry(self.set_aside.take_back(name), topic_partition, now_ms, clean=False)
+        _LOGGER.info("stray_taken_back", topic_partition=str(topic_partition), topic_id=str(name.topic_id))
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: uuid.UUID | None = None) -> None:
+        """Delete one log, as `delete_all` does."""
+        self.delete_all([LogName(topic_partition, topic_id)], now_ms)
+
+    def delete_all(self, names: Iterable[LogName], now_ms: int) -> None:
+        """Remove these logs, also ones that failed or were set aside; none there is fine, nor one of another topic.
+
+        Regions handed out stay readable. Raises StorageError.
+        """
+        deleted: dict[Path, int] = {}
+        parents: set[Path] = set()
+        gone: list[ReplicaId] = []
+        try:
+            for name in names:
+                self._end_use(name)
+                with self._placing:
+                    found = self._take_out(name)
+                    if found is None:
+                        continue
+                    self._check_online()
+                    source, delay_ms = found
+                    unique = uuid.UUID(int=self._random.getrandbits(128), version=4)
+                    target = self.path / name_deleted(name.topic_partition, unique)
+                    if self._rename_deleted(name, source, target):
+                        deleted[target] = delay_ms
+                    if name.topic_id is not None:
+                        gone.append(ReplicaId(name.topic_id, name.topic_partition.partition))
+                    if source.parent != self.path:
+                        parents.add(source.parent)
+            if deleted or parents:
+                with self._noticing_failure():
+                    self._files.sync_directory(self.path)
+                    for parent in parents:
+                        self.set_aside.remove_empty(parent)
+        finally:
+            self.served.discard(gone)
+            self._deleted += [(now_ms + delay_ms, [path]) for path, delay_ms in deleted.items()]
+
+    def _rename_deleted(self, name: LogName, source: Path, target: Path) -> bool:
+        """Return False if nothing is there: an operator removed it. A log that does not get the name for want of space
+        is kept as one that failed, or was set aside, to be deleted later. Raises StorageError.
+        """
         with self._noticing_failure():
-            self._files.rename(self.path / str(topic_partition), deleted)
-            self._files.sync_directory(self.path)
-        self._deleted.append((now_ms + delay_ms, [deleted]))
+            if not self._files.exists(source):
+                return False
+            try:
+                self._files.rename(source, target)
+            except DiskFullError as error:
+                if source.parent == self.path:
+                    self.failed[name.topic_partition] = error
+                else:
+                    self.set_aside.keep(name, source)
+                raise
+        return True
+
+    def _end_use(self, name: LogName) -> None:
+        """End the use of a log that is to be deleted: no flush of it meets one that is made anew under the name."""
+        log = self._logs.get(name.topic_partition)
+        if log is not None and log.topic_id == name.topic_id and name not in self.set_aside.paths:
+            log.abandon("the partition was deleted")
+            log.wait_until_flushed()
+
+    def _take_out(self, name: LogName) -> tuple[Path, int] | None:
+        """Let go of a log: where it lies, and how long its files stay. None if there is no such log."""
+        place, log = self.path / str(name.topic_partition), self._logs.get(name.topic_partition)
+        if name in self.set_aside.paths:
+            return self.set_aside.forget(name), self.config.delete_delay_ms
+        if log is not None and log.topic_id == name.topic_id:
+            del self._logs[name.topic_partition]
+            self._checkpoints.forget(name.topic_partition)
+            return place, log.config.delete_delay_ms
+        if name.topic_partition in self.failed and self._name_of_failed(name.topic_partition) == name:
+            del self.failed[name.topic_partition]
+            self._checkpoints.forget(name.topic_partition)
+            return place, self.config.delete_delay_ms
+        return None
 
     def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
         """Rename the files of segments that `UnifiedLog.take_expired` took out. To be called in a thread.
@@ -335,48 +505,35 @@ class LogDirectory:
     def checkpoint_clean_offsets(self) -> None:
         """Write down how far each log has been compacted. Raises StorageError."""
         with self._noticing_failure():
-            self._checkpoint(CLEAN_OFFSETS)
+            self._checkpoints.write(CLEAN_OFFSETS)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Return once all log start offsets would survive a crash. Raises StorageError."""
         with self._noticing_failure():
-            self._checkpoint(LOG_START_OFFSETS)
+            self._checkpoints.write(LOG_START_OFFSETS)
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Write down the high watermarks of these logs; those of others stay as they were. Raises StorageError."""
-        with self._checkpointing:  # an offset may have been taken before its log was truncated
-            for name, log in list(self._logs.items()):
-                if name in offsets:
-                    self._high_watermarks[name] = min(offsets[name], log.log_end_offset)
+        self._checkpoints.take_high_watermarks(offsets)
         with self._noticing_failure():
-            self._checkpoint(HIGH_WATERMARKS)
+            self._checkpoints.write(HIGH_WATERMARKS)
 
     def high_watermark(self, log: UnifiedLog) -> Offset:
         """Of one of its logs, as it was checkpointed last, within what the log holds."""
-        checkpointed = self._high_watermarks.get(log.topic_partition, Offset(0))
-        return min(max(checkpointed, log.log_start_offset), log.log_end_offset)
+        return self._checkpoints.high_watermark(log)
 
     def _checkpoint_move(self, log: UnifiedLog) -> None:
         """An offset of this log moved back: let no checkpoint tell of more. Raises StorageError."""
-        name = log.topic_partition
-        now = {
-            RECOVERY_POINTS: log.recovery_point,
-            LOG_START_OFFSETS: log.log_start_offset,
-            CLEAN_OFFSETS: log.clean_offset or Offset(0),
-            HIGH_WATERMARKS: log.log_end_offset,
-        }
-        behind = [kind for kind, offset in now.items() if self._checkpointed[kind].get(name, 0) > offset]
-        with self._checkpointing:
-            if name in self._high_watermarks:
-                self._high_watermarks[name] = min(self._high_watermarks[name], log.log_end_offset)
+        behind = self._checkpoints.moved_back(log)
         with self._noticing_failure():
-            self._checkpoint(*behind)
+            self._checkpoints.write(*behind)
 
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose time has come, and checkpoint from time to time how far each log is on disk.
 
         Lets go of files that nobody needs, and unlinks what was deleted long enough ago. To be called about once a
-        second, in a thread if the caller must not wait for the disk. A flush that fails takes the directory offline;
+        second, in a thread if the caller must not wait for the disk. Everything is due if the clock was set back since
+        the last call: nobody knows how long it has waited. A flush that fails takes the directory offline;
         that is logged, not raised. Raises StorageError if the checkpoint or the unlinking fails.
         """
         if self.failure is not None:
@@ -388,38 +545,21 @@ class LogDirectory:
                 except StorageError:
                     _LOGGER.exception("log_offline", topic_partition=str(topic_partition))
             log.release_files()
+        was_set_back, self._looked_ms = now_ms < self._looked_ms, now_ms
         with self._noticing_failure():
-            for entry in [entry for entry in self._deleted if entry[0] <= now_ms]:
+            for entry in [entry for entry in self._deleted if entry[0] <= now_ms or was_set_back]:
                 self._deleted.remove(entry)
                 for path in entry[1]:
                     self._remove(path)
-            if now_ms - self._checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
+            if was_set_back or now_ms - self._checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
                 self._checkpointed_ms = now_ms
-                self._checkpoint(RECOVERY_POINTS, LOG_START_OFFSETS)
+                self._checkpoints.write(RECOVERY_POINTS, LOG_START_OFFSETS)
 
     def _remove(self, path: Path) -> None:
-        if path.name.endswith(_DELETED_SUFFIX):
+        if is_deleted(path.name):
             self._files.remove_tree(path)
         else:
             self._files.unlink(path)
-
-    def _checkpoint(self, *names: str) -> None:
-        """Write these checkpoints anew if they changed."""
-        with self._checkpointing:
-            for name in names:
-                logs = list(self._logs.items())
-                if name == RECOVERY_POINTS:
-                    offsets = {partition: log.recovery_point for partition, log in logs}
-                elif name == CLEAN_OFFSETS:
-                    offsets = {partition: log.clean_offset for partition, log in logs if log.clean_offset is not None}
-                elif name == HIGH_WATERMARKS:
-                    known = self._high_watermarks
-                    offsets = {partition: known[partition] for partition, _ in logs if partition in known}
-                else:
-                    offsets = {partition: log.log_start_offset for partition, log in logs if log.log_start_offset}
-                if offsets != self._checkpointed[name]:
-                    replace_file(self._files, self.path / name, encode_offsets(offsets))
-                    self._checkpointed[name] = offsets
 
     def close(self) -> None:
         """Bring all logs to disk and mark the shutdown as clean, unless a log failed. Lets the next process in.
@@ -430,9 +570,9 @@ class LogDirectory:
         if error is not None:
             self.release()
             raise error
-        error = _close_all(list(self._logs.values()))
+        error = close_all(list(self._logs.values()))
         try:
-            self._checkpoint(RECOVERY_POINTS, LOG_START_OFFSETS)
+            self._checkpoints.write(RECOVERY_POINTS, LOG_START_OFFSETS)
             if error is None and not self.failed:
                 replace_file(self._files, self.path / CLEAN_SHUTDOWN, b"")
         finally:
@@ -443,41 +583,3 @@ class LogDirectory:
     def release(self) -> None:
         """Let the next process in, without a word to the disk."""
         self._lock.release()
-
-
-def _close_all(logs: Sequence[UnifiedLog]) -> StorageError | None:
-    """Close them, many of them in several threads: they wait for the disk, which syncs many files as fast as one.
-
-    Returns the first error. The threads do not keep a process alive that has waited long enough.
-    """
-    unclosed = deque(logs)
-    errors: list[StorageError] = []
-
-    def close_some() -> None:
-        while unclosed:
-            with suppress(IndexError):
-                log = unclosed.popleft()
-                try:
-                    log.close()
-                except StorageError as error:
-                    _LOGGER.exception("log_not_closed", topic_partition=str(log.topic_partition))
-                    errors.append(error)
-
-    count = min(len(logs) // LOGS_PER_CLOSING_THREAD, MAX_CLOSING_THREADS)
-    threads = [threading.Thread(target=close_some, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    close_some()
-    for thread in threads:
-        thread.join()
-    return errors[0] if errors else None
-
-
-def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition whose directory has this name, None if it is none's."""
-    topic, dash, partition = name.rpartition("-")
-    if not (topic and dash and partition.isascii() and partition.isdecimal()):
-        return None
-    if str(int(partition)) != partition:
-        return None
-    return TopicPartition(topic, int(partition))

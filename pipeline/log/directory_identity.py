@@ -45,7 +45,13 @@ def take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: st
     content = read_file(files, path / META_PROPERTIES)
     found = mine if content is None else decode_properties(content)
     for key in ("broker.id", "cluster.id"):
-        if found.get(key) != mine[key]:
+        if key not in found:
+            raise ConfigurationError(
+                "log.dirs",
+                f"{path / META_PROPERTIES} names no {key}: restore the file, or write {key}={mine[key]} into it if the "
+                "directory is this broker's",
+            )
+        if found[key] != mine[key]:
             raise ConfigurationError(
                 "log.dirs", f"{path} belongs to {key} {found.get(key)}, not {mine[key]} (says {META_PROPERTIES} in it)"
             )

@@ -16,7 +16,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -91,6 +91,10 @@ class Files(Protocol):
         """Is there a file or directory of this name?"""
         ...
 
+    def is_directory(self, path: Path) -> bool:
+        """Is there a directory of this name, or a link to one?"""
+        ...
+
     def size(self, path: Path) -> int:
         """Length of a file in bytes."""
         ...
@@ -116,7 +120,7 @@ class Files(Protocol):
         ...
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it."""
+        """Remove a directory and all in it; none there is fine."""
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -246,6 +250,11 @@ class DiskFiles:
         with _translated(path):
             return path.exists()
 
+    def is_directory(self, path: Path) -> bool:
+        """Is there a directory of this name, or a link to one?"""
+        with _translated(path):
+            return path.is_dir()
+
     def size(self, path: Path) -> int:
         """Length of a file in bytes."""
         with _translated(path):
@@ -278,9 +287,12 @@ class DiskFiles:
             path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it."""
-        with _translated(path):
-            shutil.rmtree(path)
+        """Remove a directory and all in it; none there is fine. Of a link to one the link alone."""
+        with _translated(path), suppress(FileNotFoundError):  # an operator was faster
+            if path.is_symlink():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in this directory would survive a crash."""

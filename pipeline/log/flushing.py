@@ -76,8 +76,11 @@ class Flushing:
         self.recovery_point = log_end_offset
 
     def is_due(self, segments: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
-        """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?"""
+        """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?
+
+        A record that was appended after `now_ms` has waited for an unknown time: the clock was set back.
+        """
         if len(segments) > 1 and not segments[-2].is_synced:
             return True
         since_ms, flush_ms = self.unflushed_since_ms, config.flush_ms
-        return since_ms is not None and flush_ms is not None and now_ms - since_ms >= flush_ms
+        return since_ms is not None and flush_ms is not None and not 0 <= now_ms - since_ms < flush_ms

@@ -17,6 +17,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
+from pipeline.errors import StorageError
 from pipeline.log.files import Files, LogFile
 
 _SPILL_BYTES = 4096
@@ -87,7 +88,7 @@ class Index:
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is not above `key`."""
-        unpack, size = self._entry.unpack_from, self._entry.size
+        unpack = self._entry.unpack_from
         tail = self._tail  # replaced by a spill, which may happen in another thread
         if tail and key >= unpack(tail, 0)[0]:
             return self._floor_within(tail, key)
@@ -102,7 +103,7 @@ class Index:
                 high = middle
         if low == high:
             return None
-        return self._floor_within(file.read_at((high - low) * size, low * size), key)
+        return self._floor_within(self._read_block(file, low, high - low), key)
 
     def last_below(self, value: int) -> tuple[int, int] | None:
         """The last entry whose value is below `value`, where values rise as well."""
@@ -122,7 +123,7 @@ class Index:
         return index
 
     def _entries(self) -> bytes:
-        stored = self.open().read_at(self._stored * self._entry.size, 0) if self._stored else b""
+        stored = self._read_block(self.open(), 0, self._stored) if self._stored else b""
         return stored + self._tail
 
     def _count_below(self, entries: bytes, value: int) -> int:
@@ -142,9 +143,15 @@ class Index:
         return found
 
     def _read(self, file: LogFile, number: int) -> tuple[int, int]:
-        size = self._entry.size
-        found: tuple[int, int] = self._entry.unpack(file.read_at(size, number * size))
+        found: tuple[int, int] = self._entry.unpack(self._read_block(file, number, 1))
         return found
+
+    def _read_block(self, file: LogFile, number: int, count: int) -> bytes:
+        size = self._entry.size
+        block = file.read_at(count * size, number * size)
+        if len(block) != count * size:
+            raise StorageError(str(self.path), f"ends before its entry {number + count}; start the broker again")
+        return block
 
     def open(self) -> LogFile:
         """Its file, made if there is none."""

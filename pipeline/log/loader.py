@@ -13,12 +13,15 @@ Invariants:
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import structlog
 
+from pipeline.errors import DiskFullError, StorageError
+from pipeline.log.batch_places import REMEDY
 from pipeline.log.checkpoint import (
     PARTITION_METADATA,
     TAIL_LOST,
@@ -29,7 +32,9 @@ from pipeline.log.checkpoint import (
 )
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
+from pipeline.log.flush_promise import has_promise
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from pipeline.log.partition_files import is_own_file
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
 from pipeline.log.replacement import finish_replacements
@@ -40,6 +45,8 @@ from pipeline.log.segment import (
     GAP_SUFFIX,
     LOG_SUFFIX,
     Segment,
+    segment_offset,
+    segment_offsets,
     segment_path,
 )
 from pipeline.log.snapshots import restore_producers
@@ -47,7 +54,20 @@ from pipeline.log.transactions import AbortedTransactions
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset, TopicPartition
 
+_OFFSET_DIGITS = 20
 _LOGGER = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLog:
+    """A log that is to be made."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None = None
+    config: LogConfig | None = None
+    """None: that of the directory."""
+    is_new: bool = True
+    """Was the partition never anywhere?"""
 
 
 def load_log(
@@ -108,6 +128,7 @@ def load_log(
     epochs.truncate_from_start(log.log_start_offset)
     epochs.is_changed = not is_trusted or known is None
     log.may_lack_tail = loader.has_lost_tail or log_end_offset < recovery_point
+    log.is_flushed_first = has_promise(files, directory)
     if topic_id is not None and not recovery_point:
         log.note_unsynced(directory / PARTITION_METADATA)  # its process may have ended before the first flush
     log.release_files()
@@ -155,6 +176,28 @@ def create_log(
     return log
 
 
+def create_logs(files: Files, root: Path, new: Sequence[NewLog], config: LogConfig, *, now_ms: int) -> list[UnifiedLog]:
+    """New logs in a log dir; where the disk is full nothing of them is left. Raises StorageError."""
+    paths = [root / str(wanted.topic_partition) for wanted in new]
+    try:
+        return [
+            create_log(
+                files,
+                path,
+                wanted.topic_partition,
+                wanted.config or config,
+                topic_id=wanted.topic_id,
+                now_ms=now_ms,
+            )
+            for path, wanted in zip(paths, new, strict=True)
+        ]
+    except DiskFullError:
+        for path in paths:
+            if files.exists(path):
+                files.remove_tree(path)
+        raise
+
+
 def _was_begun(files: Files, directory: Path) -> bool:
     """Whether anything was ever kept in the directory: else it may be the rest of a creation that was cut off."""
     logs = [name for name in files.names(directory) if name.endswith(LOG_SUFFIX)]
@@ -168,6 +211,17 @@ def _read_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
         return None if content is None else LeaderEpochs.decode(content)
     except ValueError:
         return None
+
+
+def _is_left_over(name: str, base_offsets: Set[int]) -> bool:
+    """Return True for a file that was about to be removed, or is of a segment that is no longer there."""
+    if name.endswith(DELETED_SUFFIX):
+        return is_own_file(name)
+    for suffix in BESIDE_LOG:
+        if name.endswith(suffix):
+            offset = segment_offset(name, suffix)
+            return offset is not None and offset not in base_offsets
+    return False
 
 
 class _Loader:
@@ -191,7 +245,7 @@ class _Loader:
             segment = self._segment(base_offset)
             segments.append(segment)
             if not is_last and (clean or base_offsets[number + 1] < recovery_point):
-                self._trust_closed(segment)
+                self._trust_closed(segment, base_offsets[number + 1])
                 next_offset = base_offsets[number + 1]
                 continue
             end = self._trust_last(segment) if clean else None
@@ -216,14 +270,10 @@ class _Loader:
     def _base_offsets(self) -> list[int]:
         """Of all segments, sorted; what belongs to none, or lies wholly before the log start offset, is removed."""
         names = self._files.names(self._directory)
-        base_offsets = sorted(
-            int(name.removesuffix(LOG_SUFFIX))
-            for name in names
-            if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdecimal()
-        )
+        base_offsets = segment_offsets(names, LOG_SUFFIX)
+        known = set(base_offsets)
         for name in names:
-            stem, _, suffix = name.rpartition(".")
-            if name.endswith(DELETED_SUFFIX) or (f".{suffix}" in BESIDE_LOG and f"{stem}{LOG_SUFFIX}" not in names):
+            if _is_left_over(name, known):
                 self._files.unlink(self._directory / name)
         while len(base_offsets) > 1 and base_offsets[1] <= self._log_start_offset:
             self._segment(base_offsets.pop(0)).remove()
@@ -258,12 +308,21 @@ class _Loader:
             now_ms=self._now_ms,
         )
 
-    def _trust_closed(self, segment: Segment) -> None:
+    def _trust_closed(self, segment: Segment, next_base_offset: int) -> None:
+        """Take a closed segment as it is, if it ends where the next one begins. Raises StorageError."""
         if not segment.load_indexes():
             _LOGGER.warning("index_rebuilt", path=str(segment.path))
             segment.rebuild_indexes()
             segment.seal()
             segment.sync(with_indexes=True)
+        end = segment.find_end()
+        if end is None or (end != next_base_offset and end != self._end_before_gap(next_base_offset)):
+            reason = "ends within a batch" if end is None else f"ends at offset {end}"
+            reason += f", and the next segment begins at {next_base_offset}: {REMEDY}"
+            if end is not None and end < next_base_offset:
+                gap = segment_path(self._directory, next_base_offset, GAP_SUFFIX).name
+                reason += f"; to go on without the records between, write {end} into {gap}"
+            raise StorageError(str(segment.path), reason)
         segment.is_synced = True
 
     def _trust_last(self, segment: Segment) -> int | None:
@@ -280,7 +339,7 @@ class _Loader:
     def _end_before_gap(self, base_offset: int) -> int | None:
         """Where the segment before ends, for a segment that was left a gap."""
         content = read_file(self._files, segment_path(self._directory, base_offset, GAP_SUFFIX))
-        return int(content) if content is not None and content.isdigit() else None
+        return int(content) if content is not None and content.isdigit() and len(content) < _OFFSET_DIGITS else None
 
     def _recover(self, segment: Segment, later: Sequence[int]) -> int:
         """Keep what is good of a segment; if that is not all of it, nothing that lies behind can be kept either.

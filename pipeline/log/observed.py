@@ -26,6 +26,11 @@ class ObservedLog(Protocol):
         """Where it ends."""
         ...
 
+    @property
+    def recovery_point(self) -> Offset:
+        """Every record before it survives a crash."""
+        ...
+
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
         """Its batches, from the one with this offset on."""
         ...

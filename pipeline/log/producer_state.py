@@ -8,16 +8,19 @@ Invariants:
 - An open transaction is known by its first offset, until a marker of its producer ends it; a producer with one is not
   forgotten. Nothing at or behind the first of them is stable.
 - The state is a function of the batches of the log and the times of their append. It is bounded: by number, and by
-  silence, which is measured against the time passed in. Producers are kept in the order of their last append.
+  silence, which is measured against the time passed in.
+- A batch costs the same however many producers and open transactions are known: producers that may be forgotten are
+  kept in the order of their last append, open transactions in that of their first offset.
 
 The snapshot has Kafka's format (`ProducerStateManager`, version 1), with an entry for each remembered batch instead of
 the last one alone; a reader that keeps one entry per producer is left with the newest.
 """
 
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -94,7 +97,10 @@ class ProducerStates:
         self._expiration_ms = expiration_ms
         self._max_producers = max_producers
         self._producers: dict[int, _Producer] = {}
-        self._open: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        """Producers without an open transaction, in the order of their last append."""
+        self._open: OrderedDict[int, int] = OrderedDict()
+        """The first offset of each open transaction, rising."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -106,7 +112,7 @@ class ProducerStates:
     @property
     def first_unstable_offset(self) -> Offset | None:
         """Where the oldest open transaction began; None if there is none."""
-        return Offset(min(self._open.values())) if self._open else None
+        return Offset(next(iter(self._open.values()))) if self._open else None
 
     def active(self) -> list[ActiveProducer]:
         """All that are known, in the order of their last append."""
@@ -118,8 +124,12 @@ class ProducerStates:
                 last_append_ms=producer.last_append_ms,
                 transaction_start=producer.transaction_start,
             )
-            for producer_id, producer in self._producers.items()
+            for producer_id, producer in self._by_last_append()
         ]
+
+    def _by_last_append(self) -> list[tuple[int, _Producer]]:
+        found = [(name, self._producers[name]) for name in (*self._open, *self._idle)]
+        return sorted(found, key=lambda item: item[1].last_append_ms)
 
     def check(self, headers: Sequence[BatchHeader]) -> ProducedBatch | None:
         """May these batches be appended? None if so; if all of them are in the log already, the first one there.
@@ -171,10 +181,10 @@ class ProducerStates:
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID:
             return
-        producer = self._producers.pop(producer_id, None)
+        producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             start = _NO_TRANSACTION if producer is None else producer.transaction_start
-            producer = _Producer(header.producer_epoch, now_ms, start)
+            producer = self._producers[producer_id] = _Producer(header.producer_epoch, now_ms, start)
         producer.last_append_ms = now_ms
         if header.base_sequence >= 0:
             producer.batches.append(
@@ -182,7 +192,10 @@ class ProducerStates:
             )
         if header.is_transactional and not header.is_control and producer.transaction_start == _NO_TRANSACTION:
             producer.transaction_start = self._open[producer_id] = header.base_offset
-        self._producers[producer_id] = producer
+            self._idle.pop(producer_id, None)
+        if producer.transaction_start == _NO_TRANSACTION:
+            self._idle[producer_id] = None
+            self._idle.move_to_end(producer_id)
         self._forget(now_ms)
 
     def end_transaction(self, marker: BatchHeader) -> EndedTransaction | None:
@@ -191,20 +204,17 @@ class ProducerStates:
         if start is None:
             return None
         self._producers[marker.producer_id].transaction_start = _NO_TRANSACTION
+        self._idle[marker.producer_id] = None
         return EndedTransaction(marker.producer_id, Offset(start), Offset(marker.last_offset))
 
     def _forget(self, now_ms: int) -> None:
         producers = self._producers
-        while len(producers) > len(self._open):
-            oldest = next(iter(producers))
-            if oldest in self._open:
-                producers[oldest] = producers.pop(oldest)
-                continue
-            if len(producers) <= self._max_producers and (
-                now_ms - producers[oldest].last_append_ms <= self._expiration_ms
-            ):
+        while self._idle:
+            oldest = next(iter(self._idle))
+            is_heard_of = now_ms - producers[oldest].last_append_ms <= self._expiration_ms
+            if is_heard_of and len(producers) <= self._max_producers:
                 return
-            del producers[oldest]
+            del self._idle[oldest], producers[oldest]
 
     def snapshot(self) -> bytes:
         """All of the state as bytes."""
@@ -219,7 +229,7 @@ class ProducerStates:
                 _NO_COORDINATOR_EPOCH,
                 producer.transaction_start,
             )
-            for producer_id, producer in self._producers.items()
+            for producer_id, producer in self._by_last_append()
             for batch in producer.batches or (_NO_BATCH,)
         ]
         body = _COUNT.pack(len(entries)) + b"".join(entries)
@@ -235,9 +245,9 @@ class ProducerStates:
             if last_offset >= 0:
                 producer.batches.append(ProducedBatch(last_sequence, Offset(last_offset), offset_delta))
         self._producers = dict(sorted(producers.items(), key=lambda item: item[1].last_append_ms))
-        self._open = {
-            name: found.transaction_start for name, found in producers.items() if found.transaction_start >= 0
-        }
+        self._idle = OrderedDict((name, None) for name, found in self._producers.items() if found.transaction_start < 0)
+        starts = {name: found.transaction_start for name, found in producers.items() if found.transaction_start >= 0}
+        self._open = OrderedDict(sorted(starts.items(), key=itemgetter(1)))
 
 
 def _entries(content: bytes) -> Iterable[tuple[int, int, int, int, int, int, int, int]]:

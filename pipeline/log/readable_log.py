@@ -24,6 +24,7 @@ from pipeline.log.segment import Segment
 from pipeline.log.transactions import AbortedTransaction, AbortedTransactions
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
+from pipeline.records.memory import MIN_OPENED_BYTES
 
 
 class ReadableLog:
@@ -58,6 +59,8 @@ class ReadableLog:
         """May records be gone from its end, as this process found it, that had been acknowledged? They are if the
         machine stopped before they were on the disk, or if the disk damaged them.
         """
+        self.is_flushed_first = False
+        """True if nothing of it was acknowledged before it was on the disk (`flush_promise`)."""
         self.failure: StorageError | None = None
         self.on_failure: Callable[[StorageError], None] | None = None
         self.on_moving_back: Callable[[], None] = lambda: None
@@ -161,10 +164,13 @@ class ReadableLog:
         end_offset, segments = self._log_end_offset, self._segments
         return reading.headers(segments, from_offset, end_offset)
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, Offset] | None:
+    def offset_for_timestamp(
+        self, timestamp: int, max_opened_bytes: int = MIN_OPENED_BYTES
+    ) -> tuple[int, Offset] | None:
         """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
 
-        Raises StorageError, CorruptBatchError.
+        A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset. Blocks until
+        there is memory to open a batch. Raises StorageError, MemoryExhaustedError.
         """
         self._check_online()
-        return reading.first_record_since(self._segments, timestamp, self._log_start_offset)
+        return reading.first_record_since(self._segments, timestamp, self._log_start_offset, max_opened_bytes)

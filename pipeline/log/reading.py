@@ -2,13 +2,18 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import NamedTuple
 
-from pipeline.log.segment import BatchPlace, Segment
+from pipeline.errors import CorruptBatchError
+from pipeline.log.batch_places import BatchPlace
+from pipeline.log.segment import Segment
 from pipeline.model import FileRegion, Offset
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
-from pipeline.records.record import records_of_batch
+from pipeline.records.compression import PIECE_BYTES, Codec, ReadableBuffer
+from pipeline.records.memory import OPENED_BATCHES
+from pipeline.records.reopening import START_BYTES, payload_pieces, scan_memory, scan_records
 
 _base_offset = attrgetter("base_offset")
 
@@ -117,12 +122,12 @@ def headers(segments: Sequence[Segment], from_offset: Offset, end_offset: Offset
 
 
 def first_record_since(
-    segments: Sequence[Segment], timestamp: int, log_start_offset: Offset
+    segments: Sequence[Segment], timestamp: int, log_start_offset: Offset, max_opened_bytes: int
 ) -> tuple[int, Offset] | None:
     """Time and offset of the first record from `log_start_offset` on that is not older than `timestamp` (ms); None if
-    all are older.
+    all are older. A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset.
 
-    Raises StorageError, CorruptBatchError.
+    Blocks until there is memory to open a batch. Raises StorageError, MemoryExhaustedError.
     """
     for segment in segments:
         if segment.max_timestamp < timestamp:
@@ -132,21 +137,37 @@ def first_record_since(
             continue
         for place in segment.places(start.position):
             if place.last_offset >= log_start_offset and place.max_timestamp >= timestamp:
-                found = _first_record(segment, place, timestamp, log_start_offset)
+                found = _first_record(segment, place, timestamp, log_start_offset, max_opened_bytes)
                 if found is not None:
                     return found
     return None
 
 
 def _first_record(
-    segment: Segment, place: BatchPlace, timestamp: int, log_start_offset: Offset
+    segment: Segment, place: BatchPlace, timestamp: int, log_start_offset: Offset, max_opened_bytes: int
 ) -> tuple[int, Offset] | None:
     """Within a batch whose newest record is not older; None if that lies before the log start offset."""
-    batch = segment.file.read_at(place.size_bytes, place.position)
-    header = read_header(batch)
+    start = segment.file.read_at(min(START_BYTES, place.size_bytes), place.position)
+    header = read_header(start)
     if header.size_bytes > HEADER_SIZE and not header.is_control:
-        for record in records_of_batch(batch, 0, header):
-            if record.timestamp_ms >= timestamp and record.offset >= log_start_offset:
-                return record.timestamp_ms, Offset(record.offset)
-        return None
+        with suppress(CorruptBatchError):
+            memory_bytes = scan_memory(start, header, max_opened_bytes)
+            with OPENED_BATCHES.charged(memory_bytes + (0 if header.codec is Codec.NONE else place.size_bytes)):
+                for time_ms, offset_delta, _ in scan_records(_pieces(segment, place, header, max_opened_bytes), header):
+                    offset = Offset(header.base_offset + offset_delta)
+                    if time_ms >= timestamp and offset >= log_start_offset:
+                        return time_ms, offset
+                return None
     return place.max_timestamp, max(Offset(place.base_offset), log_start_offset)
+
+
+def _pieces(
+    segment: Segment, place: BatchPlace, header: BatchHeader, max_opened_bytes: int
+) -> Iterator[ReadableBuffer]:
+    """The records of a batch, uncompressed; without a codec they are read piece by piece, however many there are."""
+    if header.codec is not Codec.NONE:
+        batch = segment.file.read_at(place.size_bytes, place.position)
+        yield from payload_pieces(batch, header, max_opened_bytes)
+        return
+    for start in range(HEADER_SIZE, place.size_bytes, PIECE_BYTES):
+        yield segment.file.read_at(min(PIECE_BYTES, place.size_bytes - start), place.position + start)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.log.files import Files
+from pipeline.log.partition_files import is_own_file
 from pipeline.log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -24,8 +25,12 @@ from pipeline.log.segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
+    segment_offset,
+    segment_offsets,
     segment_path,
 )
+
+_REPLACED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int) -> Segment:
@@ -73,19 +78,21 @@ def swap_files(files: Files, directory: Path, old: Sequence[Segment], new: Segme
 def remove_cleaned(files: Files, directory: Path) -> None:
     """Step 1 undone, at a start or when a cleaner failed. Raises StorageError."""
     for name in files.names(directory):
-        if name.endswith(CLEANED_SUFFIX):
+        if name.endswith(CLEANED_SUFFIX) and is_own_file(name):
             files.unlink(directory / name)
 
 
 def finish_replacements(files: Files, directory: Path) -> None:
     """Undo or finish what was under way when the last process ended. Raises StorageError."""
-    remove_cleaned(files, directory)
     names = files.names(directory)
+    if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
+        return
+    remove_cleaned(files, directory)
     swapped = LOG_SUFFIX + SWAP_SUFFIX
-    for base_offset in sorted(int(name.removesuffix(swapped)) for name in names if name.endswith(swapped)):
+    for base_offset in segment_offsets(names, swapped):
         _finish(files, directory, base_offset)
     for name in files.names(directory):
-        if name.endswith(SWAP_SUFFIX):
+        if name.endswith(SWAP_SUFFIX) and is_own_file(name):
             files.unlink(directory / name)
 
 
@@ -93,9 +100,9 @@ def _finish(files: Files, directory: Path, base_offset: int) -> None:
     cleaned = Segment.load(files, directory, base_offset, index_interval_bytes=0, now_ms=0, file_suffix=SWAP_SUFFIX)
     end_offset = max((place.last_offset + 1 for place in cleaned.places()), default=base_offset)
     for name in files.names(directory):
-        stem, _, suffix = name.partition(".")
-        is_source = f".{suffix}" in {LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX} and stem.isdecimal()
-        if is_source and base_offset <= int(stem) < end_offset and name != f"{base_offset:020d}{LOG_SUFFIX}":
+        found = [segment_offset(name, suffix) for suffix in _REPLACED if name.endswith(suffix)]
+        is_source = bool(found) and found[0] is not None and base_offset <= found[0] < end_offset
+        if is_source and name != segment_path(directory, base_offset, LOG_SUFFIX).name:
             files.unlink(directory / name)
     files.sync_directory(directory)
     files.rename(cleaned.path, segment_path(directory, base_offset, LOG_SUFFIX))

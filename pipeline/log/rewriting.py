@@ -12,13 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import StorageError
+from pipeline.log.checkpoint import SYNC_FAILED, TEMPORARY_SUFFIX
 from pipeline.log.files import Files
-from pipeline.log.segment import LOG_SUFFIX
+from pipeline.log.partition_files import is_own_file
+from pipeline.log.segment import LOG_SUFFIX, segment_offset, segment_offsets
 from pipeline.model import Offset
 
-SYNC_FAILED = "sync-failed"
-
-_TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 4 << 20
 
 
@@ -35,24 +34,19 @@ def rewrite_unsynced(files: Files, directory: Path, recovery_point: Offset) -> N
     """
     if not files.exists(directory / SYNC_FAILED):
         return
-    names = [name for name in files.names(directory) if name != SYNC_FAILED and not name.endswith(_TEMPORARY_SUFFIX)]
-    starts = [int(name.removesuffix(LOG_SUFFIX)) for name in names if name.endswith(LOG_SUFFIX)]
+    names = [name for name in files.names(directory) if is_own_file(name) and not name.endswith(TEMPORARY_SUFFIX)]
+    starts = segment_offsets(names, LOG_SUFFIX)
     trusted_before = max((start for start in starts if start < recovery_point), default=0)
     for name in names:
-        base = _base_offset(name)
-        if base is None or base >= trusted_before:
+        base = segment_offset(name.partition(".")[0], "")
+        if name != SYNC_FAILED and (base is None or base >= trusted_before):
             _rewrite(files, directory / name)
     files.sync_directory(directory)
     files.unlink(directory / SYNC_FAILED)
 
 
-def _base_offset(name: str) -> int | None:
-    stem = name.partition(".")[0]
-    return int(stem) if stem.isdecimal() else None
-
-
 def _rewrite(files: Files, path: Path) -> None:
-    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     files.unlink(temporary)
     old, new = files.open(path), files.open(temporary, create=True)
     position = 0

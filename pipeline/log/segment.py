@@ -11,15 +11,14 @@ Invariants:
 - All offsets are within 2^31 - 1 of the segment's base offset, the reach of an index entry.
 """
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.errors import StorageError
+from pipeline.log.batch_places import PLACE, BatchPlace, damage, find_headers, find_places
 from pipeline.log.files import Files, LogFile
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
-from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -34,23 +33,30 @@ SWAP_SUFFIX = ".swap"
 BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 NO_TIMESTAMP = -1
 
-_READ_BYTES = 4096
-_UP_TO_MAX_TIMESTAMP = struct.Struct(">qi11xi8xq")
+_MAX_INTERVALS = 4
+"""So many intervals of the offset index may lie behind its last entry."""
+_DIGITS = 20
+_MAX_OFFSET = 2**63 - 1
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
     """Kafka's name of a segment's file: 20 digits."""
-    return directory / f"{base_offset:020d}{suffix}"
+    return directory / f"{base_offset:0{_DIGITS}d}{suffix}"
 
 
-class BatchPlace(NamedTuple):
-    """Where a batch lies in its segment."""
+def segment_offset(name: str, suffix: str) -> int | None:
+    """The offset in a name that `segment_path` made, None if it is not of this kind."""
+    stem = name[:_DIGITS]
+    if len(name) != _DIGITS + len(suffix) or not (name.endswith(suffix) and stem.isascii() and stem.isdecimal()):
+        return None
+    offset = int(stem)
+    return offset if offset <= _MAX_OFFSET else None
 
-    position: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    size_bytes: int
+
+def segment_offsets(names: Iterable[str], suffix: str) -> list[int]:
+    """The offsets of all names of this kind, rising."""
+    found = (segment_offset(name, suffix) for name in names)
+    return sorted(offset for offset in found if offset is not None)
 
 
 class Segment:
@@ -99,7 +105,7 @@ class Segment:
         self._max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
         self._newest: BatchPlace | None = None
-        """The batch that was appended last: most readers want just that one."""
+        """The batch that lies last, if it is known: most readers want just that one."""
         self.reset_indexes()
 
     @classmethod
@@ -180,9 +186,14 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The newest timestamp of the first batch of a segment that is not empty, in ms; -1 if it has none."""
+        """The newest timestamp of the first batch of a segment that is not empty, in ms; -1 if it has none. Raises
+        StorageError.
+        """
         if self._first_timestamp is None:
-            self._first_timestamp = next(self.places()).max_timestamp
+            first = next(self.places(), None)
+            if first is None:
+                raise StorageError(str(self.path), f"holds no batch in its {self.size_bytes} bytes")
+            self._first_timestamp = first.max_timestamp
         return self._first_timestamp
 
     def would_span_more(self, time_ms: int, headers: Sequence[BatchHeader], now_ms: int) -> bool:
@@ -329,6 +340,7 @@ class Segment:
 
     def reset_indexes(self) -> None:
         """Start with empty indexes; the files are replaced when they are next written."""
+        self._newest = None
         self.offset_index = Index(self._files, self._path(INDEX_SUFFIX), OFFSET_ENTRY)
         self.time_index = Index(self._files, self._path(TIME_INDEX_SUFFIX), TIME_ENTRY)
         self.max_timestamp = NO_TIMESTAMP
@@ -336,8 +348,8 @@ class Segment:
         self._bytes_since_entry = 0
 
     def load_indexes(self) -> bool:
-        """Take the index files as they are, if they are there and agree with the log as far as a look at the last
-        entries tells. False: they must be rebuilt.
+        """Take the index files as they are, if they are there, reach the end of the log, and agree with it as far as a
+        look at the last entries and the batches behind them tells. False: they must be rebuilt.
         """
         offset_index = Index.load(self._files, self.offset_index.path, OFFSET_ENTRY)
         time_index = Index.load(self._files, self.time_index.path, TIME_ENTRY)
@@ -351,35 +363,67 @@ class Segment:
         timestamp, relative_offset = time_index.last
         self.max_timestamp = timestamp
         self._max_timestamp_offset = self.base_offset + relative_offset
-        if timestamp == NO_TIMESTAMP:
-            return relative_offset == 0
-        newest = self.locate(self._max_timestamp_offset)
+        try:
+            if not self._load_tail(timestamp):
+                return False
+            if timestamp == NO_TIMESTAMP:
+                return relative_offset == 0
+            newest = self.locate(self._max_timestamp_offset)
+        except StorageError:
+            return False
         return (
             newest is not None
             and newest.last_offset == self._max_timestamp_offset
             and newest.max_timestamp == timestamp
         )
 
+    def _load_tail(self, max_timestamp: int) -> bool:
+        """Look at the batches from the last entry of the offset index on. False: that is too far from the end, or one
+        of them is newer than the time index knows.
+        """
+        first = 0 if self.offset_index.last is None else self.offset_index.last[1]
+        usual = max(self._index_interval_bytes, first // max(1, len(self.offset_index)))
+        for place in self.places(first):
+            if place.max_timestamp > max_timestamp or place.position - first > _MAX_INTERVALS * usual:
+                return False
+            self._newest = place
+        return True
+
     def _agrees(self, relative_offset: int, position: int) -> bool:
         """Does the batch at an index entry's position end with the entry's offset?"""
         if not 0 <= position <= self.size_bytes - HEADER_SIZE:
             return False
-        base_offset, _, last_offset_delta, _ = _UP_TO_MAX_TIMESTAMP.unpack(
-            self.file.read_at(_UP_TO_MAX_TIMESTAMP.size, position)
-        )
+        start = self.file.read_at(PLACE.size, position)
+        if len(start) < PLACE.size:
+            return False
+        base_offset, _, last_offset_delta, _ = PLACE.unpack(start)
         return bool(base_offset + last_offset_delta == self.base_offset + relative_offset)
 
     def rebuild_indexes(self) -> None:
-        """Make the indexes anew from the batch headers. Raises StorageError."""
+        """Make the indexes anew from the batch headers. Raises StorageError, also where these do not follow one another
+        to the end of the file.
+        """
         self.reset_indexes()
+        position, next_offset = 0, self.base_offset
         for place in self.places():
-            self.note(place.position, place.last_offset, place.max_timestamp, place.size_bytes)
+            position = place.position
+            if not next_offset <= place.base_offset <= place.last_offset <= self.base_offset + MAX_RELATIVE_OFFSET:
+                raise damage(
+                    self.path, f"a batch of offset {place.base_offset} lies where {next_offset} is due", position
+                )
+            self.note(position, place.last_offset, place.max_timestamp, place.size_bytes)
+            position, next_offset = position + place.size_bytes, place.last_offset + 1
+        if position != self.size_bytes:
+            raise damage(self.path, f"no batch ends at the end of the file, {self.size_bytes}", position)
 
     def find_end(self, size_bytes: int | None = None) -> int | None:
         """The offset behind the last batch before this position (the end), from the nearest index entry on; None if
         there is no end of a batch.
         """
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
+        newest = self._newest
+        if newest is not None and newest.position + newest.size_bytes == size_bytes:
+            return newest.last_offset + 1
         entry = self.offset_index.last_below(size_bytes)
         next_offset, end = self.base_offset, 0 if entry is None else entry[1]
         try:
@@ -393,33 +437,13 @@ class Segment:
 
     # Reading
 
-    def _walk(self, position: int) -> Iterator[tuple[int, bytes, int]]:
-        """Each batch from `position` on: its position, and bytes with the place in them where its header starts."""
-        end = self.size_bytes
-        chunk, chunk_position = b"", position
-        while position + HEADER_SIZE <= end:
-            at = position - chunk_position
-            if at + HEADER_SIZE > len(chunk):
-                chunk, chunk_position, at = self.file.read_at(_READ_BYTES, position), position, 0
-                if len(chunk) < HEADER_SIZE:
-                    raise StorageError(str(self.path), f"ends at {position + len(chunk)}, before its length {end}")
-            size_bytes = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
-            if size_bytes < HEADER_SIZE:
-                raise StorageError(str(self.path), f"no batch at position {position}")
-            yield position, chunk, at
-            position += size_bytes
-
     def places(self, position: int = 0) -> Iterator[BatchPlace]:
         """Each batch from `position` on. Raises StorageError where the bytes are no batch."""
-        unpack = _UP_TO_MAX_TIMESTAMP.unpack_from
-        for at, chunk, start in self._walk(position):
-            base_offset, length, last_offset_delta, max_timestamp = unpack(chunk, start)
-            yield BatchPlace(at, base_offset, base_offset + last_offset_delta, max_timestamp, length + LOG_OVERHEAD)
+        return find_places(self.file, position, self.size_bytes)
 
     def headers(self, position: int = 0) -> Iterator[BatchHeader]:
-        """The header of each batch from `position` on."""
-        for _, chunk, start in self._walk(position):
-            yield read_header(chunk, start)
+        """The header of each batch from `position` on. Raises StorageError, CorruptBatchError."""
+        return find_headers(self.file, position, self.size_bytes)
 
     def locate(self, offset: int) -> BatchPlace | None:
         """The first batch that ends at `offset` or later; None if there is none. Raises StorageError."""
@@ -438,11 +462,22 @@ class Segment:
     def locate_timestamp(self, timestamp: int) -> BatchPlace | None:
         """The first batch with a record of this time or later; None if there is none. Raises StorageError."""
         entry = self.time_index.floor(timestamp)
-        start = None if entry is None else self.locate(self.base_offset + entry[1])
+        start = self._place_of(entry)
+        if start is None and entry is not None and entry[0] != NO_TIMESTAMP:
+            self._repair_indexes()
+            start = self._place_of(self.time_index.floor(timestamp))
         for place in self.places(0 if start is None else start.position):
             if place.max_timestamp >= timestamp:
                 return place
         return None
+
+    def _place_of(self, time_entry: tuple[int, int] | None) -> BatchPlace | None:
+        """The batch that a time index entry names; None if that has another time or another end."""
+        if time_entry is None:
+            return None
+        timestamp, offset = time_entry[0], self.base_offset + time_entry[1]
+        place = self.locate(offset)
+        return place if place is not None and (place.max_timestamp, place.last_offset) == (timestamp, offset) else None
 
     def _repair_indexes(self) -> None:
         """An index contradicts the log: make both anew, for good if the segment is closed."""

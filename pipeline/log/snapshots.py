@@ -13,7 +13,7 @@ from pathlib import Path
 from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_path
+from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_offsets, segment_path
 from pipeline.log.transactions import AbortedTransactions
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
@@ -30,13 +30,13 @@ def write_snapshot(
     file.write_at(producers.snapshot(), 0)
     if durable:
         file.sync()
-    for stale in sorted(_snapshot_offsets(files.names(directory)))[:-_SNAPSHOTS_KEPT]:
+    for stale in segment_offsets(files.names(directory), SNAPSHOT_SUFFIX)[:-_SNAPSHOTS_KEPT]:
         files.unlink(segment_path(directory, stale, SNAPSHOT_SUFFIX))
 
 
 def remove_snapshots_behind(files: Files, directory: Path, offset: Offset) -> None:
     """Remove for good the snapshots that tell of batches from this offset on. Raises StorageError."""
-    stale = [found for found in _snapshot_offsets(files.names(directory)) if found > offset]
+    stale = [found for found in segment_offsets(files.names(directory), SNAPSHOT_SUFFIX) if found > offset]
     for found in stale:
         files.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
     if stale:
@@ -61,7 +61,7 @@ def restore_producers(
     """
     start = log_start_offset
     has_removed = False
-    for offset in sorted(_snapshot_offsets(files.names(directory)), reverse=True):
+    for offset in reversed(segment_offsets(files.names(directory), SNAPSHOT_SUFFIX)):
         path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
         if log_start_offset <= offset <= log_end_offset:
             try:
@@ -79,11 +79,3 @@ def restore_producers(
     if start < log_end_offset:
         for header in headers_from(start):
             take(header)
-
-
-def _snapshot_offsets(names: list[str]) -> list[int]:
-    return [
-        int(name.removesuffix(SNAPSHOT_SUFFIX))
-        for name in names
-        if name.endswith(SNAPSHOT_SUFFIX) and name.removesuffix(SNAPSHOT_SUFFIX).isdecimal()
-    ]

@@ -22,7 +22,7 @@ from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.reading import read_batch, segment_number
-from pipeline.log.segment import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, segment_path
+from pipeline.log.segment import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, segment_offsets, segment_path
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 from pipeline.records.record import records_of_batch
@@ -30,6 +30,8 @@ from pipeline.records.record import records_of_batch
 TRANSACTION_ENTRY = struct.Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset."""
 _VERSION = 0
+_MAX_MARKER_BYTES = 64 * 1024
+"""Markers are small, compressed or not: a control batch that holds more is none."""
 _MARKER_KEY = struct.Struct(">hh")
 _ABORT = 0
 _COMMIT = 1
@@ -47,7 +49,7 @@ class AbortedTransaction(NamedTuple):
 def is_abort(batch: bytes, header: BatchHeader) -> bool | None:
     """Does this control batch abort its producer's transaction (or commit it)? None: it is of another kind."""
     try:
-        keys = [record.key for record in records_of_batch(batch, 0, header)]
+        keys = [record.key for record in records_of_batch(batch, 0, header, max_bytes=_MAX_MARKER_BYTES)]
     except CorruptBatchError:
         return None
     if not keys or keys[0] is None or len(keys[0]) < _MARKER_KEY.size:
@@ -64,11 +66,7 @@ class AbortedTransactions:
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._directory = directory
-        self._bases = sorted(
-            int(stem)
-            for name in files.names(directory)
-            if (stem := name.removesuffix(TRANSACTION_INDEX_SUFFIX)) != name and stem.isdecimal()
-        )
+        self._bases = segment_offsets(files.names(directory), TRANSACTION_INDEX_SUFFIX)
         self._unsynced: set[int] = set()
 
     def append(self, segment_base_offset: int, aborted: AbortedTransaction) -> None:

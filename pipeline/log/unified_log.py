@@ -24,6 +24,7 @@ from pathlib import Path
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
 from pipeline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata, replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES
+from pipeline.log.flush_promise import end_promise, make_promise
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from pipeline.log.placing import AppendInfo, Target, check_rising, choose_segment, place_next, set_epoch
 from pipeline.log.producer_state import ProducerStates
@@ -379,6 +380,17 @@ class UnifiedLog(ReadableLog):
                 self._fail(error)
                 raise
 
+    def note_cleaned(self, end_offset: Offset, truncations: int) -> bool:
+        """Remember that everything before this offset was compacted; False if the log was truncated since it was read.
+
+        To be called in a thread: waits for a truncation that is under way.
+        """
+        with self._files_lock:
+            if truncations != self.truncations:
+                return False
+            self.clean_offset = end_offset
+            return True
+
     def delete_records(self, before: Offset) -> Offset:
         """Let no record before this offset be read any more; returns the log start offset, which never moves back.
 
@@ -402,6 +414,24 @@ class UnifiedLog(ReadableLog):
             except StorageError as error:
                 self._fail_unless_full(error)
                 raise
+
+    def promise_flushes(self, *, is_promised: bool) -> None:
+        """Note that nothing is acknowledged before it is flushed, after a flush; or take that note away.
+
+        The caller flushes before it acknowledges from before this is called with True until it has returned with
+        False. Raises StorageError; the log is offline then, unless the disk is full.
+        """
+        if is_promised == self.is_flushed_first:
+            return
+        if is_promised:
+            self.flush()
+        self._check_online()
+        try:
+            (make_promise if is_promised else end_promise)(self._files, self.directory)
+        except StorageError as error:
+            self._fail_unless_full(error)
+            raise
+        self.is_flushed_first = is_promised
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?"""
@@ -443,6 +473,11 @@ class UnifiedLog(ReadableLog):
         """End all use of the log without a word to the disk."""
         if self.failure is None:
             self.failure = StorageError(str(self.directory), reason)
+
+    def wait_until_flushed(self) -> None:
+        """Return when no flush is under way: it writes by the names of files. To be called in a thread."""
+        with self._flushing.lock:
+            return
 
     def _fail(self, error: StorageError) -> None:
         note_failure(self._files, self.directory)

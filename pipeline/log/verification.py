@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import CLEAN_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, decode_offsets
-from pipeline.log.directory import parse_directory_name
 from pipeline.log.files import storage_error
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
 from pipeline.log.inspection import IndexCheck, Problem, read_batches
 from pipeline.log.leader_epochs import LEADER_EPOCHS
+from pipeline.log.partition_files import may_be_partition, parse_directory_name
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.segment import (
     GAP_SUFFIX,
@@ -23,6 +23,7 @@ from pipeline.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    segment_offsets,
     segment_path,
 )
 from pipeline.model import Offset, TopicPartition
@@ -64,7 +65,7 @@ class Verifier:
         """Tells the end of the log in `ends`."""
         epochs, problems = read_leader_epochs(directory / LEADER_EPOCHS)
         yield from problems
-        bases = segment_offsets(directory)
+        bases = segment_offsets((path.name for path in directory.iterdir()), LOG_SUFFIX)
         end: int | None = None
         for number, base_offset in enumerate(bases):
             path = segment_path(directory, base_offset, LOG_SUFFIX)
@@ -127,16 +128,14 @@ def partition_directories(directory: Path) -> Mapping[Path, TopicPartition]:
     """Those in a log directory, in the order of their names. Raises StorageError."""
     try:
         names = sorted(path for path in directory.iterdir() if path.is_dir())
+        found = {path: parse_directory_name(path.name) for path in names}
+        return {path: name for path, name in found.items() if name is not None and _may_be_partition(path)}
     except OSError as error:
         raise storage_error(directory, error) from error
-    found = {path: parse_directory_name(path.name) for path in names}
-    return {path: name for path, name in found.items() if name is not None}
 
 
-def segment_offsets(directory: Path) -> list[int]:
-    """The base offsets of the segments in a partition's directory, rising."""
-    names = (path.name.removesuffix(LOG_SUFFIX) for path in directory.glob(f"*{LOG_SUFFIX}"))
-    return sorted(int(name) for name in names if name.isdecimal())
+def _may_be_partition(path: Path) -> bool:
+    return may_be_partition(entry.name for entry in path.iterdir())
 
 
 def log_bytes(directory: Path) -> int:

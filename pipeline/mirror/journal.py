@@ -11,11 +11,12 @@ from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer import open_consumer
 from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.opening import each_record
 from pipeline.client.producer import open_producer
 from pipeline.errors import DeadlineExceededError
 from pipeline.mirror.table import TABLE_TOPIC, PartitionTable, Proposal, decode_proposal
 from pipeline.model import Clock, TopicPartition
-from pipeline.records.record import iterate_records
+from pipeline.records.record import Record
 
 JOURNAL = TopicPartition(TABLE_TOPIC, 0)
 TIMEOUT_S = 30.0
@@ -53,10 +54,12 @@ class Journal:
                 if not polled:
                     raise DeadlineExceededError(f"{TABLE_TOPIC} could not be read to its end within {TIMEOUT_S:.0f} s")
                 for batches in polled:
-                    for record in iterate_records(batches.data):
-                        if record.offset >= self._position and record.value is not None:
-                            self.table.apply(decode_proposal(record.value))
+                    await each_record(batches, self._apply)
                     self._position = batches.next_offset
+
+    def _apply(self, record: Record) -> None:
+        if record.value is not None:
+            self.table.apply(decode_proposal(record.value))
 
     async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, random: Random) -> None:
         """Append what the table does not hold yet, and read on. Raises DeliveryError and as `read_on`."""

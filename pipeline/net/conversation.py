@@ -15,9 +15,8 @@ Invariants
      no memory of its request.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,12 +24,13 @@ import trio
 
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
+from pipeline.net.answers import Answer, LargeAnswer, Outcome, Owed, Throttled
 from pipeline.net.network import HangupWatch
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics
 from pipeline.net.transport import Piece, Transport
 from pipeline.protocol.api import ApiKey
-from pipeline.protocol.connection import Request, ServerConnection, size_of
+from pipeline.protocol.connection import LargeRequest, Request, ServerConnection, size_of
 from pipeline.protocol.error_counts import count_errors
 from pipeline.protocol.framing import receive_buffer
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
@@ -39,6 +39,10 @@ from pipeline.protocol.schema import Message, holds_records
 MAX_HELD_BYTES = 1024 * 1024
 MAX_MUTE_S = 3600.0
 MAX_OWED = 64
+CODERS = 2
+"""Large requests that are decoded, and large answers that are encoded, at a time."""
+
+_coders = trio.CapacityLimiter(CODERS)
 
 _HANDLED = ApiVersionsRequest()
 """Stands for the body of a request that was handled."""
@@ -51,64 +55,6 @@ class Peer:
     address: HostPort
 
 
-Answer = Message | None
-"""A response message, or None when the request gets no answer (Produce with acks=0)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Throttled:
-    """An answer for a client that is over its quota: sent at once, then nothing of its connection is read for `mute_s`
-    seconds (KIP-219), and what it has sent already waits.
-    """
-
-    answer: Answer
-    mute_s: float
-
-
-class Owed(ABC, Awaitable[Answer]):
-    """An answer that waits for others: what the request asked for is done, and what comes behind it need not wait.
-    Whoever awaits it waits as for any other.
-    """
-
-    __slots__ = ("deadline",)
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        """When it is given in any case, in trio's time."""
-
-    @property
-    @abstractmethod
-    def is_over(self) -> bool:
-        """Whether it can be given."""
-
-    @abstractmethod
-    def when_over(self, tell: Callable[[], None]) -> None:
-        """Call once it is over."""
-
-    @abstractmethod
-    def answer(self) -> Answer:
-        """As things stand. To be asked for once, when it is over or the deadline has passed."""
-
-    @abstractmethod
-    def give_up(self) -> None:
-        """Nobody will ask for it."""
-
-    def __await__(self) -> Generator[None, None, Answer]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> Answer:
-        over = trio.Event()
-        self.when_over(over.set)
-        try:
-            with trio.move_on_at(self.deadline):
-                if not self.is_over:
-                    await over.wait()
-        except BaseException:
-            self.give_up()
-            raise
-        return self.answer()
-
-
 class _Debt(NamedTuple):
     """An answer that is owed, and the request it belongs to, without its body."""
 
@@ -117,8 +63,6 @@ class _Debt(NamedTuple):
     arrived: float
     asked: float
 
-
-Outcome = Answer | Throttled
 
 Handler = Callable[[Request[Message], Peer], Outcome | Awaitable[Outcome]]
 """Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""
@@ -219,6 +163,8 @@ class Conversation:
                     continue
                 if self._debts and request.api_key is not self._debts[0].request.api_key:
                     await self._settle_all()
+                if isinstance(request, LargeRequest):
+                    request = await self._decode(request)
                 if (unfinished := self._serve(request)) is not None:
                     await unfinished
         except NetworkError:
@@ -252,6 +198,12 @@ class Conversation:
             self._claim.received_bytes += received
         return received > 0
 
+    async def _decode(self, request: LargeRequest) -> Request[Message]:
+        """Have a thread decode a large request, after all before it was answered."""
+        await self._settle_all()
+        await self._send_much()
+        return await trio.to_thread.run_sync(request.decode, limiter=_coders)
+
     def _serve(self, request: Request[Message]) -> Awaitable[None] | None:
         """Answer, or return what is to be awaited for that."""
         shared = self._shared
@@ -270,6 +222,8 @@ class Conversation:
         answered = trio.current_time()
         statistics.request_queue_s += started - self._arrived_at
         statistics.local_s += answered - started
+        if request.is_large and isinstance(outcome, Message):
+            outcome = LargeAnswer(outcome)
         if outcome is None or isinstance(outcome, Message):
             if self._debts:
                 return self._answer_behind(request, outcome, statistics, answered)
@@ -336,12 +290,12 @@ class Conversation:
     async def _serve_later(
         self,
         request: Request[Message],
-        outcome: Throttled | Awaitable[Outcome],
+        outcome: Throttled | LargeAnswer | Awaitable[Outcome],
         statistics: RequestStatistics,
         asked: float,
     ) -> None:
         result: Outcome
-        if isinstance(outcome, Throttled):
+        if isinstance(outcome, Throttled | LargeAnswer):
             await self._settle_all()
             result, answered = outcome, asked
         else:
@@ -352,15 +306,21 @@ class Conversation:
                 raise
             answered = trio.current_time()
             statistics.remote_s += answered - asked
+        answer = result.answer if isinstance(result, Throttled | LargeAnswer) else result
+        if answer is not None and (request.is_large or isinstance(result, LargeAnswer)):
+            await self._answer_large(request, answer, statistics, answered)
+        else:
+            self._answer(request, answer, statistics, answered)
         if not isinstance(result, Throttled):
-            self._answer(request, result, statistics, answered)
             return
-        self._answer(request, result.answer, statistics, answered)
         await self._send_much()
         mute_s = min(result.mute_s, MAX_MUTE_S)
         if mute_s > 0:
-            statistics.throttle_s += mute_s
-            await self._pause(mute_s, waits_for_answers=result.answer is not None)
+            started = trio.current_time()
+            try:
+                await self._pause(result, mute_s)
+            finally:
+                statistics.throttle_s += trio.current_time() - started
 
     async def _wait_for(self, outcome: Awaitable[Outcome], api_key: int) -> Outcome:
         """Wait for the answer; what is ready already does not."""
@@ -385,11 +345,17 @@ class Conversation:
         self.active_at = trio.current_time()
         return answer
 
-    async def _pause(self, mute_s: float, *, waits_for_answers: bool) -> None:
+    async def _pause(self, throttled: Throttled, mute_s: float) -> None:
         self._is_held_up = True
-        if waits_for_answers:
+        if throttled.answer is not None:
             self._abandon_when_gone()
-        await trio.sleep(mute_s)
+        if throttled.rest_s is None:
+            await trio.sleep(mute_s)
+        else:
+            end_s = trio.current_time() + mute_s
+            while (now_s := trio.current_time()) < end_s:
+                await trio.sleep_until(min(end_s, now_s + throttled.look_again_s))
+                end_s = min(end_s, trio.current_time() + throttled.rest_s())
         self._is_abandonable = self._is_held_up = False
         self.active_at = trio.current_time()
 
@@ -412,6 +378,25 @@ class Conversation:
         if self._claim is not None:
             self._release(self._claim)
 
+    async def _answer_large(
+        self, request: Request[Message], answer: Message, statistics: RequestStatistics, answered: float
+    ) -> None:
+        """Have a thread make an answer ready, and send it."""
+        self._machine.park()
+        errors: dict[int, int] = {}
+
+        def encode() -> list[Piece]:
+            count_errors(answer, errors)
+            return self._machine.encode_response(request, answer)
+
+        pieces = await trio.to_thread.run_sync(encode, limiter=_coders)
+        for code, count in errors.items():
+            statistics.errors[code] = statistics.errors.get(code, 0) + count
+        self._hold(pieces, statistics, self._arrived_at, answered)
+        if self._claim is not None:
+            self._release(self._claim)
+        await self._send_much()
+
     def _make_ready(
         self,
         request: Request[Message],
@@ -420,13 +405,18 @@ class Conversation:
         arrived: float,
         answered: float,
     ) -> None:
+        pieces: list[Piece] = []
         if answer is not None:
             pieces = self._machine.encode_response(request, answer)
-            size = size_of(pieces)
-            self._ready += pieces
-            self._ready_bytes += size
-            statistics.response_bytes += size
             count_errors(answer, statistics.errors)
+        self._hold(pieces, statistics, arrived, answered)
+
+    def _hold(self, pieces: list[Piece], statistics: RequestStatistics, arrived: float, answered: float) -> None:
+        """Keep an encoded answer until it is sent."""
+        size = size_of(pieces)
+        self._ready += pieces
+        self._ready_bytes += size
+        statistics.response_bytes += size
         self._unsent.append((statistics, arrived, answered))
 
     async def _send_much(self) -> None:

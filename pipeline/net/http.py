@@ -4,6 +4,7 @@ Owns the listening socket for as long as `serve_http` runs; cancelling it closes
 """
 
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -16,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 
 SHUTDOWN_TIMEOUT_S = 3.0
@@ -63,18 +65,33 @@ async def serve_http(
 ) -> None:
     """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
 
-    Raises OSError when the address is taken.
+    Raises ConfigurationError when the address cannot be listened on.
     """
+    listener = _listen(address)
+    host, port = listener.getsockname()[:2]
     config = hypercorn.Config()
-    config.bind = [str(address)]
+    config.bind = [f"fd://{listener.detach()}"]
     config.graceful_timeout = SHUTDOWN_TIMEOUT_S
     config.h11_max_incomplete_size = 64 * 1024
     config.accesslog = None
     config.errorlog = logging.getLogger("pipeline.net.http")
     async with trio.open_nursery() as nursery:
-        binds: list[str] = await nursery.start(_serve, application, config)
-        host, _, port = binds[0].removeprefix("http://").rpartition(":")
-        task_status.started(HostPort(host.strip("[]"), int(port)))
+        await nursery.start(_serve, application, config)
+        task_status.started(HostPort(host, port))
+
+
+def _listen(address: HostPort) -> socket.socket:
+    """A socket that takes connections. Raises ConfigurationError."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((address.host, address.port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError("http.listen", f"cannot listen on {address}: {error}") from error
+    return listener
 
 
 async def _serve(application: Starlette, config: hypercorn.Config, *, task_status: trio.TaskStatus[list[str]]) -> None:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from pipeline.errors import ProtocolError
+from pipeline.errors import ProtocolError, TooManyElementsError
 from pipeline.protocol.api import API, ApiKey
 from pipeline.protocol.codec import decode, decode_from, encode, is_flexible
 from pipeline.protocol.errors import ErrorCode
@@ -34,6 +34,8 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 MAX_REQUEST_ELEMENTS = 100_000
 """Elements of all arrays of a request: ten times what the largest cluster needs, decoded in a fifth of a second."""
+LARGE_REQUEST_ELEMENTS = 10_000
+"""A request with more elements than that is large: a thread decodes it, and encodes its answer."""
 MAX_HEADER_TAGS = 64
 
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -50,6 +52,27 @@ class Request(NamedTuple, Generic[M_co]):
     client_id: str | None
     body: M_co
     size_bytes: int
+    is_large: bool = False
+    """True if it has more than LARGE_REQUEST_ELEMENTS elements."""
+
+
+class LargeRequest(NamedTuple):
+    """A large request that is still to be decoded, in memory of its own. Any thread may decode it."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: memoryview
+    size_bytes: int
+
+    def decode(self) -> Request[Message]:
+        """Decode it. Raises ProtocolError if it is garbled, or has more than MAX_REQUEST_ELEMENTS elements."""
+        kind: type[Message] = self.api_key.request
+        body, _ = decode_from(kind, self.api_version, self.body, 0, MAX_REQUEST_ELEMENTS)
+        return Request(
+            self.api_key, self.api_version, self.correlation_id, self.client_id, body, self.size_bytes, is_large=True
+        )
 
 
 def size_of(pieces: list[Piece]) -> int:
@@ -85,8 +108,11 @@ class ServerConnection:
         """So many bytes were received into that buffer."""
         self._frames.bytes_received(count)
 
-    def next_request(self) -> Request[Message] | None:
-        """The next request that has arrived whole. ProtocolError (close the connection) if it is none we serve."""
+    def next_request(self) -> Request[Message] | LargeRequest | None:
+        """The next request that has arrived whole. ProtocolError (close the connection) if it is none we serve.
+
+        One with very many elements comes undecoded, for a thread to do that.
+        """
         taken = self._frames.next_frame()
         if taken is None:
             return None
@@ -109,7 +135,11 @@ class ServerConnection:
             body_view = frame[position:]
             if shared and holds_records(api_key.request):
                 body_view = memoryview(bytearray(body_view))
-            body, _ = decode_from(api_key.request, version, body_view, 0, MAX_REQUEST_ELEMENTS)
+            try:
+                body, _ = decode_from(api_key.request, version, body_view, 0, LARGE_REQUEST_ELEMENTS)
+            except TooManyElementsError:
+                own = memoryview(bytearray(body_view)) if shared else body_view
+                return LargeRequest(api_key, version, correlation_id, client_id, own, len(frame))
         else:
             body = ApiVersionsRequest()
         return Request(api_key, version, correlation_id, client_id, body, len(frame))

@@ -6,9 +6,10 @@ and IndexError, struct.error or UnicodeDecodeError where bytes are missing or ar
 the first.
 
 Invariants: every length is compared with the bytes that remain before anything is allocated or looped over, and every
-count with the budget, since an element may take thirty times its bytes in memory; objects
-are made without running the frozen dataclass' `__init__`, which would cost ten times as much: their slots are filled
-in an object of a mutable twin class with the same slots, which then becomes the frozen class.
+count with the budget, since an element may take thirty times its bytes in memory; no string is longer than
+`MAX_STRING_BYTES`, not in compact form either, as in Kafka's generated readers; objects are made without running the
+frozen dataclass' `__init__`, which would cost ten times as much: their slots are filled in an object of a mutable twin
+class with the same slots, which then becomes the frozen class.
 """
 
 import struct
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from pipeline.errors import TooManyElementsError
 from pipeline.protocol import primitives
 from pipeline.protocol.schema import FieldDeclaration, Kind, declarations
 from pipeline.protocol.source import Source
@@ -135,8 +137,11 @@ class _Decoder(Source):
             self.line(f"{value} = {item}")
         return value
 
-    def _length(self, legacy_format: str, *, often_long: bool = False) -> str:
-        """Reads a length, compact ones being one more. Returns its local; below `self._empty` stands for null."""
+    def _length(self, legacy_format: str, *, often_long: bool = False, text: FieldDeclaration | None = None) -> str:
+        """Reads a length, compact ones being one more. Returns its local; below `self._empty` stands for null.
+
+        The length of a `text` is limited in every version; where it is an int16, that is so by itself.
+        """
         length = self.name("length")
         self._fixed("B" if self.flexible else legacy_format, length)
         self._flush()
@@ -146,6 +151,9 @@ class _Decoder(Source):
                     self._two_or_three_bytes(length)
                 else:
                     self.line(f"{length}, position = long_uvarint(data, position, {length})")
+                if text is not None:
+                    with self.block(f"if {length} > {primitives.MAX_STRING_BYTES + 1}:"):
+                        self.line(self._fail(text, f"is longer than {primitives.MAX_STRING_BYTES} bytes"))
         return length
 
     def _two_or_three_bytes(self, length: str) -> None:
@@ -165,7 +173,10 @@ class _Decoder(Source):
 
     def _sized(self, field: FieldDeclaration) -> str:
         """A string, bytes or records."""
-        length = self._length("h" if field.kind is Kind.STRING else "i", often_long=field.kind is Kind.RECORDS)
+        is_text = field.kind is Kind.STRING
+        length = self._length(
+            "h" if is_text else "i", often_long=field.kind is Kind.RECORDS, text=field if is_text else None
+        )
         value, end = self.name("value"), self.name("end")
         with self.block(f"if {length} < {self._empty}:"):
             self.line(f"{value} = None" if field.nullable_in(self.version) else self._fail(field, "must not be null"))
@@ -209,7 +220,8 @@ class _Decoder(Source):
     def _spend(self, count: str) -> None:
         self.line(f"budget -= {count}")
         with self.block("if budget < 0:"):
-            self.line(f"raise ProtocolError({f'{self._message} has more elements than are taken'!r})")
+            self.constants["TooManyElementsError"] = TooManyElementsError
+            self.line(f"raise TooManyElementsError({f'{self._message} has more elements than are taken'!r})")
 
     def _least_bytes_of_item(self, field: FieldDeclaration) -> int:
         if field.struct is not None:

@@ -31,6 +31,7 @@ class _Encoder(Source):
         self._message = f"{cls.__name__} v{version}"
         self.constants.update(
             uvarint=primitives.uvarint,
+            text_size=primitives.text_size,
             ONE_BYTE=primitives.ONE_BYTE,
             payload_size=primitives.payload_size,
             gather=primitives.gather,
@@ -130,14 +131,15 @@ class _Encoder(Source):
             self._struct(struct, item)
             self._flush()
 
-    def _length(self, length: str, legacy_format: str, *, often_long: bool = False) -> None:
+    def _length(self, length: str, legacy_format: str, *, often_long: bool = False, is_text: bool = False) -> None:
         """Ends the pending run with a length held by a local: as it is, or plus one as a varint if flexible."""
         if not self.flexible:
             self.line(f"{self._append}({self._packed((legacy_format, length))})")
             self._forget()
             return
+        long = f"{'text_size' if is_text else 'uvarint'}({length} + 1)"
         if not self._arguments:
-            self.line(f"{self._append}(ONE_BYTE[{length} + 1] if {length} < 127 else uvarint({length} + 1))")
+            self.line(f"{self._append}(ONE_BYTE[{length} + 1] if {length} < 127 else {long})")
             return
         with self.block(f"if {length} < 127:"):
             self.line(f"{self._append}({self._packed(('B', f'{length} + 1'))})")
@@ -148,7 +150,7 @@ class _Encoder(Source):
             with self.block(f"elif {length} < 2097151:"):
                 self.line(f"{self._append}({self._packed(low, middle, ('B', f'{length} + 1 >> 14'))})")
         with self.block("else:"):
-            self.line(f"{self._append}({self._packed()} + uvarint({length} + 1))")
+            self.line(f"{self._append}({self._packed()} + {long})")
         self._forget()
 
     def _text_or_bytes(self, field: FieldDeclaration, source: str) -> None:
@@ -166,7 +168,7 @@ class _Encoder(Source):
             if convert:
                 self.line(f"{raw} = {raw}{convert}")
             self.line(f"{length} = len({raw})")
-        self._length(length, "h" if field.kind is Kind.STRING else "i")
+        self._length(length, "h" if field.kind is Kind.STRING else "i", is_text=field.kind is Kind.STRING)
         self.line(f"{self._append}({raw})")
 
     def _records(self, field: FieldDeclaration, source: str) -> None:

@@ -169,12 +169,20 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True, "The limit of share sessions has been reached"
 
 
+MAX_DETAIL = 1000
+
+
+def shortened(text: str) -> str:
+    """The text as it fits into an answer, however long the names are that it quotes."""
+    return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]}..."
+
+
 class KafkaError(PipelineError):
-    """A broker's (or our own) refusal, by Kafka's code. `detail` says more where there is more to say."""
+    """A broker's (or our own) refusal, by Kafka's code. `detail` says more where there is more to say, shortened."""
 
     def __init__(self, code: int, detail: str | None = None) -> None:
         self.code = ErrorCode.of(code)
-        self.detail = detail
+        self.detail = detail = None if detail is None else shortened(detail)
         name = self.code.name if self.code == code else f"error {code}"
         super().__init__(f"{name}: {detail or self.code.message}")
 

@@ -12,6 +12,11 @@ from pipeline.errors import ProtocolError
 from pipeline.model import FileRegion
 from pipeline.protocol.schema import Piece
 
+MAX_STRING_BYTES = 32_767
+"""The most that a string takes, as UTF-8. A compact string could be longer, and Kafka neither reads nor writes such:
+what came in one version could not be told, nor kept, in another.
+"""
+
 BY_REFERENCE_BYTES = 4096
 """Records at least this long are passed on as they are; shorter ones are joined with their surroundings."""
 
@@ -29,6 +34,13 @@ def uvarint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def text_size(value: int) -> bytes:
+    """The compact size of a string (its bytes and one) as a varint. ProtocolError if the string is too long."""
+    if value > MAX_STRING_BYTES + 1:
+        raise ProtocolError(f"a string is longer than {MAX_STRING_BYTES} bytes")
+    return uvarint(value)
 
 
 def long_uvarint(data: memoryview, position: int, first: int) -> tuple[int, int]:

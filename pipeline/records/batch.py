@@ -106,6 +106,11 @@ class BatchHeader(NamedTuple):
         return Codec(number)
 
     @property
+    def is_compressed(self) -> bool:
+        """True if the records are compressed, be it with a codec Kafka does not know."""
+        return bool(self.attributes & _CODEC_MASK)
+
+    @property
     def timestamp_type(self) -> TimestampType:
         """With LOG_APPEND_TIME all records bear `max_timestamp`."""
         return TimestampType.LOG_APPEND_TIME if self.attributes & _LOG_APPEND_TIME else TimestampType.CREATE_TIME

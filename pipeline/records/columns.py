@@ -9,13 +9,13 @@ Invariants:
 Heavy imports (numba, numpy, pyarrow): never imported by a broker or by the package at start.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError
 from pipeline.records.batch import (
     HEADER_SIZE,
     MIN_RECORD_SIZE,
@@ -24,7 +24,7 @@ from pipeline.records.batch import (
     iterate_headers,
     verify_crc,
 )
-from pipeline.records.compression import Codec, ReadableBuffer, decompress
+from pipeline.records.compression import Codec, ReadableBuffer, decompress, plain_limits
 from pipeline.records.kernels import (
     BATCH_FIELDS,
     FAULT_REASONS,
@@ -36,9 +36,12 @@ from pipeline.records.kernels import (
     parse_headers,
     parse_records,
 )
+from pipeline.records.memory import MIN_OPENED_BYTES, OPENED_BATCHES
 from pipeline.records.record import MAX_UNCOMPRESSED_BYTES
 
 _MAX_BUFFER_BYTES = 2**31 - 1
+_COLUMNS_BYTES = 64
+"""What the arrays take for each record, headers aside."""
 
 _HEADER_TYPE = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 ARROW_SCHEMA = pa.schema(
@@ -154,11 +157,15 @@ class RecordColumns:
         return pa.Array.from_buffers(data_type, count, buffers, null_count)
 
 
-def open_batches(buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> RecordColumns:
+def open_batches(
+    buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES, max_batch_bytes: int = MIN_OPENED_BYTES
+) -> RecordColumns:
     """The records of all whole batches in `buffer`; a partial trailing batch is left out.
 
-    `max_bytes` bounds what all compressed batches together may hold. Raises CorruptBatchError, also beyond that
-    bound; ValueError where buffer and bound together reach 2 GiB: open it in portions.
+    `max_bytes` bounds what all compressed batches together may hold, `max_batch_bytes` what each may. Waits in this
+    thread for the memory that they take while they are opened; the columns are the caller's. Raises CorruptBatchError,
+    OpenedBatchTooLargeError beyond a bound (with the offset, where a single batch is too large), MemoryExhaustedError;
+    ValueError where buffer and bound together reach 2 GiB: open it in portions.
     """
     if len(buffer) + max_bytes > _MAX_BUFFER_BYTES:
         raise ValueError(f"{len(buffer)} bytes and up to {max_bytes} more are too many to open at once")
@@ -170,8 +177,83 @@ def open_batches(buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BY
             control.append(header)
         else:
             opened.append((position, header))
-    plain, spans = _uncompress(buffer, opened, max_bytes)
+    view = memoryview(buffer)
+    sections = [
+        (header.codec, view[position + HEADER_SIZE : position + header.size_bytes]) for position, header in opened
+    ]
     headers = tuple(header for _, header in opened)
+    if all(codec is Codec.NONE for codec, _ in sections):
+        spans = [(position + HEADER_SIZE, position + header.size_bytes) for position, header in opened]
+        return _columns(buffer, spans, headers, tuple(control))
+    plain_sections_bytes = sum(len(section) for codec, section in sections if codec is Codec.NONE)
+    *likely, last = plain_limits(sections, max_bytes + plain_sections_bytes)
+    for limit_bytes in (*likely, last):
+        with OPENED_BATCHES.charged(_need_bytes(limit_bytes, headers)):
+            try:
+                plain, spans = _uncompress(sections, headers, limit_bytes, max_batch_bytes)
+            except OpenedBatchTooLargeError as error:
+                if error.offset is not None or limit_bytes == last:
+                    raise
+                continue
+            return _columns(plain, spans, headers, tuple(control))
+    raise AssertionError("the last limit suffices or raises")
+
+
+def open_in_portions(buffer: ReadableBuffer, *, max_batch_bytes: int = MIN_OPENED_BYTES) -> Iterator[RecordColumns]:
+    """Open batches in portions: any number of batches takes no more memory than a single large batch does."""
+    starts = [position for position, _ in iterate_headers(buffer)]
+    try:
+        columns = open_batches(
+            buffer, max_bytes=max(max_batch_bytes, MIN_OPENED_BYTES), max_batch_bytes=max_batch_bytes
+        )
+    except OpenedBatchTooLargeError as error:
+        if error.offset is not None or len(starts) == 1:
+            raise
+    else:
+        yield columns
+        return
+    # Outside of the handler: an error keeps what was opened before it alive.
+    middle = starts[len(starts) // 2]
+    view = memoryview(buffer)
+    yield from open_in_portions(view[:middle], max_batch_bytes=max_batch_bytes)
+    yield from open_in_portions(view[middle:], max_batch_bytes=max_batch_bytes)
+
+
+def _need_bytes(plain_bytes: int, headers: Sequence[BatchHeader]) -> int:
+    """All payloads, the last one a second time, and the columns."""
+    records = min(sum(header.record_count for header in headers), plain_bytes // MIN_RECORD_SIZE)
+    return 2 * plain_bytes + _COLUMNS_BYTES * records
+
+
+def _uncompress(
+    sections: Sequence[tuple[Codec, ReadableBuffer]],
+    headers: Sequence[BatchHeader],
+    limit_bytes: int,
+    max_batch_bytes: int,
+) -> tuple[ReadableBuffer, list[tuple[int, int]]]:
+    """The one buffer that holds all payloads, and where each lies in it."""
+    plain = bytearray()
+    spans = []
+    for (codec, section), header in zip(sections, headers, strict=True):
+        rest_bytes = limit_bytes - len(plain)
+        bound = rest_bytes if codec is Codec.NONE else min(rest_bytes, max_batch_bytes)
+        try:
+            payload = decompress(codec, section, bound)
+        except OpenedBatchTooLargeError as error:
+            is_own = codec is not Codec.NONE and max_batch_bytes <= rest_bytes
+            raise OpenedBatchTooLargeError(bound, header.base_offset if is_own else None) from error
+        start = len(plain)
+        plain += payload
+        spans.append((start, len(plain)))
+    return plain, spans
+
+
+def _columns(
+    plain: ReadableBuffer,
+    spans: Sequence[tuple[int, int]],
+    headers: tuple[BatchHeader, ...],
+    control: tuple[BatchHeader, ...],
+) -> RecordColumns:
     table = np.empty((len(headers), BATCH_FIELDS), dtype=np.int64)
     for row, ((start, end), header) in enumerate(zip(spans, headers, strict=True)):
         if header.record_count * MIN_RECORD_SIZE > end - start:
@@ -188,27 +270,7 @@ def open_batches(buffer: ReadableBuffer, *, max_bytes: int = MAX_UNCOMPRESSED_BY
         )
     # Read-only, so that each kernel is compiled for one type of buffer.
     array = np.frombuffer(memoryview(plain).toreadonly(), dtype=np.uint8)
-    return _parse(array, table, headers, tuple(control))
-
-
-def _uncompress(
-    buffer: ReadableBuffer, opened: Sequence[tuple[int, BatchHeader]], max_bytes: int
-) -> tuple[ReadableBuffer, list[tuple[int, int]]]:
-    """The one buffer that holds all payloads, and where each lies in it."""
-    if all(header.codec is Codec.NONE for _, header in opened):
-        return buffer, [(position + HEADER_SIZE, position + header.size_bytes) for position, header in opened]
-    plain = bytearray()
-    spans = []
-    view = memoryview(buffer)
-    for position, header in opened:
-        payload: ReadableBuffer = view[position + HEADER_SIZE : position + header.size_bytes]
-        if header.codec is not Codec.NONE:
-            payload = decompress(header.codec, payload, max_bytes)
-            max_bytes -= len(payload)
-        start = len(plain)
-        plain += payload
-        spans.append((start, len(plain)))
-    return plain, spans
+    return _parse(array, table, headers, control)
 
 
 def _parse(

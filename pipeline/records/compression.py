@@ -3,6 +3,8 @@
 Invariants:
 - `decompress` never yields more than `max_bytes` and never allocates beyond it on the word of the data;
   whatever else is wrong with the data, it raises CorruptBatchError and nothing else.
+- `plain_pieces` yields what `decompress` returns and refuses what that refuses, though it may have yielded something
+  before. It holds one piece at a time, and never takes more memory than `opening_bytes` says beforehand.
 - A library is loaded when its codec is first used, so that a broker, which never opens a payload, loads none.
 
 Framings: gzip (RFC 1952, any number of members), snappy in the blocks of xerial's SnappyOutputStream (raw snappy is
@@ -12,9 +14,10 @@ read too), an LZ4 frame with independent blocks (KIP-57), a zstd frame (KIP-110)
 import contextlib
 import threading
 import zlib
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError
 
 ReadableBuffer = bytes | bytearray | memoryview
 
@@ -28,9 +31,25 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS = b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_HEADER_SIZE = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
 _XERIAL_BLOCK_BYTES = 32 * 1024
+_LIKELY_RATIO = 8
+_LIMIT_GROWTH = 4
+_LEAST_LIMIT_BYTES = 1 << 20
 _LZ4_LIKELY_RATIO = 4
 _LZ4_FIRST_BYTES = 64 * 1024
 _ZSTD_LIKELY_RATIO = 16
+
+PIECE_BYTES = 256 * 1024
+FRAME_HEADER_BYTES = 32
+"""No codec has a longer header."""
+_SNAPPY_MAX_RATIO = 22
+"""Three bytes of snappy stand for 64 at most."""
+_LZ4_INPUT_BYTES = 64 * 1024
+_ZSTD_SMALL_BYTES = 1 << 20
+_ZSTD_INPUT_BYTES = 128
+"""A block of four bytes may hold 128 KiB, so this much input yields 4 MiB at most."""
+_GZIP_MEMORY_BYTES = 1 << 20
+_STREAM_MEMORY_BYTES = 10 << 20
+"""Two blocks of the largest size, and what they make of one input."""
 
 # A zstd context is dear to make and must not be used by two threads at once.
 _of_thread = threading.local()
@@ -91,12 +110,19 @@ def decompress(codec: Codec, data: ReadableBuffer, max_bytes: int) -> ReadableBu
 
 def _check_size(size_bytes: int, max_bytes: int) -> None:
     if size_bytes > max_bytes:
-        raise CorruptBatchError(f"uncompressed it is larger than the {max_bytes} bytes allowed")
+        raise OpenedBatchTooLargeError(max_bytes)
 
 
 def _decompress_gzip(data: ReadableBuffer, max_bytes: int) -> bytearray:
-    # Small chunks: zlib copies what follows a member, which would be quadratic in the number of members.
     plain = bytearray()
+    for piece in _gzip_pieces(data, PIECE_BYTES):
+        plain += piece
+        _check_size(len(plain), max_bytes)
+    return plain
+
+
+def _gzip_pieces(data: ReadableBuffer, piece_bytes: int) -> Iterator[bytes]:
+    # Small chunks: zlib copies what follows a member, which would be quadratic in the number of members.
     position = 0
     with memoryview(data) as view:
         while position < len(view):
@@ -106,12 +132,11 @@ def _decompress_gzip(data: ReadableBuffer, max_bytes: int) -> bytearray:
                 if not chunk:
                     raise CorruptBatchError("gzip data ends within a member")
                 try:
-                    plain += member.decompress(chunk, max_bytes - len(plain) + 1)
+                    piece = member.decompress(chunk, piece_bytes)
                 except zlib.error as error:
                     raise CorruptBatchError(f"not gzip data: {error}") from error
-                _check_size(len(plain), max_bytes)
+                yield piece
                 position += len(chunk) - len(member.unconsumed_tail) - len(member.unused_data)
-    return plain
 
 
 def _compress_xerial(data: ReadableBuffer) -> bytearray:
@@ -128,10 +153,16 @@ def _compress_xerial(data: ReadableBuffer) -> bytearray:
 
 def _decompress_snappy(data: ReadableBuffer, max_bytes: int) -> bytearray:
     plain = bytearray()
+    for block in _snappy_blocks(data):
+        plain += _open_snappy_block(block, max_bytes - len(plain), max_bytes)
+    return plain
+
+
+def _snappy_blocks(data: ReadableBuffer) -> Iterator[memoryview]:
     with memoryview(data) as view:
         if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-            _append_snappy_block(plain, view, max_bytes)
-            return plain
+            yield view
+            return
         if len(view) < _XERIAL_HEADER_SIZE:
             raise CorruptBatchError("snappy data ends within its header")
         position = _XERIAL_HEADER_SIZE
@@ -140,18 +171,29 @@ def _decompress_snappy(data: ReadableBuffer, max_bytes: int) -> bytearray:
             position = start + int.from_bytes(view[position:start], "big")
             if start > len(view) or position > len(view):
                 raise CorruptBatchError("snappy data ends within a block")
-            _append_snappy_block(plain, view[start:position], max_bytes)
-    return plain
+            yield view[start:position]
 
 
-def _append_snappy_block(plain: bytearray, block: memoryview, max_bytes: int) -> None:
+def _snappy_size(block: memoryview) -> int:
+    """Return the size that the block declares, which the library allocates. Raises CorruptBatchError."""
     import cramjam
 
     try:
-        # The library allocates what the block says, so that is checked first.
-        size = cramjam.snappy.decompress_raw_len(block)
-        _check_size(len(plain) + size, max_bytes)
-        plain += memoryview(cramjam.snappy.decompress_raw(block))
+        size: int = cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise CorruptBatchError(f"not snappy data: {error}") from error
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise CorruptBatchError(f"not snappy data: {len(block)} bytes cannot hold {size}")
+    return size
+
+
+def _open_snappy_block(block: memoryview, rest_bytes: int, max_bytes: int) -> memoryview:
+    import cramjam
+
+    if _snappy_size(block) > rest_bytes:
+        raise OpenedBatchTooLargeError(max_bytes)
+    try:
+        return memoryview(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CorruptBatchError(f"not snappy data: {error}") from error
 
@@ -185,6 +227,7 @@ def _decompress_zstd(data: ReadableBuffer, max_bytes: int) -> bytes:
     if not hasattr(_of_thread, "zstd"):
         _of_thread.zstd = zstandard.ZstdDecompressor()
     decompressor: zstandard.ZstdDecompressor = _of_thread.zstd
+    size = 0
     try:
         # The limit given to the library holds, and is allocated, only for frames that do not tell their size.
         size = zstandard.frame_content_size(data)
@@ -195,4 +238,147 @@ def _decompress_zstd(data: ReadableBuffer, max_bytes: int) -> bytes:
                 return decompressor.decompress(data, max_output_size=likely_bytes, allow_extra_data=False)
         return decompressor.decompress(data, max_output_size=max(max_bytes, 1), allow_extra_data=False)
     except zstandard.ZstdError as error:
+        # The library says the same of a frame that is cut off, which the checksum of a batch all but rules out.
+        if size < 0 and "did not decompress full frame" in str(error):
+            raise OpenedBatchTooLargeError(max_bytes) from error
         raise CorruptBatchError(f"not a zstd frame of at most {max_bytes} bytes: {error}") from error
+
+
+# Piece by piece
+
+
+def plain_limits(sections: Sequence[tuple[Codec, ReadableBuffer]], max_bytes: int) -> list[int]:
+    """How many bytes to allow for what these sections hold together: the size if it is known, else a likely one,
+    then ever more up to `max_bytes`. So a charge is seldom much more than what is opened.
+
+    Raises CorruptBatchError.
+    """
+    sizes = [_plain_size(codec, data) for codec, data in sections]
+    likely_bytes = sum(
+        _LIKELY_RATIO * len(data) if size is None else size for size, (_, data) in zip(sizes, sections, strict=True)
+    )
+    limits = []
+    if None in sizes:
+        likely_bytes = max(likely_bytes, _LEAST_LIMIT_BYTES)
+        while likely_bytes < max_bytes:
+            limits.append(likely_bytes)
+            likely_bytes *= _LIMIT_GROWTH
+    return [*limits, min(likely_bytes, max_bytes)]
+
+
+def _plain_size(codec: Codec, data: ReadableBuffer) -> int | None:
+    """The bytes that the data hold uncompressed, None where they do not say so. Raises CorruptBatchError."""
+    match codec:
+        case Codec.NONE:
+            return len(data)
+        case Codec.SNAPPY:
+            return sum(map(_snappy_size, _snappy_blocks(data)))
+        case Codec.ZSTD:
+            content, _ = _zstd_sizes(data)
+            return None if content < 0 else content
+        case Codec.GZIP | Codec.LZ4:
+            return None
+
+
+def plain_pieces(codec: Codec, data: ReadableBuffer, max_bytes: int) -> Iterator[ReadableBuffer]:
+    """Yield the plain bytes in pieces, at most `max_bytes` in all.
+
+    Raises CorruptBatchError, OpenedBatchTooLargeError beyond `max_bytes`.
+    """
+    size_bytes = 0
+    for piece in _pieces(codec, data, max_bytes):
+        size_bytes += len(piece)
+        _check_size(size_bytes, max_bytes)
+        yield piece
+
+
+def opening_bytes(codec: Codec, start: ReadableBuffer, size_bytes: int, max_bytes: int) -> int:
+    """The memory that `plain_pieces` takes at most for data of this size and with this start (FRAME_HEADER_BYTES or
+    more, or all), beside the data. Raises CorruptBatchError.
+    """
+    match codec:
+        case Codec.NONE:
+            return 2 * PIECE_BYTES
+        case Codec.GZIP:
+            return _GZIP_MEMORY_BYTES
+        case Codec.SNAPPY:
+            return min(_SNAPPY_MAX_RATIO * size_bytes, max_bytes)
+        case Codec.LZ4:
+            return _STREAM_MEMORY_BYTES
+        case Codec.ZSTD:
+            content, window = _zstd_sizes(start)
+            if 0 <= content <= _ZSTD_SMALL_BYTES:
+                return content
+            return min(window, max_bytes) + _STREAM_MEMORY_BYTES
+
+
+def _pieces(codec: Codec, data: ReadableBuffer, max_bytes: int) -> Iterator[ReadableBuffer]:
+    match codec:
+        case Codec.NONE:
+            with memoryview(data) as view:
+                for start in range(0, len(view), PIECE_BYTES):
+                    yield bytes(view[start : start + PIECE_BYTES])
+        case Codec.GZIP:
+            yield from _gzip_pieces(data, PIECE_BYTES)
+        case Codec.SNAPPY:
+            for block in _snappy_blocks(data):
+                yield _open_snappy_block(block, max_bytes, max_bytes)
+        case Codec.LZ4:
+            yield from _lz4_pieces(data)
+        case Codec.ZSTD:
+            content, _ = _zstd_sizes(data)
+            _check_size(content, max_bytes)
+            if 0 <= content <= _ZSTD_SMALL_BYTES:
+                yield _decompress_zstd(data, max_bytes)
+            else:
+                yield from _zstd_pieces(data)
+
+
+def _lz4_pieces(data: ReadableBuffer) -> Iterator[bytes]:
+    import lz4.frame
+
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    position = 0
+    with memoryview(data) as view:
+        while not decompressor.eof:
+            chunk = view[position : position + _LZ4_INPUT_BYTES] if decompressor.needs_input else b""
+            if decompressor.needs_input and not chunk:
+                raise CorruptBatchError("LZ4 data ends within its frame")
+            position += len(chunk)
+            try:
+                yield decompressor.decompress(chunk, max_length=PIECE_BYTES)
+            except RuntimeError as error:
+                raise CorruptBatchError(f"not an LZ4 frame: {error}") from error
+        if decompressor.unused_data or position < len(view):
+            raise CorruptBatchError("bytes follow the LZ4 frame")
+
+
+def _zstd_pieces(data: ReadableBuffer) -> Iterator[ReadableBuffer]:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    held = bytearray()
+    position = 0
+    try:
+        with memoryview(data) as view:
+            while not decompressor.eof and position < len(view):
+                held += decompressor.decompress(view[position : position + _ZSTD_INPUT_BYTES])
+                position += _ZSTD_INPUT_BYTES
+                if len(held) >= PIECE_BYTES:
+                    yield held
+                    held = bytearray()
+            if not decompressor.eof or decompressor.unused_data or position < len(view):
+                raise CorruptBatchError("not one zstd frame: the data end within it, or go on behind it")
+    except zstandard.ZstdError as error:
+        raise CorruptBatchError(f"not a zstd frame: {error}") from error
+    yield held
+
+
+def _zstd_sizes(data: ReadableBuffer) -> tuple[int, int]:
+    """The bytes that a frame holds by its own word, -1 if it does not say so, and its window."""
+    import zstandard
+
+    try:
+        return zstandard.frame_content_size(data), zstandard.get_frame_parameters(data).window_size
+    except zstandard.ZstdError as error:
+        raise CorruptBatchError(f"not a zstd frame: {error}") from error

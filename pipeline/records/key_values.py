@@ -6,26 +6,31 @@ what was written.
 """
 
 from pipeline.errors import CorruptBatchError
-from pipeline.records.batch import HEADER_SIZE, BatchHeader
-from pipeline.records.compression import ReadableBuffer, decompress
-from pipeline.records.record import MAX_UNCOMPRESSED_BYTES
+from pipeline.records.batch import BatchHeader
+from pipeline.records.compression import ReadableBuffer
+from pipeline.records.memory import MIN_OPENED_BYTES
+from pipeline.records.opening import opened
 
 _MAX_VARINT_BYTES = 5
+_RECORD_BYTES = 160
+"""A tuple in a list, and what two byte strings take beside their bytes."""
 
 
 def keys_and_values(
     buffer: ReadableBuffer, position: int, header: BatchHeader
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Of the one batch at `position`, whose checksum has been verified. Raises CorruptBatchError."""
-    section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes]
-    payload = bytes(decompress(header.codec, section, MAX_UNCOMPRESSED_BYTES))
-    try:
-        found, end = _read(payload, header.record_count)
-    except (IndexError, ValueError) as error:
-        raise CorruptBatchError(f"its records are garbled: {error}", header.base_offset) from error
-    if end != len(payload):
-        raise CorruptBatchError("its records do not fill it", header.base_offset)
-    return found
+    """Of the one batch at `position`, whose checksum has been verified.
+
+    Waits in this thread for the memory that a compressed batch takes. Raises CorruptBatchError, MemoryExhaustedError.
+    """
+    with opened(buffer, position, header, MIN_OPENED_BYTES, record_bytes=_RECORD_BYTES) as payload:
+        try:
+            found, end = _read(payload, header.record_count)
+        except (IndexError, ValueError) as error:
+            raise CorruptBatchError(f"its records are garbled: {error}", header.base_offset) from error
+        if end != len(payload):
+            raise CorruptBatchError("its records do not fill it", header.base_offset)
+        return found
 
 
 def _read(payload: bytes, count: int) -> tuple[list[tuple[bytes | None, bytes | None]], int]:

@@ -52,9 +52,14 @@ def records_of_batch(
     buffer: ReadableBuffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_UNCOMPRESSED_BYTES
 ) -> Iterator[Record]:
     """The records of the one batch at `position`, whose checksum has been verified."""
-    payload = bytes(
-        decompress(header.codec, memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes], max_bytes)
+    payload = decompress(
+        header.codec, memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes], max_bytes
     )
+    return records_of_payload(bytes(payload), header)
+
+
+def records_of_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
+    """The records of a batch that was opened. Raises CorruptBatchError."""
     reader = _Reader(payload, header)
     if header.record_count * MIN_RECORD_SIZE > len(payload):
         raise reader.corrupt(f"{header.record_count} records in {len(payload)} bytes")

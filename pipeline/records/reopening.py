@@ -1,22 +1,58 @@
 """What a broker does to a batch whose topic wants more than a look at the header: compress it anew, scan its records.
 
 Invariants: a batch stays one batch; offsets, timestamps, keys, values, headers and the producer's fields are the same
-bytes as before, in another codec; whatever is wrong with the payload is a CorruptBatchError.
+bytes as before, in another codec; whatever is wrong with the payload is a CorruptBatchError. A scan holds one piece of
+the payload at a time, and of a record nothing but its first fields.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pipeline.errors import CorruptBatchError
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, TimestampType, write_header
-from pipeline.records.compression import Codec, ReadableBuffer, compress, decompress
+from pipeline.records.compression import (
+    FRAME_HEADER_BYTES,
+    PIECE_BYTES,
+    Codec,
+    ReadableBuffer,
+    compress,
+    decompress,
+    opening_bytes,
+    plain_pieces,
+)
 
 _CODEC_MASK = 0x07
+_PIECES_HELD = 2
+
+START_BYTES = HEADER_SIZE + FRAME_HEADER_BYTES
 _LEAST_RECORD_BYTES = 6
+_MAX_FIELDS_BYTES = 32
+"""Length, attributes, timestamp, offset and length of the key take no more."""
+_MAX_LENGTH_BYTES = 5
+_MIN_INT64 = -(2**63)
+_MAX_INT64 = 2**63 - 1
 
 
 def open_payload(batch: ReadableBuffer, header: BatchHeader, max_bytes: int) -> ReadableBuffer:
-    """The records of the one batch in the buffer, uncompressed."""
-    return decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size_bytes], max_bytes)
+    """The records of the one batch in the buffer, uncompressed. Raises CorruptBatchError."""
+    return decompress(header.codec, _payload(batch, header), max_bytes)
+
+
+def payload_pieces(batch: ReadableBuffer, header: BatchHeader, max_bytes: int) -> Iterator[ReadableBuffer]:
+    """Open the payload of a batch piece by piece. Raises CorruptBatchError."""
+    return plain_pieces(header.codec, _payload(batch, header), max_bytes)
+
+
+def scan_memory(start: ReadableBuffer, header: BatchHeader, max_bytes: int) -> int:
+    """The memory that a scan of `payload_pieces` takes at most, beside the batch, of which START_BYTES suffice to tell.
+
+    Raises CorruptBatchError.
+    """
+    frame, size_bytes = memoryview(start)[HEADER_SIZE:], header.size_bytes - HEADER_SIZE
+    return _PIECES_HELD * PIECE_BYTES + opening_bytes(header.codec, frame, size_bytes, max_bytes)
+
+
+def _payload(batch: ReadableBuffer, header: BatchHeader) -> memoryview:
+    return memoryview(batch)[HEADER_SIZE : header.size_bytes]
 
 
 def close_payload(payload: ReadableBuffer, header: BatchHeader, codec: Codec, level: int | None) -> bytearray:
@@ -28,34 +64,70 @@ def close_payload(payload: ReadableBuffer, header: BatchHeader, codec: Codec, le
     return batch
 
 
-def scan_records(payload: bytes, header: BatchHeader) -> Iterator[tuple[int, bool]]:
-    """Of each record its timestamp and whether it has a key, without making anything of the rest."""
-    position = 0
+def scan_records(pieces: Iterable[ReadableBuffer], header: BatchHeader) -> Iterator[tuple[int, int, bool]]:
+    """Yield the timestamp and the offset delta of each record, and True if it has a key, without making the rest.
+
+    The payload comes in pieces. Raises CorruptBatchError, for all that the cleaner refuses too.
+    """
+    rest = iter(pieces)
+    payload, position, is_last = b"", 0, False
+    last_delta = -1
     base_timestamp = header.base_timestamp
+    least_delta, most_delta = _MIN_INT64 - base_timestamp, _MAX_INT64 - base_timestamp
     fixed = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
     try:
-        for delta in range(header.record_count):
-            length, position = _varint(payload, position)
+        for _ in range(header.record_count):
+            if position + _MAX_FIELDS_BYTES > len(payload) and not is_last:
+                payload, position, is_last = _read_on(rest, payload, position)
+            length, position = _varint(payload, position, 32)
             end = position + length
-            if length < _LEAST_RECORD_BYTES or end > len(payload):
+            if length < _LEAST_RECORD_BYTES or (is_last and end > len(payload)):
                 raise CorruptBatchError("a record is longer than its batch", header.base_offset)
-            timestamp, position = _varint(payload, position + 1)
-            offset_delta, position = _varint(payload, position)
-            if offset_delta != delta:
-                raise CorruptBatchError(f"offset delta {offset_delta} at record {delta}", header.base_offset)
-            key_length, position = _varint(payload, position)
-            if position + max(key_length, 0) >= end:
+            delta, position = _varint(payload, position + 1, 64)
+            if not least_delta <= delta <= most_delta:
+                raise CorruptBatchError("a timestamp is out of range", header.base_offset)
+            offset_delta, position = _varint(payload, position, 32)
+            if not last_delta < offset_delta <= header.last_offset_delta:
+                raise CorruptBatchError(f"offset delta {offset_delta} follows {last_delta}", header.base_offset)
+            last_delta = offset_delta
+            key_length, position = _varint(payload, position, 32)
+            if key_length > 0:
+                position += key_length
+            if position >= end or key_length < -1:
                 raise CorruptBatchError("a key is longer than its record", header.base_offset)
-            yield base_timestamp + timestamp if fixed is None else fixed, key_length >= 0
+            if position + _MAX_LENGTH_BYTES > len(payload) and not is_last:
+                end -= position
+                payload, position, is_last = _read_on(rest, payload, position)
+                end += position
+            value_length, position = _varint(payload, position, 32)
+            if position >= end or position + value_length >= end or value_length < -1:
+                raise CorruptBatchError("a value is longer than its record", header.base_offset)
+            yield (base_timestamp + delta if fixed is None else fixed), offset_delta, key_length >= 0
             position = end
     except IndexError as error:
         raise CorruptBatchError("a record is cut off", header.base_offset) from error
+    while not is_last:
+        payload, position, is_last = _read_on(rest, payload, position)
     if position != len(payload):
         raise CorruptBatchError("bytes follow the last record", header.base_offset)
 
 
-def _varint(payload: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint and where it ends. Raises IndexError at the end of the bytes."""
+def _read_on(rest: Iterator[ReadableBuffer], payload: bytes, position: int) -> tuple[bytes, int, bool]:
+    """The bytes from `position` on, at least those of a record's first fields unless the pieces end, which is told."""
+    while True:
+        piece = next(rest, None)
+        if piece is None:
+            return payload, position, True
+        if position >= len(payload):
+            payload, position = bytes(piece), position - len(payload)
+        else:
+            payload, position = payload[position:] + piece, 0
+        if position + _MAX_FIELDS_BYTES <= len(payload):
+            return payload, position, False
+
+
+def _varint(payload: bytes, position: int, bits: int) -> tuple[int, int]:
+    """A zigzag varint of at most so many bits and where it ends. Raises IndexError at the end of the bytes."""
     byte = payload[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -65,8 +137,11 @@ def _varint(payload: bytes, position: int) -> tuple[int, int]:
         position += 1
         byte = payload[position]
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position + 1
         shift += 7
-        if shift > 63:
+        if byte < 0x80:
+            break
+        if shift >= bits:
             raise CorruptBatchError("a number is too long")
+    if value >> bits:
+        raise CorruptBatchError("a number is too large")
+    return (value >> 1) ^ -(value & 1), position + 1

@@ -11,11 +11,11 @@ from pipeline.client.admin import EARLIEST, LATEST, NewTopic, create_topics, lis
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer import Consumer, PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.opening import each_record
 from pipeline.client.producer import Producer, open_producer
 from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.records.record import iterate_records
 from pipeline.schema_registry.journal import JournalLostError, JournalPage, JournalRecord, Record
 
 READ_WAIT_S = 1.0
@@ -78,11 +78,9 @@ class KafkaJournal:
         records: list[JournalRecord] = []
         try:
             for batches in await self._consumer.poll_batches(READ_WAIT_S):
-                records += [
-                    JournalRecord(record.offset, record.key, record.value)
-                    for record in iterate_records(batches.data)
-                    if record.offset >= batches.position
-                ]
+                await each_record(
+                    batches, lambda record: records.append(JournalRecord(record.offset, record.key, record.value))
+                )
                 self._next_offset = batches.next_offset
         except PartitionOffsetOutOfRangeError as error:
             raise JournalLostError(str(error)) from error

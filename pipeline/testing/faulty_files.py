@@ -4,6 +4,7 @@ What it can do:
 
 - the n-th sync or rename from now fails with an input/output error; as on Linux, what a failed sync should have
   brought to disk is not brought there by a later sync that succeeds;
+- the disk hangs below a directory: a sync, rename or removal there, or the creation of a file, waits until `released`;
 - the disk is full after so many bytes: a write stores what fits and is refused;
 - the machine stops at the n-th change of the disk from now (`Crash`), which is carried out, not or in part;
 - `lose_power` leaves of each file what was synced, and of the rest what a disk may hold after that: nothing, a
@@ -14,12 +15,15 @@ Every choice comes from the random generator passed in, so a seed repeats a run.
 """
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.files import FileLock, Files, LogFile, Volume
+
+HANG_LIMIT_S = 60.0
 
 
 class Crash(BaseException):
@@ -89,6 +93,7 @@ class FaultyFile:
         self._inner.truncate(size)
 
     def sync(self) -> None:
+        self._disk.hang(self.path)
         self._disk.change(self._sync)
 
     def _sync(self) -> None:
@@ -122,6 +127,10 @@ class FaultyFiles:
         self.fail_rename_in: int | None = None
         self.crash_in: int | None = None
         self.capacity_bytes: int | None = None
+        self.hangs_below: Path | None = None
+        self.released = threading.Event()
+        self.hanging = 0
+        """Calls that wait now."""
         self.on_crash: Callable[[], None] = _nothing
         self.boot = inner.boot_id()
         self.used_bytes = 0
@@ -132,6 +141,13 @@ class FaultyFiles:
         self._locks: list[FileLock] = []
 
     # Faults
+
+    def hang(self, path: Path) -> None:
+        """Wait if the disk hangs there. A thread that is never released ends after HANG_LIMIT_S."""
+        if self.hangs_below is not None and path.is_relative_to(self.hangs_below):
+            self.hanging += 1
+            self.released.wait(HANG_LIMIT_S)
+            self.hanging -= 1
 
     def is_last_change(self) -> bool:
         """Count a change of the disk; is it the one at which the machine stops?"""
@@ -227,6 +243,7 @@ class FaultyFiles:
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
         if create and not self.inner.exists(path):
+            self.hang(path)
             self.change(lambda: self._create(path))
         inner = self.inner.open(path)
         return FaultyFile(self, inner, self._states.setdefault(path, _State()))
@@ -237,6 +254,9 @@ class FaultyFiles:
 
     def exists(self, path: Path) -> bool:
         return self.inner.exists(path)
+
+    def is_directory(self, path: Path) -> bool:
+        return self.inner.is_directory(path)
 
     def size(self, path: Path) -> int:
         return self.inner.size(path)
@@ -256,6 +276,7 @@ class FaultyFiles:
         self._changed_name(path, lambda: self.inner.remove_tree(path))
 
     def rename(self, source: Path, target: Path) -> None:
+        self.hang(source)
         if self.fail_rename_in is not None:
             self.fail_rename_in -= 1
             if self.fail_rename_in <= 0:
@@ -282,6 +303,7 @@ class FaultyFiles:
         self._changed_name(target, undo)
 
     def unlink(self, path: Path) -> None:
+        self.hang(path)
         if self.inner.exists(path):
             self.change(lambda: self._unlink(path))
 
@@ -292,11 +314,15 @@ class FaultyFiles:
         self._changed_name(path, lambda: self._restore(path, removed))
 
     def remove_tree(self, path: Path) -> None:
+        if not self.inner.exists(path):
+            return
+        self.hang(path)
         for name in self.inner.names(path):
             self.unlink(path / name)
         self.change(lambda: self.inner.remove_tree(path))
 
     def sync_directory(self, path: Path) -> None:
+        self.hang(path)
         self.change(lambda: self._sync_directory(path))
 
     def _sync_directory(self, path: Path) -> None:

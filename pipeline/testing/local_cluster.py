@@ -24,9 +24,9 @@ from typing import IO, Any, Self
 from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.processes import ProcessEndedError
 
-START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 30.0
-RESTART_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+RESTART_TIMEOUT_S = 120.0
 LOG_TAIL_BYTES = 4000
 
 

@@ -4,7 +4,7 @@ Invariants: passes the behavioural tests of the real one; each operation happens
 an outage suspends every client, an expiry removes the ephemeral znodes before anybody is told.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -49,6 +49,14 @@ class _Node:
     children: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    """Copy of a server at one moment: its znodes, and the sessions that were alive."""
+
+    nodes: Mapping[str, _Node]
+    sessions: frozenset[SessionId]
+
+
 class MemoryZooKeeper:
     """The server. `async with zookeeper.open() as client` gives a `CoordinationClient`."""
 
@@ -90,6 +98,22 @@ class MemoryZooKeeper:
         self._is_up = True
         for client in self._clients:
             client.become_connected(client.session or self.new_session())
+
+    def backup(self) -> "Backup":
+        """All that the server holds."""
+        sessions = frozenset(client.session for client in self._clients if client.session is not None)
+        return Backup(nodes=dict(self._nodes), sessions=sessions)
+
+    def restore(self, backup: "Backup") -> None:
+        """Go back to what the server held then. A session that began since is dropped, any other goes on."""
+        self.stop()
+        self._nodes = dict(backup.nodes)
+        for session in backup.sessions - {client.session for client in self._clients}:
+            self._remove_ephemerals(session)
+        for client in self._clients:
+            if client.session not in backup.sessions:
+                client.session = None
+        self.start()
 
     def new_session(self) -> SessionId:
         """A number never given before."""
@@ -286,14 +310,17 @@ class MemoryClient:
     def watch_data(self, path: str) -> AsyncIterator[NodeValue | None]:
         async def read() -> tuple[object, NodeValue | None]:
             node = await self._watched_read(path)
-            return (None, None) if node is None else (node.changed_at, NodeValue(node.data, node.version))
+            return (None, None) if node is None else ((node.changed_at, node.data), NodeValue(node.data, node.version))
 
         return self._watch(path, read)
 
     def watch_children(self, path: str) -> AsyncIterator[tuple[str, ...]]:
         async def read() -> tuple[object, tuple[str, ...]]:
             node = await self._watched_read(path)
-            return (None, ()) if node is None else (node.children_changed_at, tuple(sorted(node.children)))
+            if node is None:
+                return None, ()
+            names = tuple(sorted(node.children))
+            return (node.children_changed_at, names), names
 
         return self._watch(path, read)
 

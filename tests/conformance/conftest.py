@@ -32,8 +32,11 @@ def recorder() -> Iterator[Recorder]:
 
 @pytest.fixture(scope="session")
 def our_broker(recorder: Recorder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap address of one broker with default settings, which no test may stop. A recorder sits before it."""
-    settings = {"advertised.listeners": f"PLAINTEXT://{recorder.address}"}
+    """Bootstrap address of one broker, which no test may stop. A recorder sits before it.
+
+    Topics are not made by asking, so that clients are told what is missing, as by the `apache_kafka` of these tests.
+    """
+    settings = {"advertised.listeners": f"PLAINTEXT://{recorder.address}", "auto.create.topics.enable": False}
     with (
         LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as cluster,
         recorder.opened(cluster.bootstrap),

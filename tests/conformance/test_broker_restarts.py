@@ -4,19 +4,20 @@ kcat ends when it has no broker left, so it runs in a loop, as in a script of th
 readers go on where they were.
 """
 
+import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from threading import Event, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipeline.testing.local_cluster import LocalCluster
-from tests.support.clients import read_with_kcat, running_client, try_kcat, wait_for
+from tests.support.clients import POLL_S, read_with_kcat, running_client, try_kcat, wait_for
 
 KILLS = 2
 RECORDS_BETWEEN_KILLS = 200
@@ -29,8 +30,29 @@ MEMBERS = {"confluent-kafka": "confluent_group", "aiokafka": "aiokafka_group", "
 CLIENTS = [*PRODUCERS, "kcat"]
 KCAT_LINES = 50
 SESSION_MS = 10_000
-DEADLINE_S = 60
+DEADLINE_S = 180
 QUIET = {"log_level": 0}
+GIVEN_UP = {
+    getattr(KafkaError, name)
+    for name in ("_UNKNOWN_PARTITION", "_TRANSPORT", "_DESTROY_BROKER", "_ALL_BROKERS_DOWN", "_TIMED_OUT")
+}
+"""What librdkafka says by itself, without an answer of a broker. When the only broker is away it begins again from its
+bootstrap addresses and forgets the broker with the leaderships it had; until there is new metadata it calls a partition
+unknown at once, whatever the timeout of the question. Programs have to ask again."""
+
+Answer = TypeVar("Answer")
+
+
+def asked_again(ask: Callable[[], Answer]) -> Answer:
+    """The answer, as soon as the client does not give up by itself."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in GIVEN_UP or time.monotonic() > end:
+                raise
+            time.sleep(POLL_S)
 
 
 class Kcat:
@@ -87,14 +109,19 @@ class Traffic:
         self.retried: set[int] = set()
 
     def ends(self) -> dict[str, int]:
-        return {
-            name: self.consumers[name].get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_S)[1]
-            for name, topic in self.topics.items()
-        }
+        return {name: asked_again(lambda name=name: self.end(name)) for name in self.topics}
+
+    def end(self, name: str) -> int:
+        asked = TopicPartition(self.topics[name], 0)
+        return int(self.consumers[name].get_watermark_offsets(asked, timeout=DEADLINE_S)[1])
 
     def committed(self) -> dict[str, int]:
         asked = [TopicPartition(self.topics["kcat"], 0)]
-        return {name: self.consumers[name].committed(asked, timeout=DEADLINE_S)[0].offset for name in MEMBERS}
+        found = {
+            name: asked_again(lambda name=name: self.consumers[name].committed(asked, timeout=DEADLINE_S))
+            for name in MEMBERS
+        }
+        return {name: offsets[0].offset for name, offsets in found.items()}
 
     def wait_for_growth(self) -> None:
         """Until every producer has written so many more records, and every group has read on."""

@@ -98,8 +98,8 @@ def test_kcat_is_refused(
     assert message in run_kcat("-b", bootstrap, *named, given=given, fails=True).stderr.decode()
 
 
-def test_topics_are_made_by_producing_where_the_broker_allows_it(tmp_path: Path) -> None:
-    settings = {"auto.create.topics.enable": True, "num.partitions": 3}
+def test_topics_are_made_by_producing(tmp_path: Path) -> None:
+    settings = {"num.partitions": 3}
     with LocalCluster(tmp_path / "cluster", settings=settings) as cluster:
         record = [None, "dmFsdWU=", [], 1_431_849_903_000]
         for name, program in (("a", "confluent_client"), ("b", "aiokafka_client"), ("c", "kafka_python_client")):

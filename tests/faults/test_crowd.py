@@ -1,5 +1,5 @@
-"""Five thousand clients, a thousand of which announce 100 MB and send a byte a second: the broker stays small, and who
-behaves has its full rate.
+"""Five thousand clients, a thousand of which announce 100 MB and send a byte a second: the broker stays small, and
+serves who behaves as before. Rates are judged by the broker's CPU: by the clock they are those of the whole machine.
 """
 
 import contextlib
@@ -29,8 +29,6 @@ MAX_RESIDENT_MB = 400
 LEAST_RATIO = 0.7
 """Of what the broker handles for the good client in a second of its CPU, in the crowd and alone: 0.9 where nothing else
 runs. The slower the machine, the more of its time do a thousand wake-ups a second take."""
-LEAST_RATIO_BY_CLOCK = 0.4
-"""The same by the clock, on a machine that does other things too."""
 WINDOWS = 3
 WINDOW_S = 0.7
 IN_FLIGHT = 5
@@ -120,6 +118,5 @@ def test_a_crowd_costs_little_and_takes_nothing_from_others(tmp_path: Path, zook
         )
         assert crowded_mb < MAX_RESIDENT_MB
         assert ratio_by_cpu > LEAST_RATIO
-        assert ratio > LEAST_RATIO_BY_CLOCK
         good.connection.close()
         assert broker.stop() == 0

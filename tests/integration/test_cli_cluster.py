@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -224,3 +226,28 @@ def test_a_topic_without_a_leader_is_described(cluster: LocalCluster) -> None:
 def told_dead(cluster: LocalCluster) -> Any:
     done = CliRunner().invoke(app, ["cluster", "describe", "--json", "-b", cluster.bootstrap])
     return json.loads(done.stdout)
+
+
+def test_waiting_for_a_move_ends_when_its_target_stays_away(cluster: LocalCluster, tmp_path: Path) -> None:
+    run(cluster, "topic", "create", "stuck", "--config", "min.insync.replicas=1")
+    here = replicas_of(cluster, "stuck")[0][0]
+    target = next(broker for broker in (1, 2) if broker != here)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for _ in range(20_000):
+        producer.produce("stuck", RECORD)
+    assert producer.flush(60) == 0
+    plan = plan_for(tmp_path / "plan.json", "stuck", [target])
+    program = (
+        "import sys; from pipeline.cli import reassign; from pipeline.cli.main import app;"
+        " reassign.MISSING_TARGET_S = 2.0; app(sys.argv[1:])"
+    )
+    command = ["cluster", "reassign", "apply", plan, "--throttle", "1", "--wait", "-b", cluster.bootstrap]
+    with subprocess.Popen([sys.executable, "-c", program, *command], stderr=subprocess.PIPE, text=True) as waiting:
+        wait_for("the move", lambda: len(told(cluster, "cluster", "reassign", "status")["moving"]) == 1)
+        cluster.kill(f"broker-{target}", signal.SIGTERM)
+        _, said = waiting.communicate(timeout=60)
+    assert waiting.returncode == 1
+    assert f"have not been alive for 2 s: {target} (stuck-0)" in said
+    assert "pipeline cluster reassign cancel --topic stuck" in said
+    assert told(cluster, "cluster", "reassign", "cancel", "--topic", "stuck")["cancelled"] != []
+    assert replicas_of(cluster, "stuck") == [[here]]

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def test_every_hour_is_exact_on_the_whole_way(demo):
     assert {hour["status"] for hour in hours} == {"exact"}
     for stage in ("produced", "live", "replica", "loaded"):
         assert sum(hour["stages"][stage]["records"] for hour in hours) == 10_000
+
+
+def test_online_consumers_counted_what_was_published_where_they_are(demo):
+    paths = {"east": Counter(), "west": Counter()}
+    for line in gzip.decompress(SAMPLE.read_bytes()).decode().splitlines():
+        home = ("east", "west")[zlib.crc32(line.split()[0].encode()) % 2]
+        paths[home][re.match(r"\S+ (.*?)(?: HTTP/\S+)?$", line.split('"')[1])[1]] += 1
+    best = {name: min(counts.items(), key=lambda item: (-item[1], item[0])) for name, counts in paths.items()}
+    assert demo[0]["online"] == {
+        name: {"group": "online-page-counts", "records": sum(counts.values()), "top_page": list(best[name])}
+        for name, counts in paths.items()
+    }
 
 
 def test_the_second_load_finds_only_what_is_new(demo):

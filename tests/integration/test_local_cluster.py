@@ -23,7 +23,7 @@ from tests.support.clients import wait_for
 
 QUIET = {"log_level": 0}
 DEADLINE_S = 60
-STOP_S = 10.0
+STOP_S = 30.0
 
 
 def pipeline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -245,3 +245,23 @@ def test_missing_java_is_one_line(tmp_path: Path) -> None:
     done = pipeline("local", "up", "--port", "0", JAVA_HOME="", PATH=str(tmp_path))
     assert done.returncode == 2
     assert re.fullmatch(r"pipeline: .*install Java 17.*\n", done.stderr)
+
+
+def test_a_topic_made_while_brokers_are_dead_but_registered_is_led_once_they_are_back(tmp_path: Path) -> None:
+    """Kills alone: nobody lost anything, so nothing may stay offline."""
+    with LocalCluster(tmp_path / "data", brokers=3, restart_after_s=3) as cluster:
+        survivor = cluster.bootstrap.split(",")[0]
+        cluster.kill("broker-2")
+        cluster.kill("broker-3")
+        create_topic(survivor, "made", partitions=6, replicas=2)
+        for broker in ("broker-2", "broker-3"):
+            cluster.wait_restarted(broker)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+
+        def are_whole() -> bool:
+            partitions = admin.list_topics("made", timeout=DEADLINE_S).topics["made"].partitions.values()
+            return len(partitions) == 6 and all(found.leader > 0 and len(found.isrs) == 2 for found in partitions)
+
+        wait_for("leaders and full ISRs", are_whole)
+        for partition in range(6):
+            write(cluster.bootstrap, "made", [b"value"], partition)

@@ -25,7 +25,7 @@ from tests.support.brokers import Brokers, replicated_cluster
 
 CLICKS = TopicPartition("clicks", 0)
 JOURNAL = "__consumer_offsets"
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 SETTINGS = {
     "offsets_topic_replication_factor": 3,
     "offsets_topic_num_partitions": 1,

@@ -1,6 +1,7 @@
 """One suite of behaviour, for the real ZooKeeper and for its twin in memory."""
 
 import itertools
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
@@ -10,6 +11,7 @@ import trio
 import trio.testing
 from kazoo.client import KazooClient
 
+from pipeline.coordination.deleted_topics import mark_deleted, remove_znodes
 from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.coordination.interface import (
     MAX_AT_ONCE,
@@ -21,8 +23,8 @@ from pipeline.coordination.interface import (
     SetNode,
 )
 from pipeline.coordination.partition_states import WRITTEN_AT_ONCE, StateChange, read_states, write_states
-from pipeline.coordination.registration import keep_registered
-from pipeline.coordination.znodes import PartitionState, topic_path
+from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.coordination.znodes import PartitionState, TopicAssignment, topic_path
 from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from pipeline.errors import (
     BadVersionError,
@@ -37,7 +39,7 @@ from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 
 SESSION_TIMEOUT_MS = 4_000
-DEADLINE_S = 20
+DEADLINE_S = 60
 Value = TypeVar("Value")
 chroots = itertools.count()
 
@@ -232,6 +234,7 @@ async def test_states_of_partitions_with_the_longest_names(service: Service) -> 
         for version, epoch in ((None, 0), (0, 1)):
             changes = [
                 StateChange(
+                    topic_id=uuid.UUID(int=1),
                     state=PartitionState(
                         topic=topic,
                         partition=index,
@@ -253,6 +256,36 @@ async def test_states_of_partitions_with_the_longest_names(service: Service) -> 
         with pytest.raises(BadVersionError) as caught:
             await write_states(client, changes, checks)
         assert caught.value.path == "/controller_epoch"
+
+
+async def test_a_late_write_changes_nothing_of_a_recreated_topic_whose_state_has_the_same_version(
+    service: Service,
+) -> None:
+    former, recreated = uuid.UUID(int=1), uuid.UUID(int=2)
+
+    def change(topic_id: uuid.UUID, leader: int, version: int | None) -> StateChange:
+        state = PartitionState(
+            topic="t",
+            partition=0,
+            leader=BrokerId(leader),
+            leader_epoch=LeaderEpoch(0),
+            isr=(BrokerId(leader),),
+            controller_epoch=1,
+        )
+        return StateChange(topic_id=topic_id, state=state, version=version)
+
+    name = TopicPartition("t", 0)
+    async with service.open() as client:
+        for topic_id, leader in ((former, 1), (recreated, 2)):
+            assignment = TopicAssignment(topic="t", topic_id=topic_id, partitions={0: (BrokerId(leader),)})
+            await client.create(assignment.path, assignment.encode())
+            assert (await soon(write_states(client, [change(topic_id, leader, None)])))[name] is not None
+            if topic_id == former:
+                await soon(mark_deleted(client, "t", former, 0))
+                await soon(remove_znodes(client, "t", 0))
+        assert (await soon(write_states(client, [change(former, 3, 0)]))) == {name: None}
+        assert (await soon(read_states(client, [name])))[name] == (change(recreated, 2, None).state, 0)
+        assert (await soon(write_states(client, [change(recreated, 4, 0)])))[name] is not None
 
 
 async def test_many_are_read_at_once(service: Service) -> None:
@@ -398,7 +431,7 @@ async def test_an_expired_session_is_told_and_replaced(service: Service) -> None
 
 async def test_registration_outlives_its_sessions(service: Service) -> None:
     async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
-        await nursery.start(keep_registered, client, "/ids/1", b"me")
+        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
         for _ in range(2):
             former = client.session_id
             await service.expire(client)
@@ -411,11 +444,45 @@ async def test_registration_outlives_its_sessions(service: Service) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_registration_outlives_its_removal_and_foreign_data(service: Service) -> None:
+    async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
+        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
+        session, values = client.session_id, other.watch_data("/ids/1")
+        await other.delete("/ids/1")
+        await until((b"me", 0), values)
+        await other.set("/ids/1", b"garbage")
+        await until((b"me", 0), values)
+        stat = await other.exists("/ids/1")
+        assert stat is not None and stat.ephemeral_owner == client.session_id == session
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_registration_that_somebody_else_took_over_is_given_up(service: Service) -> None:
+    lost = trio.Event()
+
+    async def note_loss() -> None:
+        await trio.lowlevel.checkpoint()
+        lost.set()
+
+    async with service.open() as client, service.open() as other:
+        taken = [DeleteNode(path="/ids/1"), CreateNode(path="/ids/1", data=b"second", ephemeral=True)]
+        with pytest.RaisesGroup(pytest.RaisesExc(NodeOwnedError, match="second")), trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(
+                    lambda task_status: keep_registered(
+                        client, "/ids/1", lambda: b"first", hooks=Hooks(lost=note_loss), task_status=task_status
+                    )
+                )
+                await other.transaction(taken)
+        assert lost.is_set()
+        assert (await client.get("/ids/1")).data == b"second"
+
+
 async def test_registered_twice_says_by_whom(service: Service) -> None:
     async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
-        await nursery.start(keep_registered, client, "/ids/1", b"first at host:9092")
+        await nursery.start(keep_registered, client, "/ids/1", lambda: b"first at host:9092")
         with pytest.raises(NodeOwnedError, match="first at host:9092") as caught:
-            await keep_registered(other, "/ids/1", b"second")
+            await keep_registered(other, "/ids/1", lambda: b"second")
         assert isinstance(caught.value, NodeExistsError)
         assert caught.value.data == b"first at host:9092"
         assert caught.value.owner_session == client.session_id
@@ -427,7 +494,11 @@ async def test_a_former_life_is_taken_over(service: Service) -> None:
         await former.create("/ids/1", b"me", ephemeral=True)
         await nursery.start(
             lambda task_status: keep_registered(
-                client, "/ids/1", b"me again", is_former_self=lambda data: data == b"me", task_status=task_status
+                client,
+                "/ids/1",
+                lambda: b"me again",
+                is_former_self=lambda data: data == b"me",
+                task_status=task_status,
             )
         )
         stat = await client.exists("/ids/1")
@@ -442,7 +513,7 @@ async def test_an_outage_stops_nothing(service: Service) -> None:
         values, names = client.watch_data("/a"), client.watch_children("/ids")
         assert await soon(anext(values)) == (b"before", 0)
         assert await soon(anext(names)) == ()
-        await nursery.start(keep_registered, client, "/ids/1", b"me")
+        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
         assert await soon(anext(names)) == ("1",)
         events, session = client.sessions(), client.session_id
         assert (await soon(anext(events))).state is SessionState.CONNECTED

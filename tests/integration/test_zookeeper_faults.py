@@ -16,7 +16,7 @@ from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import ConfigurationError, CoordinationLostError, CoordinationUnavailableError
 from pipeline.model import HostPort
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 SESSION_TIMEOUT_MS = 2_000
 
 
@@ -113,7 +113,7 @@ async def test_a_registration_whose_answer_was_lost_is_kept(server: ZooKeeperPro
         await client.create("/ids")
         wire.next_answer = b""
         with trio.fail_after(DEADLINE_S):
-            await nursery.start(keep_registered, client, "/ids/1", b"me")
+            await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
         stat = await client.exists("/ids/1")
         assert stat is not None
         assert stat.ephemeral_owner == client.session_id
@@ -127,7 +127,7 @@ async def test_a_session_that_timed_out_behind_a_cut_wire(server: ZooKeeperProce
         open_zookeeper(f"{server.connect}/cut") as witness,
         trio.open_nursery() as nursery,
     ):
-        await nursery.start(keep_registered, client, "/ids/1", b"me")
+        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
         events, names, former = client.sessions(), witness.watch_children("/ids"), client.session_id
         assert await anext(names) == ("1",)
 
@@ -151,7 +151,7 @@ async def test_an_unreadable_answer_costs_the_session_and_no_more(server: ZooKee
         open_zookeeper(f"127.0.0.1:{wire.port}/garbage", session_timeout_ms=SESSION_TIMEOUT_MS) as client,
         trio.open_nursery() as nursery,
     ):
-        await nursery.start(keep_registered, client, "/ids/1", b"me")
+        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
         values, events, former = client.watch_data("/a"), client.sessions(), client.session_id
         assert await anext(values) is None
 

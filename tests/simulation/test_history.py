@@ -17,9 +17,9 @@ def history_of(*acknowledged: tuple[bytes, int]) -> History:
     return history
 
 
-def problems(history: History, *values: bytes, appends: Appends | None = None) -> list[str]:
+def problems(history: History, *values: bytes) -> list[str]:
     log = {Offset(offset): value for offset, value in enumerate(values)}
-    return list(check(history, appends or Appends(), {HERE: log}))
+    return history.problems + list(check(history, {HERE: log}))
 
 
 def test_a_history_that_is_as_promised() -> None:
@@ -70,8 +70,8 @@ def test_readers_must_agree_and_go_forward() -> None:
 
 def test_an_epoch_has_one_leader_in_one_life() -> None:
     appends = Appends()
-    appends.appended(HERE, LeaderEpoch(1), (BrokerId(1), 1))
-    appends.appended(HERE, LeaderEpoch(1), (BrokerId(1), 1))
-    assert problems(History(), appends=appends) == []
-    appends.appended(HERE, LeaderEpoch(1), (BrokerId(1), 2))
-    assert any("several leaders" in problem for problem in problems(History(), appends=appends))
+    appends.appended((HERE, None), LeaderEpoch(1), (BrokerId(1), 1))
+    appends.appended((HERE, None), LeaderEpoch(1), (BrokerId(1), 1))
+    assert list(appends.problems()) == []
+    appends.appended((HERE, None), LeaderEpoch(1), (BrokerId(1), 2))
+    assert any("several leaders" in problem for problem in appends.problems())

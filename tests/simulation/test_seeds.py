@@ -6,23 +6,42 @@ import sys
 
 import pytest
 
+from pipeline.broker.replication.replica_state import ReplicaState
 from pipeline.testing.simulation.runner import run
 from pipeline.testing.simulation.variants import VARIANTS
 
-SEEDS = 200
-MAX_SEEDS_TO_NOTICE = 40
+SEEDS = 100
+LAST_SEED = 600
+"""The last one of the long run."""
+LAST_SEED_TO_NOTICE = 200
+
+
+def assert_pass(first: int, last: int) -> None:
+    count = last - first + 1
+    command = [sys.executable, "-m", "pipeline.testing.simulation", "--seeds", str(count), "--first-seed", str(first)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines()[-1:] == [f"{count} passed, 0 failed"], ended.stdout[-20_000:] + ended.stderr
+    assert ended.returncode == 0
 
 
 @pytest.mark.timeout(900)
 def test_seeds_pass() -> None:
-    command = [sys.executable, "-m", "pipeline.testing.simulation", "--seeds", str(SEEDS), "--first-seed", "1"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.stdout.splitlines()[-1:] == [f"{SEEDS} passed, 0 failed"], ended.stdout[-20_000:] + ended.stderr
-    assert ended.returncode == 0
+    assert_pass(1, SEEDS)
 
 
-def test_a_seed_repeats_a_run_exactly() -> None:
-    program = "from pipeline.testing.simulation.runner import run_seed; v = run_seed(3); print(v.digest, len(v.trace))"
+@pytest.mark.long
+@pytest.mark.timeout(5400)
+def test_many_seeds_pass() -> None:
+    assert_pass(SEEDS + 1, LAST_SEED)
+
+
+@pytest.mark.parametrize("seed", [5, 6, 8], ids=["administrator", "cleaner", "zookeeper goes back"])
+def test_a_seed_repeats_a_run_exactly(seed: int) -> None:
+    program = (
+        "from pipeline.testing.simulation.runner import run_seed\n"
+        f"verdict = run_seed({seed})\n"
+        "print(verdict.digest, len(verdict.trace))"
+    )
     digests = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -36,10 +55,18 @@ def test_a_seed_repeats_a_run_exactly() -> None:
     assert digests[0] == digests[1] != ""
 
 
+def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
+    kept = ReplicaState.counts
+    for variant in VARIANTS.values():
+        with variant.breaks():
+            pass
+    assert ReplicaState.counts is kept
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_broken_rule_is_noticed(name: str) -> None:
     variant = VARIANTS[name]
-    for seed in range(variant.first_seed, variant.first_seed + MAX_SEEDS_TO_NOTICE):
+    for seed in range(variant.first_seed, LAST_SEED_TO_NOTICE + 1):
         if not run(variant.plan(seed)).has_passed:
             return
     pytest.fail(f"not noticed: {variant.rule}")

@@ -48,7 +48,10 @@ async def serving_cluster(
             )
             handle: BrokerHandle = await nursery.start(run)
             client_config = ClientConfig(
-                bootstrap=(handle.address,), retry_backoff_ms=10, retry_backoff_max_ms=100, default_api_timeout_ms=2000
+                bootstrap=(handle.address,),
+                retry_backoff_ms=10,
+                retry_backoff_max_ms=100,
+                default_api_timeout_ms=30_000,
             )
             async with open_cluster(client_config) as cluster:
                 yield cluster
@@ -60,7 +63,7 @@ class Brokers:
     """Brokers in this process that make a cluster, and the cluster as clients see it."""
 
     directory: Path
-    zookeeper: MemoryZooKeeper
+    zookeeper: Any
     settings: dict[str, Any]
     nursery: trio.Nursery
     observe: Callable[[int], LogObserver]
@@ -132,7 +135,7 @@ class Brokers:
         """Who thinks to lead it."""
         return next((replica.own_id for replica in self.replicas(topic, index) if replica.is_leader), None)
 
-    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         """Wait for a state of the brokers. Raises TooSlowError."""
         with trio.fail_after(timeout_s):
             while not condition():
@@ -149,14 +152,18 @@ async def replicated_cluster(
     brokers: int = 3,
     *,
     observe: Callable[[int], LogObserver] = lambda _broker: NoObserver(),
+    zookeeper: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Brokers]:
-    """Brokers 1, 2, ... until the block ends, each life with its observer. Dots of settings are underscores."""
+    """Brokers 1, 2, ... until the block ends, each life with its observer. Dots of settings are underscores.
+
+    `zookeeper.open()` gives a client; None: a ZooKeeper in memory.
+    """
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
-            running = Brokers(directory, MemoryZooKeeper(), settings, nursery, observe)
+            running = Brokers(directory, zookeeper or MemoryZooKeeper(), settings, nursery, observe)
             await running.start(*range(1, brokers + 1))
-            client_config = ClientConfig(retry_backoff_ms=10, retry_backoff_max_ms=100, default_api_timeout_ms=10_000)
+            client_config = ClientConfig(retry_backoff_ms=10, retry_backoff_max_ms=100, default_api_timeout_ms=60_000)
             async with open_cluster(client_config, discover=running.addresses) as cluster:
                 running._cluster = cluster
                 yield running

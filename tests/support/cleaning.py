@@ -26,6 +26,7 @@ from pipeline.records.batch import (
 )
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.records.record import Record, iterate_records
 from pipeline.testing.faulty_files import FaultyFiles
 
@@ -91,6 +92,7 @@ class Directory:
             delete_retention_ms=DAY_MS,
             segment_bytes=1 << 30,
             index_interval_bytes=0,
+            max_opened_bytes=MIN_OPENED_BYTES,
             map_bytes=1 << 20,
             map_load_factor=0.9,
             bytes_per_second=1e12,

@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "conformance" / "programs"
 UNPACKED_KCAT = ROOT / ".cache" / "kcat" / "usr"
-CLIENT_DEADLINE_S = 120
+CLIENT_DEADLINE_S = 240
 POLL_S = 0.05
 
 
@@ -119,7 +119,7 @@ def _headers(text: bytes) -> list[tuple[str, bytes | None]]:
     return [(name.decode(), None if value == b"NULL" else value) for name, _, value in fields]
 
 
-def wait_for(what: str, condition: Callable[[], object], deadline_s: float = 60) -> None:
+def wait_for(what: str, condition: Callable[[], object], deadline_s: float = 180) -> None:
     """Poll until the condition holds."""
     end = time.monotonic() + deadline_s
     while not condition():

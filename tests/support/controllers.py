@@ -18,7 +18,7 @@ from pipeline.coordination.partition_states import read_states
 from pipeline.coordination.znodes import BrokerRegistration, Listener, PartitionState, TopicAssignment
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Opened(Protocol):

@@ -9,7 +9,7 @@ import trio
 
 from pipeline.cli.datacenters import Datacenters
 
-START_DEADLINE_S = 90
+START_DEADLINE_S = 180
 
 
 @contextmanager

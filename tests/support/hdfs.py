@@ -5,7 +5,6 @@ Both processes are children of the test; `stop` ends them by their ids, and a co
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,11 +15,12 @@ from pathlib import Path
 from hdfs_native import Client, WriteOptions
 
 from pipeline.hadoop.filesystem import HDFS_RETRIES
+from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
 
 HADOOP_REVISION = "3.5.0"
-START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 10.0
+START_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 60.0
 POLL_S = 0.1
 
 NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -48,7 +48,7 @@ def hdfs_jars() -> Path:
 @contextmanager
 def running_hdfs(directory: Path) -> Iterator[HdfsCluster]:
     """Formats and starts HDFS below `directory`, waits until it takes writes, and stops it at the end."""
-    port, http_port = _free_port(), _free_port()
+    port, http_port = free_port(), free_port()
     url = f"hdfs://127.0.0.1:{port}"
     conf = _write_configuration(directory, port, http_port)
     class_path = f"{conf}:{hdfs_jars()}/*"
@@ -134,10 +134,3 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
 
 KAFKA_REVISION = "4.1.1"
-START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 20.0
+START_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 60.0
 POLL_S = 0.1
 
 
@@ -64,7 +65,7 @@ class KafkaNode:
 
 def prepare_kafka(directory: Path, port: int, **settings: object) -> list[str]:
     """Formats a node below `directory` and gives the command that runs it. Dots of settings are underscores."""
-    node = KafkaNode(number=1, host="127.0.0.1", port=port, controller_port=_free_port())
+    node = KafkaNode(number=1, host="127.0.0.1", port=port, controller_port=free_port())
     replicas = {
         "offsets.topic.replication.factor": 1,
         "transaction.state.log.replication.factor": 1,
@@ -109,7 +110,7 @@ def _write_properties(node: KafkaNode, directory: Path, voters: str, settings: M
 @contextmanager
 def running_kafka(directory: Path) -> Iterator[Kafka]:
     """Formats and starts a node below `directory`, waits until it accepts connections, and stops it at the end."""
-    port = _free_port()
+    port = free_port()
     command = prepare_kafka(directory, port)
     with (directory / "kafka.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -137,13 +138,6 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> No
         else:
             return
     raise TimeoutError(f"Apache Kafka was not ready within {START_DEADLINE_S:.0f} s; see {log}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -1,20 +1,66 @@
+"""Ports of servers that are started later: nobody else on the machine gets them meanwhile."""
+
 import socket
+import subprocess
+import sys
 
-from pipeline.processes import FIRST_PORT, PORT_COUNT, free_port
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.processes import free_port, is_port_free
+
+PROCESSES = 4
+PORTS_EACH = 200
+TAKE_PORTS = f"""
+from pipeline.processes import free_port
+print(*(free_port() for _ in range({PORTS_EACH})), flush=True)
+input()
+"""
 
 
-def test_free_ports_are_free_and_not_given_twice():
-    ports = [free_port() for _ in range(50)]
-    assert len(set(ports)) == 50
-    for port in ports:
-        assert FIRST_PORT <= port < FIRST_PORT + PORT_COUNT
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))
+def test_programs_that_look_for_ports_at_the_same_time_get_different_ones():
+    processes = [
+        subprocess.Popen([sys.executable, "-c", TAKE_PORTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(PROCESSES)
+    ]
+    try:
+        lines = [process.stdout.readline() for process in processes]
+    finally:
+        for process in processes:
+            process.communicate("\n")
+    ports = [int(port) for line in lines for port in line.split()]
+    assert len(ports) == len(set(ports)) == PROCESSES * PORTS_EACH
 
 
-def test_a_port_in_use_is_passed_over():
-    with socket.socket() as listener:
-        taken = (free_port() - FIRST_PORT + 1) % PORT_COUNT + FIRST_PORT
-        listener.bind(("127.0.0.1", taken))
-        listener.listen()
-        assert taken not in {free_port() for _ in range(3)}
+def test_a_server_listens_on_its_port_comes_back_to_it_and_keeps_a_second_one_out():
+    port = free_port()
+    assert is_port_free(port)
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", port)):
+            assert not is_port_free(port)
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server(("127.0.0.1", port))
+            socket.create_connection(("127.0.0.1", port)).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_free_port_is_given_to_no_connection_and_to_nobody_who_asks_for_any():
+    ports = {free_port() for _ in range(200)}
+    with socket.create_server(("127.0.0.1", 0), backlog=2000) as server:
+        opened = []
+        try:
+            for _ in range(500):
+                opened.append(socket.create_connection(server.getsockname()))
+                opened.append(socket.create_server(("127.0.0.1", 0)))
+                opened.append(socket.create_server(("", 0)))
+            taken = {found.getsockname()[1] for found in opened}
+        finally:
+            for found in opened:
+                found.close()
+    assert ports.isdisjoint(taken)
+
+
+def test_an_address_of_another_machine_has_no_free_port():
+    with pytest.raises(PipelineError, match=r"no free port on 192\.0\.2\.1"):
+        free_port("192.0.2.1")

@@ -28,6 +28,8 @@ class KazooClient:
         logger: logging.Logger = ...,
     ) -> None: ...
     handler: SequentialThreadingHandler
+    _data_watchers: dict[str, set[Any]]
+    _child_watchers: dict[str, set[Any]]
     @property
     def client_state(self) -> str: ...
     @property

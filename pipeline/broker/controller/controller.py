@@ -35,6 +35,7 @@ from pipeline.model import BrokerId, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 RETRY_S = 0.1
+UNREADABLE_S = 1.0
 MIN_WRITE_S = 1.0
 """A change has so much time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
 
@@ -169,6 +170,10 @@ class Controller:
             except (CoordinationLostError, CoordinationUnavailableError) as error:
                 log.warning("election_repeated", reason=error.reason)
                 await trio.sleep(RETRY_S)
+            except CoordinationError as error:
+                advice = "write the number of controllers there were so far, and no less"
+                log.error("controller_epoch_unreadable", error=str(error), advice=advice)
+                await trio.sleep(UNREADABLE_S)
 
     async def _take(self, found: NodeValue) -> _Elected:
         """Write ourselves over this epoch. Raises what a transaction raises."""
@@ -192,6 +197,7 @@ class Controller:
             epoch=epoch.epoch,
             epoch_version=found.version + 1,
             counts=self.counts,
+            clock=self._clock,
         )
         return _Elected(node, reign)
 

@@ -9,8 +9,11 @@ gives nothing. Rules, in the order in which a partition is judged:
    somebody is left; the leader itself is the last to go.
 3. A leader that is dead, wants to stop, or is no replica any more is followed by the first of the replicas that is
    alive and in sync; one that wants to stop is taken only if there is no other.
+   So is one whose log dir failed.
 4. Without any such replica nobody leads, and the ISR stays as it is: one of them has to come back. Where unclean
-   elections are allowed, the first live replica leads, alone in sync; one that a reassignment brings comes last.
+   elections are allowed, the first live replica whose log dir did not fail leads, alone in sync; one that a
+   reassignment brings comes last.
+   A partition of replication factor 1 whose ISR is empty is led by that replica, alone in sync: no other can have more.
 5. A reassignment whose target replicas are all in sync ends: a leader that is not among them hands over, and then the
    topic's znode names the target alone.
 
@@ -33,6 +36,12 @@ class ClusterState:
     topics: Sequence[TopicView]
     live: frozenset[BrokerId]
     shutting_down: frozenset[BrokerId] = frozenset()
+    offline_replicas: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
+    """Replicas on live brokers that were lost to a disk."""
+
+    def without_disk(self, name: TopicPartition) -> frozenset[BrokerId]:
+        """The live brokers whose replica of this partition was lost to a disk."""
+        return frozenset(broker for broker, offline in self.offline_replicas.items() if name in offline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Rebalance:
     allowed_percentage: int
 
 
-_Choice = Callable[[PartitionView, ClusterState], PartitionView | ErrorCode]
+_Choice = Callable[[TopicPartition, PartitionView, ClusterState], PartitionView | ErrorCode]
 
 Event = Look | ElectPreferred | ElectUnclean | Rebalance
 
@@ -126,18 +135,19 @@ def judge(
     live: Collection[BrokerId],
     shutting_down: Collection[BrokerId],
     *,
+    without_disk: Collection[BrokerId] = (),
     allow_unclean: bool,
 ) -> PartitionView:
     """The partition as it should be by rules 1 to 5, but for the end of a reassignment."""
     replicas = partition.replicas
     alive = [replica for replica in replicas if replica in live]
-    staying = [replica for replica in alive if replica not in shutting_down]
+    staying = [replica for replica in alive if replica not in shutting_down and replica not in without_disk]
     if partition.state_version < 0:
         first = staying or alive
-        return _with(partition, first[0], first, epoch=LeaderEpoch(0)) if first else partition
+        return _with(partition, first[0], first, epoch=partition.next_epoch) if first else partition
     in_sync = [replica for replica in partition.isr if replica in replicas]
     able = [replica for replica in alive if replica in in_sync]
-    able_staying = [replica for replica in able if replica not in shutting_down]
+    able_staying = [replica for replica in able if replica in staying]
     isr = able_staying or able
     leader = partition.leader
     if leader in isr and not _is_handing_over(partition, leader, isr):
@@ -145,8 +155,12 @@ def judge(
     if isr:
         candidates = [replica for replica in target_replicas(partition) if replica in isr] or isr
         return _with(partition, candidates[0], [replica for replica in partition.isr if replica in isr])
-    if allow_unclean and alive:
-        return elect_uncleanly(partition, staying or alive)
+    origin = partition.origin_replicas
+    if not partition.isr and len(origin) == 1 and origin[0] in alive:
+        return _with(partition, origin[0], origin)
+    electable = staying or [replica for replica in alive if replica not in without_disk]
+    if allow_unclean and electable:
+        return elect_uncleanly(partition, electable)
     return _with(partition, NO_BROKER, in_sync or partition.isr)
 
 
@@ -167,7 +181,7 @@ def _with(
     if epoch is None:
         epoch = partition.leader_epoch
         if leader != partition.leader:
-            epoch = LeaderEpoch(epoch + 1)
+            epoch = partition.next_epoch
     return replace(partition, leader=leader, leader_epoch=epoch, isr=tuple(isr))
 
 
@@ -178,7 +192,13 @@ def _look(state: ClusterState) -> Plan:
         allow_unclean = topic.settings.unclean_leader_election
         for index, partition in topic.partitions.items():
             name = TopicPartition(topic.name, index)
-            judged = judge(partition, state.live, state.shutting_down, allow_unclean=allow_unclean)
+            judged = judge(
+                partition,
+                state.live,
+                state.shutting_down,
+                without_disk=state.without_disk(name),
+                allow_unclean=allow_unclean,
+            )
             if judged != partition:
                 decisions.append(_decision(name, partition, judged))
             elif is_reassigned(partition):
@@ -216,7 +236,7 @@ def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, cho
         if partition is None:
             results[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             continue
-        chosen = choose(partition, state)
+        chosen = choose(name, partition, state)
         if isinstance(chosen, ErrorCode):
             results[name] = chosen
         else:
@@ -225,22 +245,36 @@ def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, cho
     return Plan(decisions=decisions, results=results)
 
 
-def prefer(partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
+def prefer(name: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
     """The partition led by its preferred replica, or why that cannot be."""
     preferred = target_replicas(partition)[0]
     if partition.leader == preferred:
         return ErrorCode.ELECTION_NOT_NEEDED
-    if preferred not in partition.isr or preferred not in state.live or preferred in state.shutting_down:
+    is_able = preferred in partition.isr and preferred in state.live and preferred not in state.shutting_down
+    if not is_able or preferred in state.without_disk(name):
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     return _with(partition, preferred, [replica for replica in partition.isr if replica in partition.replicas])
 
 
-def elect_any(partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
+def elect_any(name: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
     """The partition led by a live replica, in sync or not, or why that cannot be."""
     if partition.leader in state.live:
         return ErrorCode.ELECTION_NOT_NEEDED
-    judged = judge(partition, state.live, state.shutting_down, allow_unclean=True)
+    judged = judge(
+        partition, state.live, state.shutting_down, without_disk=state.without_disk(name), allow_unclean=True
+    )
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if judged.leader == NO_BROKER else judged
+
+
+def is_catching_up(state: ClusterState) -> bool:
+    """True if a live preferred replica is not in sync, and may be soon: leaders are not spread as they could be yet."""
+    for topic in state.topics:
+        for index, partition in topic.partitions.items():
+            preferred = target_replicas(partition)[0]
+            is_coming = preferred in state.live and preferred not in partition.isr and preferred not in partition.adding
+            if is_coming and preferred not in state.without_disk(TopicPartition(topic.name, index)):
+                return True
+    return False
 
 
 def _rebalance(state: ClusterState, allowed_percentage: int) -> Plan:
@@ -255,7 +289,7 @@ def _rebalance(state: ClusterState, allowed_percentage: int) -> Plan:
         if len(led_by_others) * 100 <= allowed_percentage * len(preferred[owner]):
             continue
         for name, partition in led_by_others:
-            chosen = prefer(partition, state)
+            chosen = prefer(name, partition, state)
             if not isinstance(chosen, ErrorCode):
                 decisions.append(_decision(name, partition, chosen))
     return Plan(decisions=decisions)

@@ -2,7 +2,8 @@
 
 While a reassignment runs, the znode names all replicas, those of the target first, and which of them come and go. A
 new one takes the place of one under way; None ends it and goes back to the replicas from before. Replicas that were
-about to come and are wanted no more are let go at once; that is refused where nobody else is in sync.
+about to come and are wanted no more are let go at once; that is refused where no other replica is in sync, and while
+none of the others that are in sync is alive.
 """
 
 from collections.abc import Collection, Mapping
@@ -131,7 +132,12 @@ def _check(
         if not may_change_factor and len(target) != len(origin):
             reason = f"The replication factor is changed from {len(origin)} to {len(target)}"
             return Outcome(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
-    if state.isr and set(state.isr).isdisjoint(after.partitions[index]):
-        reason = f"Nobody but replicas that would be let go is in sync: {list(state.isr)}"
+    going = [replica for replica in state.isr if replica not in after.partitions[index]]
+    staying = [replica for replica in state.isr if replica in after.partitions[index]]
+    if going and not staying:
+        reason = f"Nobody but replicas that would be let go is in sync: {going}"
+        return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    if not set(live).isdisjoint(going) and set(live).isdisjoint(staying):
+        reason = f"Nobody but replicas that would be let go is in sync and alive: {going}; start one of {staying} first"
         return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
     return Outcome()

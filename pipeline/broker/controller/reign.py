@@ -6,9 +6,12 @@ Invariants:
   out, read, and planned anew.
 - Every write demands the version of `/controller_epoch`. Once it is another, this reign writes nothing more.
 - Replicas are let go only while the states are those by which others are in sync: who is let go deletes its log.
-- An unclean election is written only after ZooKeeper was asked anew who is alive.
+- An unclean election is written only after ZooKeeper was asked anew who is alive. A partition with an in-sync replica
+  that is registered waits for it, however little is known of that broker, and is judged again after `HELD_BACK_S`.
 """
 
+import math
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,14 +30,17 @@ from pipeline.broker.controller.controller_plan import (
     Look,
     Plan,
     Rebalance,
+    is_catching_up,
     is_reassigned,
     plan,
     target_replicas,
 )
+from pipeline.broker.controller.deletions import tend_deletions
 from pipeline.broker.controller.reassignment import Outcome, Reassigned, Target, ended, reassign
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.state_watcher import StateWatcher, patiently
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch
+from pipeline.coordination.deleted_topics import demand_not_deleted, make_records_directory
 from pipeline.coordination.interface import MAX_AT_ONCE, CheckNode, CoordinationClient, DeleteNode, Operation, SetNode
 from pipeline.coordination.partition_states import RETRY_S, StateChange, write_states
 from pipeline.coordination.znodes import BROKER_IDS, PartitionState, TopicAssignment, partition_state_path, topic_path
@@ -43,14 +49,18 @@ from pipeline.errors import (
     CoordinationError,
     CoordinationLostError,
     CoordinationUnavailableError,
+    NodeExistsError,
     NoNodeError,
 )
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import BrokerId, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 NOTIFICATIONS_KEPT = 100
 PURGE_INTERVAL_S = 5.0
 REFUSED_S = 1.0
+HELD_BACK_S = 1.0
+QUIET_S = 10.0
+"""Leaders are spread when nobody has come or gone for so long."""
 
 log = structlog.get_logger()
 
@@ -64,6 +74,11 @@ class ReignCounts:
 
     leader_elections: int = 0
     unclean_elections: int = 0
+
+
+def _lives(view: ClusterView) -> object:
+    """The brokers that are alive, and their present lives."""
+    return {broker: endpoint.epoch for broker, endpoint in view.brokers.items()}, view.shutting_down
 
 
 class _Dethroned(Exception):
@@ -83,6 +98,7 @@ class Reign:
         epoch: int,
         epoch_version: int,
         counts: ReignCounts,
+        clock: Clock,
     ) -> None:
         self._zookeeper = zookeeper
         self._settings = settings
@@ -91,7 +107,12 @@ class Reign:
         self.epoch = epoch
         self._check = CheckNode(path=ControllerEpoch.PATH, version=epoch_version)
         self._counts = counts
+        self._clock = clock
         self._writing = trio.Lock()
+        self._held_back: set[str] = set()
+        """Topics with unclean elections that wait."""
+        self._waited_for: Mapping[TopicPartition, Sequence[BrokerId]] = {}
+        """The in-sync replicas for which they waited last."""
         self._is_over = False
 
     async def run(self) -> None:
@@ -100,6 +121,8 @@ class Reign:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._purge_for_ever)
                 nursery.start_soon(self._rebalance_for_ever)
+                nursery.start_soon(tend_deletions, self._zookeeper, self._view, self._clock)
+                nursery.start_soon(self._rebalance_after_returns)
                 await self._look_for_ever()
                 nursery.cancel_scope.cancel()
         finally:
@@ -109,12 +132,14 @@ class Reign:
 
     async def _look_for_ever(self) -> None:
         changes = self._view.changes()
-        brokers: tuple[frozenset[BrokerId], frozenset[BrokerId]] | None = None
+        brokers: object = None
         try:
             while not self._is_over:
-                await changes.wait()
-                names: Sequence[str] = changes.take()
-                if brokers != (brokers := self._brokers()):
+                with trio.move_on_after(HELD_BACK_S if self._held_back else math.inf):
+                    await changes.wait()
+                names: Sequence[str] = sorted({*changes.take(), *self._held_back})
+                self._held_back.clear()
+                if brokers != (brokers := (*self._brokers(), self._view.offline_replicas)):
                     names = [topic.name for topic in self._view.topics()]
                 try:
                     await self._act(Look(), names)
@@ -133,18 +158,20 @@ class Reign:
     async def _act(self, event: Event, names: Sequence[str] | None = None) -> tuple[Plan, Sequence[TopicPartition]]:
         """Plan for these topics (None: all), write it, and read what was refused. Returns both. Raises _Dethroned."""
         async with self._writing:
-            planned = plan(self._state(names), event)
+            state = self._state(names)
+            planned = plan(state, event)
             if planned.is_empty:
                 return planned, ()
+            topics = {topic.name: topic for topic in state.topics}
+            asking = self._view.asking(decision.topic_partition for decision in planned.decisions)
             if any(decision.is_unclean for decision in planned.decisions):
-                planned = await self._confirmed(planned, event, names)
-            ids = self._view.topic_ids(decision.topic_partition for decision in planned.decisions)
-            changes = [self._change(decision) for decision in planned.decisions]
+                planned = await self._confirmed(planned, topics)
+            changes = [self._change(decision, topics[decision.topic_partition.topic]) for decision in planned.decisions]
             try:
                 results = await write_states(self._zookeeper, changes, [self._check])
             except (BadVersionError, NoNodeError) as error:
                 raise self._dethroned() from error
-            self._view.accept_states(ids, {name: found for name, found in results.items() if found is not None})
+            self._view.accept_states(asking, {name: found for name, found in results.items() if found is not None})
             written = [item for item in planned.decisions if results[item.topic_partition] is not None]
             self._report(written)
             refused = [name for name, found in results.items() if found is None]
@@ -160,21 +187,48 @@ class Reign:
         else:
             topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
         live, shutting_down = self._brokers()
-        return ClusterState(topics=topics, live=live, shutting_down=shutting_down)
+        return ClusterState(
+            topics=topics, live=live, shutting_down=shutting_down, offline_replicas=self._view.offline_replicas
+        )
 
-    async def _confirmed(self, planned: Plan, event: Event, names: Sequence[str] | None) -> Plan:
-        """The plan with those brokers who are alive as ZooKeeper says now."""
-        registered = {BrokerId(int(name)) for name in await patiently(partial(self._zookeeper.children, BROKER_IDS))}
-        state = self._state(names)
-        if registered <= state.live:
-            return planned
-        confirmed = plan(replace(state, live=state.live | registered), event)
-        clean = [decision for decision in confirmed.decisions if not decision.is_unclean]
-        return replace(confirmed, decisions=clean)
+    async def _confirmed(self, planned: Plan, topics: Mapping[str, TopicView]) -> Plan:
+        """Return the plan without unclean elections of partitions that have a live in-sync replica in ZooKeeper.
 
-    def _change(self, decision: Decision) -> StateChange:
+        Decisions about topics that were deleted, or recreated, meanwhile are left out, too.
+        """
+        names = await patiently(partial(self._zookeeper.children, BROKER_IDS))
+        registered = {BrokerId(int(name)) for name in names if name.isascii() and name.isdecimal()}
+        held_back = {
+            item.topic_partition: sorted(registered & set(item.before.isr))
+            for item in planned.decisions
+            if item.is_unclean and not registered.isdisjoint(item.before.isr)
+        }
+        for name, waited_for in held_back.items():
+            if self._waited_for.get(name) != waited_for:
+                log.warning("unclean_election_held_back", topic_partition=str(name), registered=waited_for)
+        self._waited_for = held_back
+        self._held_back.update(name.topic for name in held_back)
+        gone = {name for name, topic in topics.items() if not self._is_known(topic)}
+        results = dict(planned.results)
+        for name in results:
+            if name in held_back:
+                results[name] = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+            elif name.topic in gone:
+                results[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        decisions = [
+            item
+            for item in planned.decisions
+            if item.topic_partition not in held_back and item.topic_partition.topic not in gone
+        ]
+        return replace(planned, decisions=decisions, results=results)
+
+    def _is_known(self, topic: TopicView) -> bool:
+        """True if the topic was neither deleted nor recreated since it was read."""
+        found = self._view.topic(topic.name)
+        return found is not None and found.topic_id == topic.topic_id
+
+    def _change(self, decision: Decision, topic: TopicView) -> StateChange:
         name = decision.topic_partition
-        topic = self._view.topic(name.topic)
         state = PartitionState(
             topic=name.topic,
             partition=name.partition,
@@ -184,8 +238,8 @@ class Reign:
             controller_epoch=self.epoch,
         )
         if decision.before.state_version >= 0:
-            return StateChange(state=state, version=decision.before.state_version)
-        return StateChange(state=state, version=None, topic_version=-1 if topic is None else topic.assignment_version)
+            return StateChange(topic_id=topic.topic_id, state=state, version=decision.before.state_version)
+        return StateChange(topic_id=topic.topic_id, state=state, version=None, topic_version=topic.assignment_version)
 
     def _dethroned(self) -> _Dethroned:
         self._is_over = True
@@ -250,6 +304,8 @@ class Reign:
             if value is None or topic is None:
                 return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             current = TopicAssignment.decode(name, value.data)
+            if current.id != topic.topic_id:  # recreated, which is about to be seen
+                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             if decided is not None and current == decided.assignment:  # written, but the answer was lost
                 return decided.outcomes
             decided = reassign(
@@ -263,7 +319,11 @@ class Reign:
                 if topic.partitions[index].state_version >= 0
             ]
             write = SetNode(path=decided.assignment.path, data=decided.assignment.encode(), version=value.version)
-            if await self._write([*checks, write]):
+            try:
+                is_written = await self._write([*checks, write], current.id)
+            except NodeExistsError:
+                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            if is_written:
                 log.info("reassignment_begun", topic=name, partitions=sorted(targets))
                 return decided.outcomes
             await self._states.read([TopicPartition(name, index) for index in decided.letting_go])
@@ -279,7 +339,7 @@ class Reign:
     async def _end_of_topic(self, topic: str, indexes: Sequence[int]) -> bool:
         """Write the end of those reassignments that are over, if their states are still those that say so.
 
-        True also if there are none, or the topic is another by now, which is about to be seen.
+        True also if there are none, or the topic was deleted or recreated, which is about to be seen.
         """
         value = await patiently(partial(self._zookeeper.get_or_none, topic_path(topic)))
         known = self._view.topic(topic)
@@ -290,22 +350,31 @@ class Reign:
         if not over:
             return True
         assignment = TopicAssignment.decode(topic, value.data)
+        if assignment.id != known.topic_id:
+            return True
         checks = []
         for index, partition in over.items():
             assignment = ended(assignment, index, target_replicas(partition))
             checks.append(CheckNode(path=partition_state_path(topic, index), version=partition.state_version))
         write = SetNode(path=assignment.path, data=assignment.encode(), version=value.version)
-        is_written = await self._write([*checks, write])
+        try:
+            is_written = await self._write([*checks, write], assignment.id)
+        except NodeExistsError:
+            return True
         if is_written:
             log.info("reassignment_over", topic=topic, partitions=sorted(over))
         else:
             await self._states.read([TopicPartition(topic, index) for index in over])
         return is_written
 
-    async def _write(self, operations: Sequence[Operation]) -> bool:
-        """Whether it was written; if not, read and decide anew. Raises _Dethroned."""
+    async def _write(self, operations: Sequence[Operation], topic_id: uuid.UUID) -> bool:
+        """Return True if it was written; if not, read and decide anew.
+
+        Raises _Dethroned, and NodeExistsError if the topic of this id was deleted.
+        """
         try:
-            await self._zookeeper.transaction([self._check, *operations])
+            await make_records_directory(self._zookeeper)
+            await self._zookeeper.transaction([self._check, *demand_not_deleted(topic_id), *operations])
         except (BadVersionError, NoNodeError) as error:
             if error.path == self._check.path:
                 raise self._dethroned() from error
@@ -325,6 +394,29 @@ class Reign:
                 if config.auto_leader_rebalance:
                     with suppress(CoordinationError):  # tried again the next time
                         await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
+        except _Dethroned:
+            return
+
+    async def _rebalance_after_returns(self) -> None:
+        """Spread the leaders once for each change of who is alive, when the cluster has been quiet and is in sync.
+
+        While brokers are restarted one after the other nothing is moved: the next one would move it again.
+        """
+        spread: object = None
+        try:
+            while not self._is_over:
+                lives = _lives(self._view)
+
+                def has_changed(view: ClusterView, known: object = lives) -> bool:
+                    return _lives(view) != known
+
+                with trio.move_on_after(math.inf if lives == spread else QUIET_S) as quiet:
+                    await self._view.wait_until(has_changed)
+                config = self._settings.current
+                if quiet.cancelled_caught and config.auto_leader_rebalance and not is_catching_up(self._state(None)):
+                    with suppress(CoordinationError):  # tried again after the next while
+                        await self._act(Rebalance(config.leader_imbalance_per_broker_percentage))
+                        spread = lives
         except _Dethroned:
             return
 

@@ -7,10 +7,9 @@ one for each group that is writing; a member costs an entry in a heap, and a hea
 A client that goes away while its request waits changes nothing, as in Kafka: its join holds until its time is over.
 """
 
-import heapq
 import random
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +19,8 @@ from typing import TypeVar
 import structlog
 import trio
 
+from pipeline.broker.groups.alarms import Alarms
+from pipeline.broker.groups.entries import Entries, Entry, Job, Record
 from pipeline.broker.groups.events import (
     UNKNOWN_MEMBER,
     Action,
@@ -36,23 +37,28 @@ from pipeline.broker.groups.events import (
     Written,
 )
 from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.member import MEMBER_BYTES, protocols_bytes
 from pipeline.broker.groups.model import Generation, GroupMetadataValue, Journal, LoadedGroup, MemberId
 from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.transitions import State
+from pipeline.errors import PipelineError
 from pipeline.model import Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
-MAX_ALARMS_AT_ONCE = 100
-MIN_ALARMS = 1000
+MAX_AT_ONCE = 100
+"""So many alarms are rung, or groups put down, before others have their turn."""
+MAX_HELD_BYTES = 128 << 20
+"""Memory for the members of all groups of a broker, about: of 40,000 members as consumers are."""
+MAX_ID_PREFIX = 249
+"""Characters of a client id or instance id in a member id: as long as Kafka's own clients let an instance id be."""
 
 log = structlog.get_logger()
 
 Response = TypeVar("Response", JoinGroupResponse, SyncGroupResponse)
-Record = tuple[bytes, bytes | None]
 
 
 @dataclass(slots=True)
@@ -65,28 +71,6 @@ class _Waiter:
 
 
 @dataclass(slots=True)
-class _Job:
-    """A write, and what to do when it has ended."""
-
-    records: Sequence[Record]
-    ended: Callable[[ErrorCode], None]
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A group as it is kept here. `since_ms`: wall clock, when it came into its state; None if nobody knows."""
-
-    group: Group
-    since_ms: int | None
-    has_records: bool
-    """Whether something of the group is in the journal, its offsets included."""
-    jobs: deque[_Job] = field(default_factory=deque)
-    is_writing: bool = False
-    is_being_removed: bool = False
-    """Nobody joins or commits meanwhile: what they would write might go with the group."""
-
-
-@dataclass(slots=True)
 class Coordinator:
     """The groups of this broker. `run` must be running for anything but refusals to be answered."""
 
@@ -96,20 +80,20 @@ class Coordinator:
     random: random.Random
     rebalances: int = 0
     """Rebalances that came to an end: everybody got their part."""
-    _entries: dict[str, _Entry] = field(default_factory=dict)
+    _entries: Entries = field(default_factory=Entries)
     _waiters: dict[WaiterId, _Waiter] = field(default_factory=dict)
-    _alarms: list[tuple[int, int, _Entry, Alarm]] = field(default_factory=list)
-    _most_alarms: int = MIN_ALARMS
-    """So many are held before those that mean nothing any more are looked for."""
+    _alarms: Alarms = field(init=False)
     _numbers: "count[int]" = field(default_factory=count)
-    _wake: trio.Event = field(default_factory=trio.Event)
     _nursery: trio.Nursery | None = None
+
+    def __post_init__(self) -> None:
+        self._alarms = Alarms(self._entries)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ring alarms and write what groups decide, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for entry in self._entries.values():
+            for entry in self._entries:
                 self._start_writing(entry)
             task_status.started()
             try:
@@ -122,7 +106,8 @@ class Coordinator:
     def join(self, group_id: str, request: Join) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
         """Answers when the group is complete, or at once."""
         self.journal.check(group_id)
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
+        self._check_room(entry, request)
         if entry is None:
             if request.member_id != UNKNOWN_MEMBER:
                 return JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id)
@@ -133,7 +118,7 @@ class Coordinator:
     def sync(self, group_id: str, request: Sync) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
         """Answers when the leader has given everybody their part, or at once."""
         self.journal.check(group_id)
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
         if entry is None:
             return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         return self._ask(entry, partial(entry.group.sync, request), request.waiter, SyncGroupResponse)
@@ -141,7 +126,7 @@ class Coordinator:
     def heartbeat(self, group_id: str, sender: Identity) -> ErrorCode:
         """Whether the member is still one, and of this generation."""
         self.journal.check(group_id)
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
         if entry is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return self._perform(entry, partial(entry.group.heartbeat, sender)).error
@@ -149,7 +134,7 @@ class Coordinator:
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> Sequence[ErrorCode]:
         """An error for each of those who are to leave."""
         self.journal.check(group_id)
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
         if entry is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
         result = self._perform(entry, partial(entry.group.leave, leavers))
@@ -165,7 +150,7 @@ class Coordinator:
         A group that nobody joins comes into being by its first commit.
         """
         self.journal.check(group_id)
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
         if entry is None:
             if generation_id >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -185,24 +170,24 @@ class Coordinator:
 
     def new_member_id(self, prefix: str) -> MemberId:
         """An id that no other member ever had. Kafka's are made of the client id or instance id and a random uuid."""
-        return MemberId(f"{prefix}-{uuid.UUID(int=self.random.getrandbits(128), version=4)}")
+        return MemberId(f"{prefix[:MAX_ID_PREFIX]}-{uuid.UUID(int=self.random.getrandbits(128), version=4)}")
 
     # What others ask about groups
 
     @property
     def groups(self) -> Collection[Group]:
         """All groups here, as they stand now."""
-        return [entry.group for entry in self._entries.values()]
+        return [entry.group for entry in self._entries]
 
     def find(self, group_id: str) -> Group | None:
         """A group, as it stands now. Raises KafkaError if it is not coordinated here."""
         self.journal.check(group_id)
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
         return None if entry is None else entry.group
 
     def standing(self, group_id: str) -> Standing | None:
         """How a group stands with regard to its offsets; None if there is no such group."""
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
         if entry is None:
             return None
         group = entry.group
@@ -213,9 +198,24 @@ class Coordinator:
             empty_since_ms=entry.since_ms if was_joined else None,
         )
 
+    @property
+    def held_bytes(self) -> int:
+        """About what the members of all groups take in memory."""
+        return self._entries.held_bytes
+
+    @property
+    def waiting_requests(self) -> int:
+        """Joins and syncs that wait for others."""
+        return len(self._waiters)
+
+    @property
+    def writes_under_way(self) -> int:
+        """Writes of groups that have not ended."""
+        return sum(len(entry.jobs) + entry.is_writing for entry in self._entries)
+
     def count_by_state(self) -> Mapping[State, int]:
         """How many groups are in each state."""
-        counts = Counter(entry.group.state for entry in self._entries.values())
+        counts = Counter(entry.group.state for entry in self._entries)
         return {state: counts[state] for state in State}
 
     async def remove_group(self, group_id: str, first: Callable[[str], Awaitable[None]] | None = None) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
         Meanwhile nobody joins or commits; if it fails, the group is as it was, without what `first` has removed.
         """
         self.journal.check(group_id)
-        entry = self._entries.get(group_id)
+        entry = self._find(group_id)
         if entry is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if entry.group.state is not State.EMPTY:
@@ -240,15 +240,14 @@ class Coordinator:
             entry.is_being_removed = False
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
-        if self._entries.get(group_id) is entry:
-            del self._entries[group_id]
+        self._entries.remove(entry)
 
     # What the journal tells
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """The groups of a partition that is led here from now on."""
+        """Take over some of the groups of a partition that this broker leads from now on."""
         for group_id, loaded in groups.items():
-            entry = self._add(group_id)
+            entry = self._add(group_id, partition)
             entry.has_records = True
             metadata = loaded.metadata
             if metadata is not None:
@@ -259,22 +258,40 @@ class Coordinator:
             log.info("groups_loaded", partition=partition, groups=len(groups))
 
     def on_unloaded(self, partition: int) -> None:
-        """The groups of this partition are another broker's. Whoever waits is told to look for it."""
-        gone = [group_id for group_id in self._entries if self.journal.partition_for(group_id) == partition]
-        for group_id in gone:
-            entry = self._entries.pop(group_id)
-            self._perform(entry, entry.group.unload)
+        """Hand over the groups of this partition to another broker. Waiting members are soon told to look for it."""
+        gone = self._entries.remove_partition(partition)
         if gone:
             log.info("groups_unloaded", partition=partition, groups=len(gone))
+        if gone and self._nursery is not None:
+            self._nursery.start_soon(self._unload, gone)
+
+    async def _unload(self, gone: Sequence[Entry]) -> None:
+        for number, entry in enumerate(gone, 1):
+            self._perform(entry, entry.group.unload)
+            if number % MAX_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     # How it is done
 
-    def _add(self, group_id: str) -> _Entry:
-        entry = _Entry(Group(group_id, self.limits), since_ms=None, has_records=False)
-        self._entries[group_id] = entry
+    def _check_room(self, entry: Entry | None, request: Join) -> None:
+        """Raise KafkaError if the member would take more memory than there is for all groups together."""
+        member = None if entry is None else entry.group.roster.members.get(request.member_id)
+        more = protocols_bytes(request.protocols)
+        more += MEMBER_BYTES if member is None else -protocols_bytes(member.protocols)
+        if more > 0 and self._entries.held_bytes + more > MAX_HELD_BYTES:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _find(self, group_id: str) -> Entry | None:
+        return self._entries.find(group_id, self.journal.partition_for(group_id))
+
+    def _add(self, group_id: str, partition: int | None = None) -> Entry:
+        if partition is None:
+            partition = self.journal.partition_for(group_id)
+        entry = Entry(Group(group_id, self.limits), partition)
+        self._entries.add(entry)
         return entry
 
-    def _perform(self, entry: _Entry, event: Callable[[int], Result], *, now_ms: int | None = None) -> Result:
+    def _perform(self, entry: Entry, event: Callable[[int], Result], *, now_ms: int | None = None) -> Result:
         """Have something happen to a group, and do what is to be done about it."""
         before = entry.group.state
         now_ms = _now_ms() if now_ms is None else now_ms
@@ -290,11 +307,12 @@ class Coordinator:
             log.debug("group_state", group=entry.group.id, state=str(after), generation=entry.group.generation)
         for action in result.actions:
             self._act(entry, action)
-        if self._is_void(entry):
-            self._entries.pop(entry.group.id, None)
+        self._entries.count(entry)
+        if entry.is_void:
+            self._entries.remove(entry)
         return result
 
-    def _start_anew(self, entry: _Entry, now_ms: int) -> Result:
+    def _start_anew(self, entry: Entry, now_ms: int) -> Result:
         """A group that broke its own rules is put down, not the broker: its members find it empty, and come back.
 
         Its generation and its offsets stay; what it had decided to write is still written, in order.
@@ -308,46 +326,28 @@ class Coordinator:
                 waiter.answered.set()
         return Result(error=ErrorCode.NOT_COORDINATOR)
 
-    def _act(self, entry: _Entry, action: Action) -> None:
+    def _act(self, entry: Entry, action: Action) -> None:
         match action:
             case Answer(waiter=waiter_id, response=response):
                 waiter = self._waiters.pop(waiter_id, None)
                 if waiter is not None:
                     waiter.response = response
                     waiter.answered.set()
-            case Alarm(at_ms=at_ms):
-                if not self._alarms or at_ms < self._alarms[0][0]:
-                    self._wake.set()
-                heapq.heappush(self._alarms, (at_ms, next(self._numbers), entry, action))
-                if len(self._alarms) > self._most_alarms:
-                    self._forget_alarms()
+            case Alarm():
+                self._alarms.set(entry, action)
             case Write(value=value, purpose=purpose):
                 since_ms = -1 if entry.since_ms is None else entry.since_ms
-                record = encode_group_value(replace(value, state_since_ms=since_ms))
+                records = partial(_records_of, entry.group.id, replace(value, state_since_ms=since_ms))
                 entry.has_records = True
-                self._submit(
-                    entry,
-                    [(encode_group_key(entry.group.id), record)],
-                    partial(self._end_write, entry, purpose),
-                )
+                self._submit(entry, Job(records, partial(self._end_write, entry, purpose)))
 
-    def _end_write(self, entry: _Entry, purpose: Purpose, error: ErrorCode) -> None:
+    def _end_write(self, entry: Entry, purpose: Purpose, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             log.warning("group_not_written", group=entry.group.id, error=error.name)
         self._perform(entry, partial(entry.group.written, Written(purpose, error)))
 
-    def _is_void(self, entry: _Entry) -> bool:
-        """Whether nothing is known of the group that is worth keeping: it was asked for, and nobody came."""
-        group = entry.group
-        return (
-            group.state is State.EMPTY
-            and not entry.has_records
-            and not entry.is_being_removed
-            and not group.roster.pending
-        )
-
     def _ask(
-        self, entry: _Entry, event: Callable[[int], Result], waiter_id: WaiterId, kind: type[Response]
+        self, entry: Entry, event: Callable[[int], Result], waiter_id: WaiterId, kind: type[Response]
     ) -> Response | Awaitable[Response]:
         waiter = self._waiters[waiter_id] = _Waiter(entry.group.id)
         error = self._perform(entry, event).error
@@ -371,54 +371,44 @@ class Coordinator:
 
     async def _ring_when_due(self) -> None:
         while True:
-            self._wake = trio.Event()
-            self._ring_alarms()
-            due_s = self._alarms[0][0] / 1000 if self._alarms else float("inf")
-            with trio.move_on_at(due_s):
-                await self._wake.wait()
+            for at_ms, entry, alarm in self._alarms.due(_now_ms(), MAX_AT_ONCE):
+                self._perform(entry, partial(entry.group.ring, alarm), now_ms=max(_now_ms(), at_ms))
+            await self._alarms.wait()
             await trio.lowlevel.checkpoint()
 
-    def _forget_alarms(self) -> None:
-        """Leave out those that mean nothing any more; they may lie weeks ahead, and hold their groups."""
-        self._alarms = [
-            alarm
-            for alarm in self._alarms
-            if self._entries.get(alarm[2].group.id) is alarm[2] and alarm[2].group.awaits(alarm[3])
-        ]
-        heapq.heapify(self._alarms)
-        self._most_alarms = max(MIN_ALARMS, 2 * len(self._alarms))
-
-    def _ring_alarms(self) -> None:
-        """Ring those that are due, not too many at a time."""
-        now_ms = _now_ms()
-        for _ in range(MAX_ALARMS_AT_ONCE):
-            if not self._alarms or self._alarms[0][0] > now_ms:
-                return
-            at_ms, _number, entry, alarm = heapq.heappop(self._alarms)
-            self._perform(entry, partial(entry.group.ring, alarm), now_ms=max(now_ms, at_ms))
-
-    def _submit(self, entry: _Entry, records: Sequence[Record], ended: Callable[[ErrorCode], None]) -> None:
-        entry.jobs.append(_Job(records, ended))
+    def _submit(self, entry: Entry, job: Job) -> None:
+        entry.jobs.append(job)
         self._start_writing(entry)
 
-    def _start_writing(self, entry: _Entry) -> None:
+    def _start_writing(self, entry: Entry) -> None:
         if self._nursery is not None and entry.jobs and not entry.is_writing:
             entry.is_writing = True
             self._nursery.start_soon(self._write_jobs, entry)
 
-    async def _write_jobs(self, entry: _Entry) -> None:
+    async def _write_jobs(self, entry: Entry) -> None:
         while entry.jobs:
             job = entry.jobs.popleft()
-            try:
-                await self.journal.write(entry.group.id, job.records)
-                error = ErrorCode.NONE
-            except KafkaError as failure:
-                too_large = failure.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-                error = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else failure.code
-            job.ended(error)
+            job.ended(await self._outcome_of(entry, job))
         entry.is_writing = False
 
-    async def _write(self, entry: _Entry, records: Sequence[Record]) -> None:
+    async def _outcome_of(self, entry: Entry, job: Job) -> ErrorCode:
+        """Carry out a write and return its outcome. A value that cannot be written fails the write, not the broker."""
+        if not self._entries.holds(entry):
+            return ErrorCode.NOT_COORDINATOR
+        try:
+            await self.journal.write(entry.group.id, job.records())
+        except KafkaError as failure:
+            too_large = failure.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            return ErrorCode.UNKNOWN_SERVER_ERROR if too_large else failure.code
+        except PipelineError as failure:
+            log.error("group_cannot_be_written", group=entry.group.id, error=str(failure))
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        except Exception:
+            log.exception("group_write_broken", group=entry.group.id)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+    async def _write(self, entry: Entry, records: Sequence[Record]) -> None:
         """Write after what the group has decided already. Raises KafkaError."""
         ended = trio.Event()
         errors: list[ErrorCode] = []
@@ -427,13 +417,18 @@ class Coordinator:
             errors.append(error)
             ended.set()
 
-        self._submit(entry, records, end)
+        self._submit(entry, Job(lambda: records, end))
         await ended.wait()
         if errors[0] is not ErrorCode.NONE:
             raise KafkaError(errors[0])
 
 
-def _refuse_if_removed(entry: _Entry) -> None:
+def _records_of(group_id: str, value: GroupMetadataValue) -> Sequence[Record]:
+    """Raises ProtocolError if the journal has no room for a value."""
+    return [(encode_group_key(group_id), encode_group_value(value))]
+
+
+def _refuse_if_removed(entry: Entry) -> None:
     if entry.is_being_removed:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 

@@ -111,7 +111,6 @@ class Group(Rebalance):
         members = self.roster.members
         self.roster.leader = value.leader if value.leader in members else next(iter(members), None)
         self.state = State.STABLE if members else State.EMPTY
-        self._find_topics()
         for member in members.values():
             self._live(member, now_ms)
         if len(members) > self._limits.max_size:
@@ -169,6 +168,9 @@ class Group(Rebalance):
                 self._replace_instance(self.roster.members[known], request, now_ms)
                 return
         elif request.must_know_id:
+            if len(self.roster.members) + len(self.roster.pending) >= self._limits.max_size:
+                self._refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
+                return
             self.roster.pending.add(request.fresh_id)
             self._actions.append(Alarm(now_ms + request.session_timeout_ms, AlarmKind.SESSION, request.fresh_id))
             self._refuse_join(request, ErrorCode.MEMBER_ID_REQUIRED, request.fresh_id)
@@ -305,7 +307,7 @@ class Group(Rebalance):
             return self._result()
         self.state = State.STABLE
         for member in self.roster.members.values():
-            member.assignment = purpose.assignments.get(member.id, b"")
+            self.roster.set_assignment(member, purpose.assignments.get(member.id, b""))
             self._end_sync(member, self._part_of(member), now_ms)
         return self._result()
 

@@ -15,24 +15,27 @@ Reading the disk happens in a thread, understanding it in the loop in slices of 
 
 import math
 import os
+import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
+from itertools import islice
+from operator import mul
 
 import structlog
 import trio
 
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.failures import failure_of
-from pipeline.broker.groups.model import JournalListener
+from pipeline.broker.groups.model import JournalListener, LoadedGroup
 from pipeline.broker.groups.replay import Replay
 from pipeline.broker.partition import Partition
-from pipeline.errors import BatchTooLargeError, CorruptBatchError, PipelineError, StorageError
+from pipeline.errors import BatchTooLargeError, CorruptBatchError, MemoryExhaustedError, PipelineError, StorageError
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.records.batch import HEADER_SIZE, iterate_headers
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 
@@ -41,6 +44,7 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 READ_BYTES = 1 << 20
 SLICE_BYTES = 64 << 10
 SLICE_ENTRIES = 1000
+SLICE_GROUPS = 500
 MAX_UNDER_WAY = 8
 """So many batches are under way at once; what comes meanwhile shares the next one."""
 RECORD_OVERHEAD_BYTES = 40
@@ -51,13 +55,18 @@ Records = Sequence[tuple[bytes, bytes | None]]
 log = structlog.get_logger()
 
 
-@lru_cache(maxsize=16_384)
+HASHED_AT_ONCE = 64
+_POWERS_OF_31 = [pow(31, exponent, 1 << 32) for exponent in reversed(range(HASHED_AT_ONCE))]
+
+
 def java_hash(text: str) -> int:
     """`String.hashCode` of Java: of UTF-16 units, 32 bits with a sign."""
     encoded = text.encode("utf-16-be", "surrogatepass")
+    units = struct.unpack(f">{len(encoded) // 2}H", encoded)
     value = 0
-    for position in range(0, len(encoded), 2):
-        value = (31 * value + (encoded[position] << 8 | encoded[position + 1])) & 0xFFFFFFFF
+    for start in range(0, len(units), HASHED_AT_ONCE):
+        part = units[start : start + HASHED_AT_ONCE]
+        value = (value * pow(31, len(part), 1 << 32) + sum(map(mul, part, _POWERS_OF_31[-len(part) :]))) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
 
@@ -135,6 +144,8 @@ class _Led:
     """A partition of the journal that is led here."""
 
     partition: Partition
+    is_told: bool = False
+    """True if listeners hold something of it."""
     is_loaded: bool = False
     is_unreadable: bool = False
     is_appending: bool = False
@@ -184,6 +195,10 @@ class Journal:
         NOT_COORDINATOR: ask again who does. COORDINATOR_LOAD_IN_PROGRESS: soon. COORDINATOR_NOT_AVAILABLE: its disk.
         """
         self._find(group_id)
+
+    def max_bytes(self, group_id: str) -> int:
+        """The most that a batch of the group's partition takes: what is larger cannot be kept. Raises as `check`."""
+        return self._find(group_id).partition.settings.max_message_bytes
 
     @property
     def is_loading(self) -> bool:
@@ -241,13 +256,13 @@ class Journal:
 
     def _append(self, led: _Led, writes: Sequence[Pending]) -> None:
         now_ms = self._clock()
-        builder = BatchBuilder(Codec.NONE, sum(write.size_bytes for write in writes) + HEADER_SIZE)
-        for write in writes:
-            for key, value in write.records:
-                builder.append(key, value, (), now_ms)
         partition = led.partition
         try:
             partition.check_in_sync()
+            builder = BatchBuilder(Codec.NONE, sum(write.size_bytes for write in writes) + HEADER_SIZE)
+            for write in writes:
+                for key, value in write.records:
+                    builder.append(key, value, (), now_ms)
             info = partition.append(memoryview(builder.build()), keep_offsets=False, now_ms=now_ms)
         except PipelineError as reason:
             _end(writes, _told(partition, reason))
@@ -279,7 +294,8 @@ class Journal:
         led = self._led[number] = _Led(partition)
         end_offset = partition.log.log_end_offset
         if partition.log.log_start_offset == end_offset:
-            self._loaded(number, led, Replay())
+            self._tell_loaded(number, led, {})
+            led.is_loaded = True
         else:
             assert self._nursery is not None
             self._nursery.start_soon(self._load, number, led, end_offset)
@@ -294,7 +310,7 @@ class Journal:
         led.under_way.clear()
         led.waiting.clear()
         _end(given_up, KafkaError(ErrorCode.NOT_COORDINATOR))
-        if led.is_loaded:
+        if led.is_told:
             for listener in reversed(self._listeners):
                 listener.on_unloaded(topic_partition.partition)
 
@@ -311,7 +327,8 @@ class Journal:
                 led.is_unreadable = True
                 log.error("group_journal_unreadable", partition=number, error=str(error))
                 return
-            self._loaded(number, led, replay)
+            await self._tell_all_loaded(number, led, replay)
+            led.is_loaded = True
             log.info(
                 "group_journal_loaded",
                 partition=number,
@@ -319,15 +336,22 @@ class Journal:
                 seconds=round(trio.current_time() - started, 3),
             )
 
-    def _loaded(self, number: int, led: _Led, replay: Replay) -> None:
+    async def _tell_all_loaded(self, number: int, led: _Led, replay: Replay) -> None:
+        """In slices: taking over very many groups is to hold up nobody."""
         if replay.problems.count:
             log.error(
                 "group_journal_damaged", partition=number, passed_over=replay.problems.count, first=replay.problems.told
             )
-        groups = replay.groups()
+        groups = iter(replay.groups().items())
+        self._tell_loaded(number, led, dict(islice(groups, SLICE_GROUPS)))
+        while some := dict(islice(groups, SLICE_GROUPS)):
+            await trio.lowlevel.checkpoint()
+            self._tell_loaded(number, led, some)
+
+    def _tell_loaded(self, number: int, led: _Led, groups: Mapping[str, LoadedGroup]) -> None:
+        led.is_told = True
         for listener in self._listeners:
             listener.on_loaded(number, groups)
-        led.is_loaded = True
 
 
 def _take(waiting: deque[Pending], max_bytes: int) -> list[Pending]:
@@ -394,7 +418,7 @@ async def _read(opened: UnifiedLog, end_offset: Offset, replay: Replay) -> None:
                 return
             for position, header in iterate_headers(chunk):
                 if header.next_offset > offset:
-                    replay.batch(chunk, position, header)
+                    await _replay(replay, chunk, position, header)
                     offset = Offset(header.next_offset)
                     skipped = 1
                 since_checkpoint += header.size_bytes
@@ -408,6 +432,18 @@ async def _read(opened: UnifiedLog, end_offset: Offset, replay: Replay) -> None:
         else:
             if offset == start_offset:
                 return
+
+
+async def _replay(replay: Replay, chunk: bytes, position: int, header: BatchHeader) -> None:
+    """Take in one batch; a compressed one may hold much, and is opened by a thread when there is memory for it."""
+    if not header.is_compressed:
+        replay.batch(chunk, position, header)
+        return None
+    while True:
+        try:
+            return await trio.to_thread.run_sync(replay.batch, chunk, position, header, abandon_on_cancel=True)
+        except MemoryExhaustedError as error:
+            log.warning("group_journal_waits", base_offset=header.base_offset, error=str(error))
 
 
 def _read_chunk(opened: UnifiedLog, offset: Offset, end_offset: Offset) -> bytes:

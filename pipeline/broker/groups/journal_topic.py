@@ -7,7 +7,7 @@ from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
-from pipeline.broker.topic_changes import create_topic
+from pipeline.broker.topic_changes import create_by_asking
 from pipeline.broker.topic_plan import TopicRequest
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -38,7 +38,7 @@ async def ensure_journal_topic(broker: BrokerContext) -> None:
     """
     if broker.view.topic(GROUP_METADATA_TOPIC) is None:
         try:
-            await create_topic(broker, journal_topic(broker.config), timeout_s=CREATE_TIMEOUT_S)
+            await create_by_asking(broker, journal_topic(broker.config), timeout_s=CREATE_TIMEOUT_S)
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise _unavailable(broker, error) from error

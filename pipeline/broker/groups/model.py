@@ -85,9 +85,11 @@ class JournalListener(Protocol):
     """Who is told of the partitions of the journal that this broker begins and ceases to lead."""
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """All groups of this partition, just read. From now on `check` lets them pass."""
+        """Some of the groups of this partition, just read; `check` lets them pass once all were told. Called at least
+        once for a partition that is loaded.
+        """
         ...
 
     def on_unloaded(self, partition: int) -> None:
-        """The partition is not led here any more: its groups are somebody else's."""
+        """The partition is not led here any more, or its loading was broken off: its groups are somebody else's."""
         ...

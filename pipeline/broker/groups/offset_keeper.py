@@ -11,12 +11,16 @@ from typing import Protocol
 import structlog
 import trio
 
+from pipeline.broker.clock_steps import ClockSteps
 from pipeline.broker.groups.model import Journal, LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Change, Membership, Offsets, Standing, journal_records
+from pipeline.errors import ProtocolError
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 GROUPS_AT_ONCE = 100
+SLICE_S = 0.005
+"""So many groups are looked at, or for so long (some are large), before others have their turn."""
 
 log = structlog.get_logger()
 
@@ -56,14 +60,19 @@ class OffsetKeeper:
     # What the journal tells
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """The offsets of the groups of a partition."""
-        self._loaded[partition] = Offsets(
-            {group_id: dict(group.offsets) for group_id, group in groups.items() if group.offsets}
-        )
+        """The offsets of some of the groups of a partition."""
+        offsets = self._loaded.setdefault(partition, Offsets())
+        for group_id, group in groups.items():
+            offsets.load(group_id, group.offsets)
 
     def on_unloaded(self, partition: int) -> None:
         """They are somebody else's."""
         self._loaded.pop(partition, None)
+
+    @property
+    def under_way(self) -> int:
+        """Offsets of which a change is being written."""
+        return sum(offsets.under_way for offsets in self._loaded.values())
 
     # What handlers ask
 
@@ -78,9 +87,14 @@ class OffsetKeeper:
                 for topic_partition, kept in offsets.of_group(group_id).items():
                     yield group_id, topic_partition, kept.offset
 
-    def commit(self, group_id: str, change: Change) -> Pending:
-        """Begin to write a change: whatever happens to the group from now on comes after it. Raises KafkaError."""
-        return self._begin(self._offsets(group_id), group_id, change)
+    def commit(
+        self, group_id: str, change: Change, records: Sequence[tuple[bytes, bytes | None]] | None = None
+    ) -> Pending:
+        """Begin to write a change: whatever happens to the group from now on comes after it. Raises KafkaError.
+
+        `records` are the change as the journal's records, if they were made before.
+        """
+        return self._begin(self._offsets(group_id), group_id, change, records)
 
     async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
         """Forget these offsets of a group, or all. Raises KafkaError."""
@@ -91,18 +105,31 @@ class OffsetKeeper:
         self._journal.check(group_id)
         return self._loaded[self._journal.partition_for(group_id)]
 
-    def _begin(self, offsets: Offsets, group_id: str, change: Change) -> Pending:
+    def _begin(
+        self,
+        offsets: Offsets,
+        group_id: str,
+        change: Change,
+        records: Sequence[tuple[bytes, bytes | None]] | None = None,
+    ) -> Pending:
         def ended(error: KafkaError | None) -> None:
             if error is None:
                 offsets.apply(group_id, change)
             offsets.end(group_id, change)
 
+        try:
+            records = journal_records(group_id, change) if records is None else records
+        except ProtocolError as error:
+            raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error)) from error
+        has_begun = False
         offsets.begin(group_id, change)
         try:
-            return self._journal.begin(group_id, journal_records(group_id, change), ended=ended)
-        except KafkaError:
-            offsets.end(group_id, change)
-            raise
+            pending = self._journal.begin(group_id, records, ended=ended)
+            has_begun = True
+            return pending
+        finally:
+            if not has_begun:
+                offsets.end(group_id, change)
 
     # What time does
 
@@ -116,29 +143,37 @@ class OffsetKeeper:
                     _warn_of_remains(group_id, error)
 
     async def expire_for_ever(self, interval_ms: int) -> None:
-        """Look for what has expired every so often, until cancelled."""
+        """Look for what has expired every so often, until cancelled.
+
+        A look after the clock was set forward is left out (`clock_steps`).
+        """
+        steps = ClockSteps(self._clock(), trio.current_time())
         while True:
             await trio.sleep(interval_ms / 1000)
+            if steps.went_forward(self._clock(), trio.current_time()):
+                log.warning("offsets_expiry_waits", reason="the clock was set forward", checked_again_ms=interval_ms)
+                continue
             await self.expire()
 
     async def expire(self) -> None:
         """Remove what has expired by now, and the groups of which nothing is left."""
-        removed = 0
+        removed, give_way = 0, _GiveWay()
         for offsets in list(self._loaded.values()):
-            for count, group_id in enumerate(offsets.group_ids, 1):
+            for group_id in offsets.group_ids:
+                await give_way.if_due()
                 standing = self._membership.standing(group_id) or Standing()
                 change = offsets.expired(group_id, standing, now_ms=self._clock(), retention_ms=self._retention_ms)
                 if change:
                     removed += len(change)
                     await self._remove(offsets, group_id, change)
-                elif count % GROUPS_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
         if removed:
             log.info("offsets_expired", offsets=removed)
         await self._remove_groups()
 
     async def _remove_groups(self) -> None:
+        give_way = _GiveWay()
         for group in self._membership.groups:
+            await give_way.if_due()
             standing = self._membership.standing(group.id)
             try:
                 if standing is None or standing.has_members or not self._offsets(group.id).is_empty(group.id):
@@ -155,6 +190,21 @@ class OffsetKeeper:
             await self._begin(offsets, group_id, change).wait()
         except KafkaError as error:
             _warn_of_remains(group_id, error)
+
+
+class _GiveWay:
+    """Yields to other tasks between two groups, when it is time."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._until = trio.current_time() + SLICE_S
+
+    async def if_due(self) -> None:
+        """Call between two groups."""
+        self._count += 1
+        if self._count % GROUPS_AT_ONCE == 0 or trio.current_time() > self._until:
+            await trio.lowlevel.checkpoint()
+            self._until = trio.current_time() + SLICE_S
 
 
 def _warn_of_remains(group_id: str, error: KafkaError) -> None:

@@ -23,6 +23,7 @@ from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 NO_RETENTION_TIME = -1
+LAST_MOMENT_MS = 2**63 - 1
 
 Change = Mapping[TopicPartition, OffsetAndMetadata | None]
 """What a group's offsets become; None where there is none any more."""
@@ -93,8 +94,15 @@ def commit_value(
         leader_epoch=committed.leader_epoch,
         metadata=metadata,
         commit_timestamp_ms=now_ms,
-        expire_timestamp_ms=None if retention_time_ms == NO_RETENTION_TIME else now_ms + retention_time_ms,
+        expire_timestamp_ms=_expire_timestamp(now_ms, retention_time_ms),
     )
+
+
+def _expire_timestamp(now_ms: int, retention_time_ms: int) -> int | None:
+    """Return the expiry time, not before the commit and not after the last time that the journal can hold."""
+    if retention_time_ms == NO_RETENTION_TIME:
+        return None
+    return min(now_ms + max(retention_time_ms, 0), LAST_MOMENT_MS)
 
 
 def utf16_units(text: str) -> int:
@@ -104,10 +112,14 @@ def utf16_units(text: str) -> int:
 
 def journal_records(group_id: str, change: Change) -> list[tuple[bytes, bytes | None]]:
     """A change as the journal's records."""
-    return [
-        (encode_offset_key(group_id, name), None if committed is None else encode_offset_value(committed))
-        for name, committed in change.items()
-    ]
+    return [journal_record(group_id, name, committed) for name, committed in change.items()]
+
+
+def journal_record(
+    group_id: str, name: TopicPartition, committed: OffsetAndMetadata | None
+) -> tuple[bytes, bytes | None]:
+    """The change of one partition as a record of the journal. Raises ProtocolError if it does not fit in there."""
+    return encode_offset_key(group_id, name), None if committed is None else encode_offset_value(committed)
 
 
 @dataclass(slots=True)
@@ -115,7 +127,13 @@ class Offsets:
     """The committed offsets of the groups of one partition of the journal."""
 
     _groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
-    _under_way: Counter[tuple[str, TopicPartition]] = field(default_factory=Counter)
+    _under_way: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
+    """Of groups with changes under way: how many of each partition."""
+
+    @property
+    def under_way(self) -> int:
+        """Partitions with a change under way."""
+        return sum(map(len, self._under_way.values()))
 
     @property
     def group_ids(self) -> Sequence[str]:
@@ -126,16 +144,27 @@ class Offsets:
         """A group's offsets, as they stand now."""
         return self._groups.get(group_id, {})
 
+    def load(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The offsets of a group, as the journal held them."""
+        if offsets:
+            self._groups[group_id] = dict(offsets)
+
     def begin(self, group_id: str, change: Change) -> None:
         """The change goes to the journal now. `apply` and `end` follow, or `end` alone if it failed."""
-        self._under_way.update((group_id, name) for name in change)
+        if change:
+            self._under_way.setdefault(group_id, Counter()).update(change.keys())
 
     def end(self, group_id: str, change: Change) -> None:
         """The change is written, or never will be."""
+        counts = self._under_way.get(group_id)
+        if counts is None:
+            return
         for name in change:
-            self._under_way[group_id, name] -= 1
-            if not self._under_way[group_id, name]:
-                del self._under_way[group_id, name]
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
+        if not counts:
+            del self._under_way[group_id]
 
     def apply(self, group_id: str, change: Change) -> None:
         """The journal holds the change."""
@@ -152,7 +181,7 @@ class Offsets:
         """What removes these, or all, of those that are there or under way."""
         known = {
             **self.of_group(group_id),
-            **dict.fromkeys(name for group, name in self._under_way if group == group_id),
+            **dict.fromkeys(self._under_way.get(group_id, ())),
         }
         return {name: None for name in (known if names is None else names) if name in known}
 
@@ -160,7 +189,8 @@ class Offsets:
         """What removes a topic from all groups."""
         found: dict[str, dict[TopicPartition, None]] = {}
         held = ((group_id, name) for group_id, of_group in self._groups.items() for name in of_group)
-        for group_id, name in chain(held, self._under_way):
+        begun = ((group_id, name) for group_id, counts in self._under_way.items() for name in counts)
+        for group_id, name in chain(held, begun):
             if name.topic == topic:
                 found.setdefault(group_id, {})[name] = None
         return found
@@ -171,17 +201,18 @@ class Offsets:
             return {}
         read = standing.read_topics if standing.has_members and standing.read_topics is not None else frozenset()
         since_ms = None if standing.has_members else standing.empty_since_ms
+        under_way: Collection[TopicPartition] = self._under_way.get(group_id, ())
         return {
             name: None
             for name, committed in self.of_group(group_id).items()
             if name.topic not in read
-            and (group_id, name) not in self._under_way
+            and name not in under_way
             and _expires_ms(committed, since_ms, retention_ms) <= now_ms
         }
 
     def is_empty(self, group_id: str) -> bool:
         """Whether the group has no offset, and none is under way."""
-        return group_id not in self._groups and not any(group == group_id for group, _ in self._under_way)
+        return group_id not in self._groups and group_id not in self._under_way
 
 
 def _expires_ms(committed: OffsetAndMetadata, since_ms: int | None, retention_ms: int) -> int:

@@ -35,6 +35,13 @@ class GroupLimits:
     max_size: int
 
 
+class _Unread:
+    """Stands for topics that nobody has asked for yet."""
+
+
+_UNREAD = _Unread()
+
+
 class Rebalance:
     """A group's state, and the moves that it can make. What is to be done about them gathers in `_actions`."""
 
@@ -47,13 +54,13 @@ class Rebalance:
         "_limits",
         "_step_ms",
         "_sync_alarm",
+        "_topics",
         "generation",
         "id",
         "protocol",
         "protocol_type",
         "roster",
         "state",
-        "subscribed_topics",
     )
 
     def __init__(self, group_id: str, limits: GroupLimits) -> None:
@@ -63,7 +70,6 @@ class Rebalance:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.roster = Roster()
-        self.subscribed_topics: frozenset[str] | None = None
         self._limits = limits
         self._actions: list[Action] = []
         self._awaiting_sync: set[MemberId] = set()
@@ -72,6 +78,18 @@ class Rebalance:
         self._initial_left_ms: int | None = None
         self._step_ms = 0
         self._has_grown = False
+        self._topics: frozenset[str] | _Unread | None = _UNREAD
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Topics that the members of this generation read; None if that is not known. Opened when first asked for."""
+        if isinstance(self._topics, _Unread):
+            self._topics = None
+            if self.protocol_type == CONSUMER_PROTOCOL_TYPE:
+                self._topics = subscribed_topics(
+                    member.metadata(self.protocol) for member in self.roster.members.values()
+                )
+        return self._topics
 
     def metadata(self, assignments: Mapping[MemberId, bytes] | None = None) -> GroupMetadataValue:
         """The group for the journal, with these assignments or those it has."""
@@ -165,7 +183,7 @@ class Rebalance:
     def _drop_syncs(self, error: ErrorCode, now_ms: int) -> None:
         for member in self.roster.members.values():
             if self.state is State.COMPLETING:
-                member.assignment = b""
+                self.roster.set_assignment(member, b"")
             self._end_sync(member, SyncGroupResponse(error_code=error), now_ms)
         self._awaiting_sync.clear()
         self._sync_alarm = None
@@ -193,11 +211,12 @@ class Rebalance:
                 self._remove_member(member)
         members = self.roster.members
         if members and not self.roster.elect_joined_leader():
-            self._set_join_alarm(now_ms + self.roster.rebalance_timeout_ms)
+            # A rebalance timeout may be anything, also nothing: no group is asked again and again at once.
+            self._set_join_alarm(now_ms + max(self.roster.rebalance_timeout_ms, self.roster.session_timeout_ms))
             return
         self.generation = Generation(self.generation + 1)
         self.protocol = self.roster.select_protocol() if members else None
-        self._find_topics()
+        self._topics = _UNREAD
         if not members:
             self.state = State.EMPTY
             self._actions.append(Write(self.metadata(), NewEmptiness(generation=self.generation)))
@@ -210,13 +229,6 @@ class Rebalance:
         self._awaiting_sync = set(members)
         self._sync_alarm = Alarm(now_ms + self.roster.rebalance_timeout_ms, AlarmKind.SYNC)
         self._actions.append(self._sync_alarm)
-
-    def _find_topics(self) -> None:
-        self.subscribed_topics = None
-        if self.protocol_type == CONSUMER_PROTOCOL_TYPE:
-            self.subscribed_topics = subscribed_topics(
-                member.metadata(self.protocol) for member in self.roster.members.values()
-            )
 
     def _part_of(self, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(

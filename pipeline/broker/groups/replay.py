@@ -53,7 +53,10 @@ class Replay:
         self._groups: dict[str, _Group] = {}
 
     def batch(self, buffer: ReadableBuffer, position: int, header: BatchHeader) -> None:
-        """The next batch of the log."""
+        """The next batch of the log. Waits in this thread for the memory that a compressed batch takes.
+
+        Raises MemoryExhaustedError; nothing was taken in then.
+        """
         try:
             verify_crc(buffer, position, header)
             found = keys_and_values(buffer, position, header)

@@ -37,7 +37,7 @@ class GroupService:
         self._check_interval_ms = config.offsets_retention_check_interval_ms
         self.journal.tell(self.offsets)
         self.journal.tell(self.coordinator)
-        view.on_topic_removed = self.offsets.forget_topic
+        view.on_topic_deleted = self.offsets.forget_topic
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load, write, ring alarms and let offsets expire, until cancelled."""

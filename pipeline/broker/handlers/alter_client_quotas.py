@@ -4,6 +4,7 @@ Each entity is a change of its own. A change whose answer was lost is read back;
 again on top of it.
 """
 
+from collections import Counter
 from collections.abc import Awaitable
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.quotas.entities import alter, read_entity
+from pipeline.broker.slicing import Turns
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.quota_znodes import QuotaConfig, QuotaEntity
 from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
@@ -24,7 +26,10 @@ from pipeline.protocol.messages.alter_client_quotas import (
 )
 
 ATTEMPTS = 5
+ENTITIES_AT_ONCE = 500
+"""Entities that are refused, before others have their turn."""
 TIMEOUT_S = 30.0
+"""For all entities of a request together."""
 
 
 def handle(
@@ -35,17 +40,26 @@ def handle(
 
 
 async def _handle(broker: BrokerContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    answered = [await _alter(broker, entry, validate_only=request.validate_only) for entry in request.entries]
+    named = Counter(frozenset(entry.entity) for entry in request.entries)
+    deadline = trio.current_time() + TIMEOUT_S
+    answered = []
+    turns = Turns(ENTITIES_AT_ONCE)
+    for entry in request.entries:
+        if named[frozenset(entry.entity)] > 1:
+            answered.append(_answer(entry, ErrorCode.INVALID_REQUEST, "An entity is named more than once."))
+        else:
+            answered.append(await _alter(broker, entry, deadline, validate_only=request.validate_only))
+        await turns.after()
     return AlterClientQuotasResponse(entries=tuple(answered))
 
 
-async def _alter(broker: BrokerContext, entry: EntryData, *, validate_only: bool) -> AlteredEntryData:
+async def _alter(broker: BrokerContext, entry: EntryData, deadline: float, *, validate_only: bool) -> AlteredEntryData:
     try:
         entity = read_entity(entry.entity)
         if validate_only:
             alter({}, entry.ops)
         else:
-            with trio.fail_after(TIMEOUT_S):
+            with trio.fail_at(deadline):
                 await _write(broker.zookeeper, entity, entry)
     except trio.TooSlowError:
         return _answer(entry, ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time.")

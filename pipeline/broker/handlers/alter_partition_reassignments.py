@@ -12,6 +12,7 @@ import trio
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.controller.reassignment import Outcome, Target
+from pipeline.broker.slicing import Turns
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_partition_reassignments import (
@@ -23,6 +24,8 @@ from pipeline.protocol.messages.alter_partition_reassignments import (
 )
 
 VIEW_TIMEOUT_S = 5.0
+PARTITIONS_AT_ONCE = 5000
+"""Partitions that are looked at before others have their turn."""
 
 
 def handle(
@@ -35,11 +38,12 @@ def handle(
 async def _handle(
     broker: BrokerContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    targets = {
-        TopicPartition(topic.name, partition.partition_index): _target(partition)
-        for topic in request.topics
-        for partition in topic.partitions
-    }
+    turns = Turns(PARTITIONS_AT_ONCE)
+    targets: dict[TopicPartition, Target] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            targets[TopicPartition(topic.name, partition.partition_index)] = _target(partition)
+            await turns.after()
     allow_change = request.allow_replication_factor_change
     try:
         outcomes = await broker.controller.reassign(
@@ -52,19 +56,15 @@ async def _handle(
     begun = {name: target for name, target in targets.items() if outcomes[name].code == ErrorCode.NONE}
     with trio.move_on_after(VIEW_TIMEOUT_S):
         await broker.view.wait_until(lambda view: _are_seen(view, begun))
-    return AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=allow_change,
-        responses=[
-            ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    _result(partition.partition_index, outcomes[TopicPartition(topic.name, partition.partition_index)])
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    responses = []
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            results.append(_result(index, outcomes[TopicPartition(topic.name, index)]))
+            await turns.after()
+        responses.append(ReassignableTopicResponse(name=topic.name, partitions=results))
+    return AlterPartitionReassignmentsResponse(allow_replication_factor_change=allow_change, responses=responses)
 
 
 def _are_seen(view: ClusterView, begun: Mapping[TopicPartition, Target]) -> bool:

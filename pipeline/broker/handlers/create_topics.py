@@ -8,14 +8,14 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Mapping
 
-import trio
-
+from pipeline.broker.config_changes import MAX_OPERATIONS
 from pipeline.broker.config_entries import topic_entries
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.placement import Assignment
+from pipeline.broker.slicing import for_each
 from pipeline.broker.topic_changes import create_topic, plan
-from pipeline.broker.topic_plan import TopicRequest
+from pipeline.broker.topic_plan import TopicRequest, check_collision
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +28,9 @@ from pipeline.protocol.messages.create_topics import (
 )
 from pipeline.protocol.schema import ZERO_UUID
 
+MAX_AT_A_TIME = 50
+"""Topics of a request that are made at a time."""
+
 
 def handle(
     broker: BrokerContext, request: CreateTopicsRequest, _version: int, _caller: Caller
@@ -38,12 +41,17 @@ def handle(
 
 async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
+    named_before: dict[str, list[str]] = {}
     results: dict[int, CreatableTopicResult] = {}
 
-    async def create(number: int, topic: CreatableTopic) -> None:
+    async def create(asked: tuple[int, CreatableTopic]) -> None:
+        number, topic = asked
         try:
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is named more than once.")
+            of_metric = named_before.setdefault(topic.name.replace(".", "_"), [])
+            of_metric.append(topic.name)
+            check_collision(topic.name, of_metric)
             results[number] = await _create(broker, topic, request)
         except PipelineError as error:
             failure = failure_of(error)
@@ -51,13 +59,13 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
                 name=topic.name, error_code=failure.code, error_message=failure.message
             )
 
-    async with trio.open_nursery() as nursery:
-        for number, topic in enumerate(request.topics):
-            nursery.start_soon(create, number, topic)
+    await for_each(enumerate(request.topics), MAX_AT_A_TIME, create)
     return CreateTopicsResponse(topics=[results[number] for number in sorted(results)])
 
 
 async def _create(broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
+    if len(topic.configs) > MAX_OPERATIONS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Give a topic at most {MAX_OPERATIONS} settings.")
     wanted = TopicRequest(
         name=topic.name,
         partitions=topic.num_partitions,

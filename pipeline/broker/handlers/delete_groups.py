@@ -3,8 +3,12 @@
 from collections.abc import Awaitable
 
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.slicing import Turns
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+GROUPS_AT_ONCE = 500
+"""Groups that are refused, before others have their turn."""
 
 
 def handle(
@@ -15,9 +19,11 @@ def handle(
 
 
 async def _handle(broker: BrokerContext, group_ids: list[str]) -> DeleteGroupsResponse:
-    results = [
-        DeletableGroupResult(group_id=group_id, error_code=await _delete(broker, group_id)) for group_id in group_ids
-    ]
+    results = []
+    turns = Turns(GROUPS_AT_ONCE)
+    for group_id in group_ids:
+        results.append(DeletableGroupResult(group_id=group_id, error_code=await _delete(broker, group_id)))
+        await turns.after()
     return DeleteGroupsResponse(results=results)
 
 

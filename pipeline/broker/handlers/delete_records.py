@@ -12,6 +12,7 @@ import trio
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
+from pipeline.broker.slicing import for_each
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -24,6 +25,8 @@ from pipeline.protocol.messages.delete_records import (
 
 NO_LOW_WATERMARK = -1
 MAX_WAIT_MS = 600_000
+MAX_AT_A_TIME = 50
+"""Partitions of a request whose start moves at a time."""
 
 
 def handle(
@@ -36,11 +39,16 @@ def handle(
 async def _handle(broker: BrokerContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     results: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
     deadline = trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
-    async with trio.open_nursery() as nursery:
-        for topic in request.topics:
-            for asked in topic.partitions:
-                name = TopicPartition(topic.name, asked.partition_index)
-                nursery.start_soon(_delete, broker, name, asked.offset, deadline, results)
+
+    async def delete(asked: tuple[TopicPartition, int]) -> None:
+        await _delete(broker, *asked, deadline, results)
+
+    wanted = (
+        (TopicPartition(topic.name, asked.partition_index), asked.offset)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
+    await for_each(wanted, MAX_AT_A_TIME, delete)
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(

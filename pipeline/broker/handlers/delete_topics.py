@@ -1,14 +1,17 @@
 """DeleteTopics (20): v1 on; v5 says what was wrong in words, v6 takes topic ids (KIP-516).
 
-Carried out by whichever broker is asked, through ZooKeeper. A broker that was down meanwhile keeps its logs of the
-topic, names them as strays when it returns, and removes them once a topic of that name comes to it anew.
+Carried out by whichever broker is asked, through ZooKeeper. A broker that was down meanwhile removes its logs of the
+topic when it is back: the deletion is recorded by topic id.
 """
 
 from collections.abc import Awaitable
 
+import trio
+
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
+from pipeline.broker.slicing import Turns
 from pipeline.broker.topic_changes import delete_topic
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +24,8 @@ from pipeline.protocol.messages.delete_topics import (
 from pipeline.protocol.schema import ZERO_UUID
 
 FIRST_VERSION_OF_TOPIC_IDS = 6
+TOPICS_AT_ONCE = 500
+"""Topics that are refused, before others have their turn."""
 
 
 def handle(
@@ -36,10 +41,12 @@ def handle(
 
 async def _handle(broker: BrokerContext, wanted: list[DeleteTopicState], timeout_s: float) -> DeleteTopicsResponse:
     results = []
-    for state in wanted:
+    turns = Turns(TOPICS_AT_ONCE)
+    deadline = trio.current_time() + timeout_s
+    for state in dict.fromkeys(wanted):
         try:
             topic = _find(broker, state)
-            await delete_topic(broker, topic, timeout_s=timeout_s)
+            await delete_topic(broker, topic, timeout_s=deadline - trio.current_time())
             results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
         except PipelineError as error:
             failure = failure_of(error)
@@ -48,6 +55,7 @@ async def _handle(broker: BrokerContext, wanted: list[DeleteTopicState], timeout
                     name=state.name, topic_id=state.topic_id, error_code=failure.code, error_message=failure.message
                 )
             )
+        await turns.after()
     return DeleteTopicsResponse(responses=results)
 
 

@@ -3,8 +3,11 @@
 A broker tells its own settings, and those that were changed for all brokers (asked for by the empty name).
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
+from typing import Any
+
+import trio
 
 from pipeline.broker.config_changes import ResourceType, level_of
 from pipeline.broker.config_entries import all_brokers_entries, broker_entries, topic_entries
@@ -13,6 +16,7 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.topic_plan import check_topic_name
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import PipelineError
+from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -22,12 +26,23 @@ from pipeline.protocol.messages.describe_configs import (
     DescribeConfigsResult,
 )
 
+RESOURCES_AT_ONCE = 40
+"""Some ten milliseconds of work, before others have their turn."""
 
-def handle(
-    broker: BrokerContext, request: DescribeConfigsRequest, _version: int, _caller: Caller
-) -> DescribeConfigsResponse:
-    """Answers at once, as this broker sees the cluster."""
-    return DescribeConfigsResponse(results=[_describe(broker, resource, request) for resource in request.resources])
+
+def handle(broker: BrokerContext, request: DescribeConfigsRequest, _version: int, _caller: Caller) -> Awaitable[Any]:
+    """Answers as this broker sees the cluster, a resource that is asked for again only once."""
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse | LargeAnswer:
+    results = []
+    for number, resource in enumerate(dict.fromkeys(request.resources), 1):
+        results.append(_describe(broker, resource, request))
+        if number % RESOURCES_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+    response = DescribeConfigsResponse(results=results)
+    return response if len(results) < RESOURCES_AT_ONCE else LargeAnswer(response)
 
 
 def _describe(

@@ -7,7 +7,7 @@ from v6 on it is GROUP_ID_NOT_FOUND, with words (KIP-1043).
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.transitions import State
-from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 from pipeline.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -25,10 +25,10 @@ ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE, DE
 def handle(
     broker: BrokerContext, request: DescribeGroupsRequest, version: int, _caller: Caller
 ) -> DescribeGroupsResponse:
-    """Answers at once."""
+    """Answers at once, a group that is asked for again only once."""
     operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(
-        groups=tuple(_describe(broker, group_id, version, operations) for group_id in request.groups)
+        groups=tuple(_describe(broker, group_id, version, operations) for group_id in dict.fromkeys(request.groups))
     )
 
 
@@ -44,7 +44,7 @@ def _describe(broker: BrokerContext, group_id: str, version: int, operations: in
         group_id=group_id,
         group_state=State.DEAD,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
-        error_message=f"Group {group_id} not found." if is_error else None,
+        error_message=shortened(f"Group {group_id} not found.") if is_error else None,
         authorized_operations=operations,
     )
 

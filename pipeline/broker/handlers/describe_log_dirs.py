@@ -1,14 +1,17 @@
 """DescribeLogDirs (35): log directories, the space of their disks, and the size of each partition in them (KIP-113,
 KIP-827). A directory whose disk failed is told with KAFKA_STORAGE_ERROR and without partitions. The lag of a follower
 is how many committed records it had still to fetch when its leader answered last; a leader has none.
+Strays are told in a tagged field of ours, when all partitions are asked for.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from operator import itemgetter
 
 import trio
 
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.slicing import Turns
+from pipeline.broker.stray_keeper import Stray
 from pipeline.errors import StorageError
 from pipeline.log.directory import LogDirectory
 from pipeline.model import TopicPartition
@@ -18,8 +21,13 @@ from pipeline.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
+    DescribeLogDirsStray,
     DescribeLogDirsTopic,
 )
+from pipeline.protocol.schema import ZERO_UUID
+
+PARTITIONS_AT_ONCE = 10_000
+"""Partitions that are looked at before others have their turn."""
 
 
 def handle(
@@ -32,9 +40,14 @@ def handle(
 async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     wanted = None
     if request.topics is not None:
-        wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        wanted, turns = set(), Turns(PARTITIONS_AT_ONCE)
+        for topic in request.topics:
+            for index in topic.partitions:
+                wanted.add(TopicPartition(topic.topic, index))
+                await turns.after()
     lags = {followed.topic_partition: followed.lag for followed in broker.fetchers.partitions}
-    results = [await _describe(directory, wanted, lags) for directory in broker.log_dirs.opened]
+    strays = broker.strays.strays if wanted is None else ()
+    results = [await _describe(directory, wanted, lags, strays) for directory in broker.log_dirs.opened]
     opened = {directory.path for directory in broker.log_dirs.opened}
     results += [
         DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()))
@@ -45,7 +58,10 @@ async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> Des
 
 
 async def _describe(
-    directory: LogDirectory, wanted: set[TopicPartition] | None, lags: Mapping[TopicPartition, int]
+    directory: LogDirectory,
+    wanted: set[TopicPartition] | None,
+    lags: Mapping[TopicPartition, int],
+    strays: Sequence[Stray],
 ) -> DescribeLogDirsResult:
     path = str(directory.path.absolute())
     try:
@@ -53,15 +69,29 @@ async def _describe(
     except StorageError:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    turns = Turns(PARTITIONS_AT_ONCE)
     for name, log in sorted(directory.logs.items(), key=itemgetter(0)):
         if wanted is None or name in wanted:
             size = DescribeLogDirsPartition(
                 partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lags.get(name, 0)
             )
             topics.setdefault(name.topic, []).append(size)
+        await turns.after()
     return DescribeLogDirsResult(
         log_dir=path,
         topics=[DescribeLogDirsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()],
         total_bytes=volume.total_bytes,
         usable_bytes=volume.usable_bytes,
+        strays=[_stray(stray) for stray in strays if directory.path in stray.path.parents],
+    )
+
+
+def _stray(stray: Stray) -> DescribeLogDirsStray:
+    topic_partition, topic_id = stray.name
+    return DescribeLogDirsStray(
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
+        topic_id=topic_id or ZERO_UUID,
+        path=str(stray.path.absolute()),
+        reason=stray.reason,
     )

@@ -1,7 +1,10 @@
 """DescribeProducers (61): the idempotent producers that partitions remember (KIP-664)."""
 
+from collections.abc import Awaitable
+
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
+from pipeline.broker.slicing import Turns
 from pipeline.errors import PipelineError
 from pipeline.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -12,21 +15,30 @@ from pipeline.protocol.messages.describe_producers import (
 )
 
 NO_COORDINATOR_EPOCH = -1
+PRODUCERS_AT_ONCE = 2000
+"""Producers and partitions that are described before others have their turn."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeProducersRequest, _version: int, _caller: Caller
-) -> DescribeProducersResponse:
-    """Answers at once."""
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+) -> Awaitable[DescribeProducersResponse]:
+    """Answers from memory, a topic or partition that is asked for again only once."""
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    turns = Turns(PRODUCERS_AT_ONCE)
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in wanted.items():
+        partitions = []
+        for index in indexes:
+            partitions.append(_describe(broker, name, index))
+            await turns.after(1 + len(partitions[-1].active_producers))
+        topics.append(TopicResponse(name=name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)
 
 
 def _describe(broker: BrokerContext, topic: str, index: int) -> PartitionResponse:

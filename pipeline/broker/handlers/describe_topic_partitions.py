@@ -3,14 +3,13 @@
 A page ends at the limit; the cursor names the partition that the next page begins with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from pipeline.broker.authorized_operations import TOPIC_OPERATIONS
 from pipeline.broker.context import BrokerContext, Caller
-from pipeline.broker.failures import failure_of
-from pipeline.broker.handlers.metadata import describe_topic, is_known
-from pipeline.broker.topic_plan import check_topic_name
-from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.broker.handlers.metadata import code_of_missing, describe_topic, is_known
+from pipeline.broker.slicing import Turns
+from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -20,21 +19,29 @@ from pipeline.protocol.messages.describe_topic_partitions import (
 )
 from pipeline.protocol.messages.metadata import MetadataResponsePartition
 
+TOPICS_AT_ONCE = 1000
+"""Topics that are looked at before others have their turn."""
 MAX_PARTITIONS = 2000
 """Kafka's default of `max.request.partition.size.limit`."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeTopicPartitionsRequest, _version: int, _caller: Caller
-) -> DescribeTopicPartitionsResponse:
-    """Answers at once, as this broker sees the cluster."""
+) -> Awaitable[DescribeTopicPartitionsResponse]:
+    """Answers as this broker sees the cluster."""
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     cursor = request.cursor or Cursor()
     names = sorted(
         {topic.name for topic in request.topics} or {topic.name for topic in broker.view.topics() if is_known(topic)}
     )
     described: list[DescribeTopicPartitionsResponseTopic] = []
+    turns = Turns(TOPICS_AT_ONCE)
     for name in names:
+        await turns.after()
         if name < cursor.topic_name:
             continue
         if limit == 0:
@@ -42,7 +49,8 @@ def handle(
         first = cursor.partition_index if name == cursor.topic_name else 0
         topic = broker.view.topic(name)
         if topic is None or not is_known(topic):
-            described.append(_missing(name))
+            code = code_of_missing(name) if topic is None else ErrorCode.LEADER_NOT_AVAILABLE
+            described.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
             continue
         whole = describe_topic(topic, broker.view.brokers)
         partitions = [partition for partition in whole.partitions if partition.partition_index >= first]
@@ -65,15 +73,6 @@ def _page(
     topics: Sequence[DescribeTopicPartitionsResponseTopic], next_cursor: Cursor | None
 ) -> DescribeTopicPartitionsResponse:
     return DescribeTopicPartitionsResponse(topics=topics, next_cursor=next_cursor)
-
-
-def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    try:
-        check_topic_name(name)
-    except KafkaError as error:
-        code = failure_of(error).code
-    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
 
 
 def _describe(partition: MetadataResponsePartition) -> DescribeTopicPartitionsResponsePartition:

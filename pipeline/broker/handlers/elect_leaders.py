@@ -4,7 +4,9 @@ Carried out by the controller; any other broker answers NOT_CONTROLLER. Asked fo
 election are left out of the answer, as in Kafka.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+
+import trio
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.model import TopicPartition
@@ -18,6 +20,8 @@ from pipeline.protocol.messages.elect_leaders import (
 
 PREFERRED = 0
 UNCLEAN = 1
+PARTITIONS_AT_ONCE = 2000
+"""Partitions of a request that are looked at before others have their turn."""
 
 
 def handle(
@@ -35,17 +39,29 @@ async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectL
         partitions = [
             TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
         ]
+    await trio.lowlevel.checkpoint()
+    deadline = trio.current_time() + request.timeout_ms / 1000
+    codes: dict[TopicPartition, ErrorCode] = {}
     try:
-        codes = await broker.controller.elect(
-            partitions, is_unclean=request.election_type == UNCLEAN, timeout_s=request.timeout_ms / 1000
-        )
+        for some in [partitions] if partitions is None else _cut(partitions):
+            codes |= await broker.controller.elect(
+                some, is_unclean=request.election_type == UNCLEAN, timeout_s=deadline - trio.current_time()
+            )
+            await trio.lowlevel.checkpoint()
     except KafkaError as error:
         # Version 0 has no other place for it than beside each partition.
         refused = dict.fromkeys(partitions or (), error.code)
         return ElectLeadersResponse(error_code=error.code, replica_election_results=_results(refused))
     if partitions is None:
         codes = {name: code for name, code in codes.items() if code != ErrorCode.ELECTION_NOT_NEEDED}
+    await trio.lowlevel.checkpoint()
     return ElectLeadersResponse(replica_election_results=_results(codes))
+
+
+def _cut(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
+    """Yield few partitions at a time, at least once."""
+    for start in range(0, max(1, len(partitions)), PARTITIONS_AT_ONCE):
+        yield partitions[start : start + PARTITIONS_AT_ONCE]
 
 
 def _results(codes: Mapping[TopicPartition, ErrorCode]) -> Sequence[ReplicaElectionResult]:

@@ -6,258 +6,184 @@ records see none at or behind the last stable offset, and are told which transac
 what may have news is looked at, and only what has is told (`broker/fetch_sessions.py`).
 
 A follower names itself (`replica_id`, from v15 on in `replica_state`), reads up to the log end, and tells by the offset
-from which it reads what it has. The high watermark moves by that, and is told with the answer.
+from which it reads what it has. That counts if it names the broker epoch (KIP-903) under which the broker of that id is
+registered, which this broker knows from ZooKeeper: a client that does not know the epoch moves no high watermark, and
+neither does a Fetch of a former life of the follower. The high watermark is told with the answer.
 
 Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
 It is woken by the append itself, and waits on if what came is not to be seen yet.
 """
 
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 
 import trio
 
 from pipeline.broker.context import BrokerContext, Caller
-from pipeline.broker.failures import failure_of
+from pipeline.broker.fetch_reading import FIRST_VERSION_OF_TOPIC_IDS, FetchReading, replica_of
 from pipeline.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from pipeline.broker.partition import Partition
-from pipeline.broker.replication.throttle import is_throttled
-from pipeline.broker.waiters import FetchWaiter, Waiter
-from pipeline.errors import OffsetOutOfRangeError, PipelineError
+from pipeline.broker.slicing import OF_PARTITIONS
+from pipeline.broker.waiters import FetchWaiter
 from pipeline.log.reading import LogSlice
-from pipeline.model import BrokerId, LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
-    AbortedTransaction,
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
 )
 
-FIRST_VERSION_OF_TOPIC_IDS = 13
-FIRST_VERSION_OF_REPLICA_STATE = 15
-FIRST_VERSION_OF_ZSTD = 10
 MAX_WAIT_MS = 60_000
-READ_COMMITTED = 1
 
-
-class _Reading:
-    """An answer in the making: how much it may still hold, and what it holds of which partition."""
-
-    __slots__ = (
-        "_broker",
-        "_min_bytes",
-        "_remaining_bytes",
-        "_replica",
-        "_version",
-        "has_failure",
-        "has_more",
-        "is_committed",
-        "is_limited",
-        "read_bytes",
-        "served",
-        "throttled_bytes",
-    )
-
-    def __init__(self, broker: BrokerContext, request: FetchRequest, version: int) -> None:
-        self._broker = broker
-        self._version = version
-        self._min_bytes = request.min_bytes
-        self._replica = BrokerId(_replica_of(request, version))
-        self.is_committed = request.isolation_level == READ_COMMITTED and self._replica < 0
-        self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
-        self.read_bytes = 0
-        self.throttled_bytes = 0
-        """What counts for the rate of reassignments."""
-        self.has_failure = False
-        self.is_limited = False
-        """Is there more than one answer holds?"""
-        self.has_more = False
-        """Was there something behind the position that was read last?"""
-        self.served: list[tuple[Partition, LogSlice | None]] = []
-        """Those without failure, and what was read of each."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Is there nothing to wait for?"""
-        return self.read_bytes >= self._min_bytes or self.has_failure or self.is_limited
-
-    def waiter(self) -> FetchWaiter:
-        """To be woken when it could be complete. What becomes stable is not counted: any append may be what ends a
-        transaction.
-        """
-        return FetchWaiter(1 if self.is_committed else self._min_bytes - self.read_bytes)
-
-    def read(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition, *, is_again: bool = False) -> PartitionData:
-        """What there is for one partition. `is_again`: it was read for this request before, when it came."""
-        aborted: Sequence[AbortedTransaction] | None = () if self.is_committed else None
-        try:
-            partition = self._find(topic, topic_id, asked)
-            end_offset = self._end_of(partition)
-            counts_for_rate = self._replica >= 0 and self._is_throttled(partition)
-            found = None
-            if not (counts_for_rate and self._is_pausing()):
-                found = partition.read(
-                    Offset(asked.fetch_offset),
-                    min(asked.partition_max_bytes, self._remaining_bytes),
-                    must_progress=self.read_bytes == 0,
-                    up_to=end_offset,
-                )
-            if self.is_committed and found is not None:
-                aborted = _aborted(partition, Offset(asked.fetch_offset), found.upper_bound())
-            if self._replica >= 0 and not is_again:
-                self._note_follower(partition, asked)
-        except PipelineError as error:
-            self.has_failure = True
-            return PartitionData(
-                partition_index=asked.partition,
-                error_code=failure_of(error).code,
-                high_watermark=-1,
-                log_start_offset=error.log_start_offset if isinstance(error, OffsetOutOfRangeError) else -1,
-                aborted_transactions=aborted,
-                records=b"",
-            )
-        self.has_more = asked.fetch_offset < end_offset or (
-            self._replica >= 0 and not partition.knows(self._replica, Offset(asked.fetch_offset))
-        )
-        if found is not None:
-            self.read_bytes += found.region.size
-            self._remaining_bytes -= found.region.size
-            self.throttled_bytes += found.region.size if counts_for_rate else 0
-            self.is_limited = self.is_limited or found.base_offset + found.record_count < end_offset
-        elif self.read_bytes and asked.fetch_offset < end_offset:
-            self.is_limited = True
-        self.served.append((partition, found))
-        return PartitionData(
-            partition_index=asked.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            aborted_transactions=aborted,
-            records=b"" if found is None else found.region,
-        )
-
-    def _is_throttled(self, partition: Partition) -> bool:
-        """Whether this follower is one that a reassignment brings, and this leader is to be spared (KIP-73)."""
-        replicas, own = partition.settings.leader_throttled_replicas, self._broker.config.broker_id
-        index = partition.topic_partition.partition
-        return bool(replicas) and self._replica not in partition.isr and is_throttled(replicas, index, own)
-
-    def _is_pausing(self) -> bool:
-        return self._broker.leader_throttle.pause_s(trio.current_time()) > 0
-
-    def _end_of(self, partition: Partition) -> Offset:
-        """The end of what may be read."""
-        if self._replica >= 0:
-            return partition.log.log_end_offset
-        return partition.last_stable_offset if self.is_committed else partition.high_watermark
-
-    def _note_follower(self, partition: Partition, asked: FetchPartition) -> None:
-        partition.follower_fetched(
-            self._replica,
-            Offset(asked.fetch_offset),
-            Offset(asked.log_start_offset),
-            self._broker.clock(),
-            has_epoch=asked.current_leader_epoch >= 0,
-        )
-
-    def watch(self, partition: Partition, waiter: Waiter) -> None:
-        """Have it told of what this request waits for."""
-        if self._replica >= 0:
-            partition.follower_waiters[waiter] = None
-        else:
-            partition.waiters[waiter] = None
-
-    def _find(self, topic: str, topic_id: uuid.UUID, asked: FetchPartition) -> Partition:
-        epoch = LeaderEpoch(asked.current_leader_epoch)
-        if self._version >= FIRST_VERSION_OF_TOPIC_IDS:
-            return self._broker.find_partition_by_id(topic_id, asked.partition, epoch)
-        partition = self._broker.find_partition(topic, asked.partition, epoch)
-        if self._version < FIRST_VERSION_OF_ZSTD and partition.settings.compression_type == "zstd":
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        return partition
-
-    def count(self, told: int, failed: int) -> None:
-        """The answer goes out."""
-        counts = self._broker.counts
-        counts.fetch_partitions += told
-        counts.failed_fetch_partitions += failed
-        if self.throttled_bytes:
-            self._broker.leader_throttle.count(self.throttled_bytes, trio.current_time())
-        for partition, found in self.served:
-            if found is not None and self._replica >= 0:
-                counts.replication_bytes_out += found.region.size
-            elif found is not None:
-                partition.bytes_out += found.region.size
-                partition.messages_out += found.record_count
-
-
-def _replica_of(request: FetchRequest, version: int) -> int:
-    """The follower that asks; below 0 for a consumer."""
-    return request.replica_id if version < FIRST_VERSION_OF_REPLICA_STATE else request.replica_state.replica_id
-
-
-def _aborted(partition: Partition, offset: Offset, up_to: Offset) -> Sequence[AbortedTransaction]:
-    return [
-        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-        for aborted in partition.log.aborted_transactions(offset, up_to)
-    ]
+_Parts = Iterator[Sequence[tuple[FetchTopic, bool]]]
+_NOTHING: _Parts = iter(())
 
 
 def handle(
     broker: BrokerContext, request: FetchRequest, version: int, _caller: Caller
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    """Answers at once if there is enough, or something went wrong."""
+    """Answers at once if there is enough, or something went wrong, unless there are very many partitions."""
     if request.session_id == NO_SESSION and request.session_epoch == FINAL_EPOCH:
         return _fetch(broker, request, version)
+    first, rest = request.topics, _NOTHING
+    if OF_PARTITIONS.is_large(request):
+        rest = OF_PARTITIONS.slices(request.topics)
+        first = _topics_of(next(rest))
+    named = sum(len(topic.partitions) for topic in request.topics)
     try:
         session = broker.fetch_sessions.begin(
             request.session_id,
             request.session_epoch,
-            request.topics,
+            first,
             request.forgotten_topics_data,
+            later=named - sum(len(topic.partitions) for topic in first),
             uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
-            is_follower=_replica_of(request, version) >= 0,
-            now_ms=broker.clock(),
+            is_follower=replica_of(request, version) >= 0,
+            now_s=trio.current_time(),
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     if session is None:
         return _fetch(broker, request, version)
+    if first is not request.topics or len(session.due) > OF_PARTITIONS.size:
+        return _take_in_turns(broker, request, version, session, session.epoch, rest)
     return _fetch_in_session(broker, request, version, session)
+
+
+def _topics_of(part: Sequence[tuple[FetchTopic, bool]]) -> Sequence[FetchTopic]:
+    return [topic for topic, _ in part]
 
 
 # Without a session
 
 
+class _Watched:
+    """A partition that was read for a request that waits, and whether there has been news since."""
+
+    __slots__ = ("_request", "data", "has_news", "partition")
+
+    def __init__(self, request: FetchWaiter, partition: Partition, data: PartitionData, *, is_empty: bool) -> None:
+        self._request = request
+        self.partition = partition
+        self.data = data
+        self.has_news = not is_empty
+
+    def arrived(self, size_bytes: int) -> None:
+        """At most so much more can be read."""
+        self.has_news = True
+        self._request.arrived(size_bytes)
+
+    def wake(self) -> None:
+        """The partition may not be what it was."""
+        self.has_news = True
+        self._request.wake()
+
+
 def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse | Awaitable[FetchResponse]:
-    reading = _Reading(broker, request, version)
-    topics = _read(reading, request, is_again=False)
+    if OF_PARTITIONS.is_large(request):
+        return _fetch_in_turns(broker, request, version)
+    reading = FetchReading(broker, request, version)
+    topics = _read(reading, request.topics)
     if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
         return _answer(reading, topics)
-    return _wait_and_answer(broker, request, version, reading)
+    return _wait_and_answer(broker, request, version, reading, topics)
 
 
 async def _wait_and_answer(
-    broker: BrokerContext, request: FetchRequest, version: int, reading: _Reading
+    broker: BrokerContext,
+    request: FetchRequest,
+    version: int,
+    reading: FetchReading,
+    topics: Sequence[FetchableTopicResponse],
 ) -> FetchResponse:
     deadline = _deadline(request)
     while True:
         waiter = reading.waiter()
-        watched = [partition for partition, _ in reading.served]
-        for partition in watched:
-            reading.watch(partition, waiter)
+        watched = _watch(reading, waiter, topics, reading.served)
         try:
             may_wait_on = await _wait(waiter, deadline)
         finally:
-            for partition in watched:
-                partition.stop_waiting(waiter)
-        reading = _Reading(broker, request, version)
-        topics = _read(reading, request, is_again=True)
+            for one in watched:
+                one.partition.stop_waiting(one)
+        reading = FetchReading(broker, request, version)
+        topics = _read_again(reading, request.topics, watched)
         if reading.is_complete or not may_wait_on:
             return _answer(reading, topics)
+
+
+async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse:
+    """Fetch, wait and answer, yielding to other requests between slices; each slice is watched once it is read."""
+    deadline = _deadline(request)
+    may_wait = request.max_wait_ms > 0
+    parts = list(OF_PARTITIONS.slices(request.topics))
+    watched: list[Sequence[_Watched]] = [()] * len(parts)
+    try:
+        while True:
+            reading = FetchReading(broker, request, version)
+            waiter = reading.waiter()
+            answers: list[FetchableTopicResponse] = []
+            for number, part in enumerate(parts):
+                await trio.lowlevel.checkpoint()
+                topics = _topics_of(part)
+                before, served = watched[number], len(reading.served)
+                _stop_watching(before)
+                answered = _read_again(reading, topics, before) if before else _read(reading, topics)
+                if may_wait and not reading.has_failure:
+                    watched[number] = _watch(reading, waiter, answered, reading.served[served:])
+                OF_PARTITIONS.join(answers, part, answered)
+            if reading.is_complete or not may_wait:
+                return _answer(reading, answers)
+            if not reading.is_committed:
+                waiter.arrived(reading.read_bytes)
+            may_wait = await _wait(waiter, deadline)
+    finally:
+        for some in watched:
+            _stop_watching(some)
+
+
+def _stop_watching(watched: Sequence[_Watched]) -> None:
+    for one in watched:
+        one.partition.stop_waiting(one)
+
+
+def _watch(
+    reading: FetchReading,
+    waiter: FetchWaiter,
+    topics: Sequence[FetchableTopicResponse],
+    read: Sequence[tuple[Partition, LogSlice | None]],
+) -> Sequence[_Watched]:
+    """All partitions of a request that waits: none has failed, so all were served, in this order."""
+    served = iter(read)
+    watched = []
+    for topic in topics:
+        for data in topic.partitions:
+            partition, found = next(served)
+            one = _Watched(waiter, partition, data, is_empty=found is None)
+            reading.watch(partition, one)
+            watched.append(one)
+    return watched
 
 
 def _deadline(request: FetchRequest) -> float:
@@ -272,20 +198,36 @@ async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
     return False
 
 
-def _read(reading: _Reading, request: FetchRequest, *, is_again: bool) -> list[FetchableTopicResponse]:
-    return [
-        FetchableTopicResponse(
-            topic=topic.topic,
-            topic_id=topic.topic_id,
-            partitions=[
-                reading.read(topic.topic, topic.topic_id, asked, is_again=is_again) for asked in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
+def _read(reading: FetchReading, topics: Sequence[FetchTopic]) -> list[FetchableTopicResponse]:
+    answers = []
+    for topic in topics:
+        found = reading.find_topic(topic.topic, topic.topic_id)
+        partitions = [reading.read(found, topic.topic, asked) for asked in topic.partitions]
+        answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
+    return answers
 
 
-def _answer(reading: _Reading, topics: list[FetchableTopicResponse]) -> FetchResponse:
+def _read_again(
+    reading: FetchReading, topics: Sequence[FetchTopic], watched: Sequence[_Watched]
+) -> list[FetchableTopicResponse]:
+    """Read the partitions with news, and keep the data of the others: a client may name hundreds."""
+    known = iter(watched)
+    answers = []
+    for topic in topics:
+        found = reading.find_topic(topic.topic, topic.topic_id)
+        partitions = []
+        for asked in topic.partitions:
+            one = next(known)
+            if one.has_news:
+                partitions.append(reading.read(found, topic.topic, asked, is_again=True))
+            else:
+                reading.keep(one.partition)
+                partitions.append(one.data)
+        answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
+    return answers
+
+
+def _answer(reading: FetchReading, topics: Sequence[FetchableTopicResponse]) -> FetchResponse:
     told = sum(len(topic.partitions) for topic in topics)
     reading.count(told, told - len(reading.served))
     return FetchResponse(responses=topics)
@@ -300,15 +242,15 @@ _Found = list[tuple[SessionPartition, PartitionData, bool]]
 def _fetch_in_session(
     broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession
 ) -> FetchResponse | Awaitable[FetchResponse]:
-    reading = _Reading(broker, request, version)
-    found = _read_due(reading, session, is_again=False)
+    reading = FetchReading(broker, request, version)
+    found = _read_due(reading, tuple(session.due), is_again=False)
     if reading.is_complete or request.max_wait_ms <= 0:
         return _answer_in_session(reading, session, request, found)
     return _wait_and_answer_in_session(broker, request, version, session, reading)
 
 
 async def _wait_and_answer_in_session(
-    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, reading: _Reading
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, reading: FetchReading
 ) -> FetchResponse:
     epoch, deadline = session.epoch, _deadline(request)
     while True:
@@ -320,16 +262,75 @@ async def _wait_and_answer_in_session(
                 session.waiting = None
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        reading = _Reading(broker, request, version)
-        found = _read_due(reading, session, is_again=True)
+        reading = FetchReading(broker, request, version)
+        if len(session.due) > OF_PARTITIONS.size:
+            return await _fetch_in_turns_in_session(broker, request, version, session, epoch, deadline)
+        found = _read_due(reading, tuple(session.due), is_again=True)
         if reading.is_complete or not may_wait_on:
             return _answer_in_session(reading, session, request, found)
 
 
-def _read_due(reading: _Reading, session: FetchSession, *, is_again: bool) -> _Found:
+async def _take_in_turns(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, epoch: int, rest: _Parts
+) -> FetchResponse:
+    """Add the partitions that the session lacks, a slice at a time, and read it."""
+    for part in rest:
+        await trio.lowlevel.checkpoint()
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        try:
+            broker.fetch_sessions.add(session, _topics_of(part))
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code)
+    return await _fetch_in_turns_in_session(broker, request, version, session, epoch, _deadline(request))
+
+
+async def _fetch_in_turns_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, epoch: int, deadline: float
+) -> FetchResponse:
+    """Fetch in a session, yielding to other requests between slices; stop if another request advances the session."""
+    is_again = False
+    may_wait = trio.current_time() < deadline
+    while True:
+        reading = FetchReading(broker, request, version)
+        waiter = session.waiting = reading.waiter()
+        found: _Found = []
+        try:
+            due = tuple(session.due)
+            for start in range(0, len(due), OF_PARTITIONS.size):
+                await trio.lowlevel.checkpoint()
+                if session.epoch != epoch:
+                    return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+                found += _read_due(reading, due[start : start + OF_PARTITIONS.size], is_again=is_again)
+            if reading.is_complete or not may_wait:
+                return await _tell_in_turns(reading, session, request, found)
+            if not reading.is_committed:
+                waiter.arrived(reading.read_bytes)
+            may_wait = await _wait(waiter, deadline)
+        finally:
+            if session.waiting is waiter:
+                session.waiting = None
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        is_again = True
+
+
+async def _tell_in_turns(
+    reading: FetchReading, session: FetchSession, request: FetchRequest, found: _Found
+) -> FetchResponse:
+    epoch, told = session.epoch, _Told(request)
+    for start in range(0, len(found), OF_PARTITIONS.size):
+        told.add(found[start : start + OF_PARTITIONS.size])
+        await trio.lowlevel.checkpoint()
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    return told.answer(reading, session)
+
+
+def _read_due(reading: FetchReading, partitions: Sequence[SessionPartition], *, is_again: bool) -> _Found:
     found = []
-    for due in tuple(session.due):
-        data = reading.read(due.topic, due.topic_id, due.asked, is_again=is_again)
+    for due in partitions:
+        data = reading.read(reading.find_topic(due.topic, due.topic_id), due.topic, due.asked, is_again=is_again)
         if data.error_code != ErrorCode.NONE:
             due.watch(None)
         else:
@@ -340,27 +341,47 @@ def _read_due(reading: _Reading, session: FetchSession, *, is_again: bool) -> _F
     return found
 
 
-def _answer_in_session(reading: _Reading, session: FetchSession, request: FetchRequest, found: _Found) -> FetchResponse:
-    topics: dict[tuple[str, uuid.UUID], list[PartitionData]] = {}
-    told = failed = 0
-    for due, data, has_more in found:
-        is_failure = data.error_code != ErrorCode.NONE
-        is_news = due.tell(
-            high_watermark=data.high_watermark,
-            log_start_offset=data.log_start_offset,
-            is_failure=is_failure,
-            has_more=has_more,
-            size=0 if data.records is None else len(data.records),
+def _answer_in_session(
+    reading: FetchReading, session: FetchSession, request: FetchRequest, found: _Found
+) -> FetchResponse:
+    told = _Told(request)
+    told.add(found)
+    return told.answer(reading, session)
+
+
+class _Told:
+    """Partitions of a session that an answer reports."""
+
+    __slots__ = ("_count", "_failed", "_is_first", "_topics")
+
+    def __init__(self, request: FetchRequest) -> None:
+        self._is_first = request.session_epoch == INITIAL_EPOCH
+        self._topics: dict[tuple[str, uuid.UUID], list[PartitionData]] = {}
+        self._count = self._failed = 0
+
+    def add(self, found: _Found) -> None:
+        """Report those partitions that were read and have news."""
+        for due, data, has_more in found:
+            is_failure = data.error_code != ErrorCode.NONE
+            is_news = due.tell(
+                high_watermark=data.high_watermark,
+                log_start_offset=data.log_start_offset,
+                is_failure=is_failure,
+                has_more=has_more,
+                size=0 if data.records is None else len(data.records),
+            )
+            if is_news or self._is_first:
+                self._topics.setdefault((due.topic, due.topic_id), []).append(data)
+                self._count += 1
+                self._failed += is_failure
+
+    def answer(self, reading: FetchReading, session: FetchSession) -> FetchResponse:
+        """The answer that goes out."""
+        reading.count(self._count, self._failed)
+        return FetchResponse(
+            session_id=session.id,
+            responses=[
+                FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=partitions)
+                for (topic, topic_id), partitions in self._topics.items()
+            ],
         )
-        if is_news or request.session_epoch == INITIAL_EPOCH:
-            topics.setdefault((due.topic, due.topic_id), []).append(data)
-            told += 1
-            failed += is_failure
-    reading.count(told, failed)
-    return FetchResponse(
-        session_id=session.id,
-        responses=[
-            FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=partitions)
-            for (topic, topic_id), partitions in topics.items()
-        ],
-    )

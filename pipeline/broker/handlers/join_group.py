@@ -17,6 +17,8 @@ FIRST_VERSION_OF_REBALANCE_TIMEOUT = 1
 FIRST_VERSION_OF_GIVEN_IDS = 4
 FIRST_VERSION_OF_NO_PROTOCOL = 7
 FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
+MAX_PROTOCOLS = 100
+"""Of one member. Clients have two or three."""
 
 
 def handle(
@@ -39,7 +41,9 @@ def _join(
     shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest_ms <= request.session_timeout_ms <= longest_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-    has_rebalance_timeout = version >= FIRST_VERSION_OF_REBALANCE_TIMEOUT
+    _check_protocols(request, broker.journal.max_bytes(request.group_id))
+    # Without time to come back in, the session timeout holds for both, as before version 1.
+    has_rebalance_timeout = version >= FIRST_VERSION_OF_REBALANCE_TIMEOUT and request.rebalance_timeout_ms > 0
     client_id = caller.client_id or ""
     join = Join(
         waiter=groups.new_waiter(),
@@ -56,6 +60,14 @@ def _join(
         can_skip_assignment=version >= FIRST_VERSION_OF_SKIPPED_ASSIGNMENT,
     )
     return groups.join(request.group_id, join)
+
+
+def _check_protocols(request: JoinGroupRequest, max_bytes: int) -> None:
+    """Raise KafkaError if the member could never be kept in the journal, whose batches take so much."""
+    if len(request.protocols) > MAX_PROTOCOLS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if any(len(protocol.metadata) > max_bytes for protocol in request.protocols):
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
 
 
 async def _answer_later(answer: Awaitable[JoinGroupResponse], version: int) -> JoinGroupResponse:

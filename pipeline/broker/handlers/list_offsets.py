@@ -2,7 +2,10 @@
 
 Special times: -1 end, -2 start, -3 the record with the newest time (KIP-734, v7), -4 start of what is on local disk
 (KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), of which there is none.
-Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch, in a thread.
+Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch,
+piece by piece in a thread of the SEARCHERS, which no flush waits for. A batch that cannot be opened, or holds too much,
+is found at its base offset, with the time of its newest record: a reader begins a little earlier. Searches end when
+their client leaves, or after MAX_SEARCH_S.
 For readers of committed records the log ends at its last stable offset, for followers where it ends. A new leader whose
 high watermark is behind the start of its epoch does not know yet how far consumers have read before it, and says no end
 that could be before that (KIP-207).
@@ -17,7 +20,7 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
 from pipeline.errors import PipelineError
-from pipeline.model import LeaderEpoch, Offset
+from pipeline.model import BrokerId, LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -34,6 +37,12 @@ EARLIEST_LOCAL = -4
 LATEST_REMOTE = -5
 UNKNOWN = -1
 READ_COMMITTED = 1
+SEARCHERS = 2
+"""Searches by time that run at a time; the others take turns, partition by partition."""
+MAX_SEARCH_S = 30.0
+"""After so long the partitions of a request that were not searched are answered with REQUEST_TIMED_OUT."""
+
+_searchers = trio.CapacityLimiter(SEARCHERS)
 FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 
 
@@ -61,7 +70,9 @@ def handle(
     broker: BrokerContext, request: ListOffsetsRequest, version: int, _caller: Caller
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """Answers at once if only ends are asked for."""
-    reader = _Reader(version, request.isolation_level == READ_COMMITTED, request.replica_id >= 0)
+    reader = _Reader(
+        version, request.isolation_level == READ_COMMITTED, broker.is_other_broker(BrokerId(request.replica_id))
+    )
     answers: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
     searches: list[tuple[str, Partition, ListOffsetsPartition]] = []
     for topic in request.topics:
@@ -88,9 +99,12 @@ async def _search_and_answer(
     answers: dict[tuple[str, int], ListOffsetsPartitionResponse],
     reader: _Reader,
 ) -> ListOffsetsResponse:
+    deadline_s = trio.current_time() + MAX_SEARCH_S
     for topic, partition, asked in searches:
         try:
-            found = await trio.to_thread.run_sync(partition.find_timestamp, _search_time(asked))
+            if trio.current_time() > deadline_s:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Ask for fewer partitions at a time.")
+            found = await trio.to_thread.run_sync(partition.find_timestamp, _search_time(asked), limiter=_searchers)
             if found is not None and found[1] >= reader.end_of(partition):
                 found = None
             if found is None:

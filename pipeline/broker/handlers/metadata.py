@@ -1,23 +1,32 @@
 """Metadata (3): brokers, topics and leaders. Null asks for all topics since v1, topic ids since v10
 (KIP-516).
 
-Topics are made on asking only if the broker's `auto.create.topics.enable` and the request both allow it.
-A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected. Partitions that had none
-yet are not told at all: librdkafka takes such an answer for the last word on a topic, and asks no more.
+Topics are made on asking only if the broker's `auto.create.topics.enable` and the request both allow it; requests
+before v4 always do. Topics of this project's services are not: their services alone know their settings. Nor are those
+that ZooKeeper has lost, whose logs are kept.
+A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected. A topic none of whose
+partitions has had a leader yet is answered with that error; UNKNOWN_TOPIC_OR_PARTITION is for topics that do not exist.
+Of other topics, partitions that had no leader yet are left out: librdkafka takes a partition without leader for the
+last word on a topic, and asks no more.
 """
 
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
+
+import structlog
+import trio
 
 from pipeline.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
 from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.journal_topic import journal_topic
-from pipeline.broker.topic_changes import create_topic
+from pipeline.broker.topic_changes import create_by_asking
 from pipeline.broker.topic_plan import TopicRequest, check_topic_name
 from pipeline.errors import CoordinationError
 from pipeline.model import BrokerId
+from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.metadata import (
     MetadataRequest,
@@ -30,39 +39,96 @@ from pipeline.protocol.messages.metadata import (
 from pipeline.protocol.schema import ZERO_UUID
 
 AUTO_CREATE_TIMEOUT_S = 5.0
+"""For all topics of a request. What takes longer is asked for again."""
+FIRST_VERSION_OF_ASKING_BY_ID = 12
+MAX_TOPICS_AT_ONCE = 200
+MAX_PARTITIONS_AT_ONCE = 1000
+"""What is described without a turn for others."""
+TOPICS_OF_SERVICES = frozenset({"_audit", "_mirror_partitions", "_schemas"})
+
+_UNDER_WAY = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
+
+log = structlog.get_logger()
 
 
 def handle(
     broker: BrokerContext, request: MetadataRequest, version: int, _caller: Caller
-) -> MetadataResponse | Awaitable[MetadataResponse]:
-    """Answers at once, unless topics are to be made first."""
+) -> MetadataResponse | Awaitable[Any]:
+    """Answers at once, unless topics are to be made first, or there are very many."""
+    if version < FIRST_VERSION_OF_ASKING_BY_ID and (unnamed := _refuse_unnamed(request)):
+        return _answer(broker, request, unnamed)
+    if request.topics is not None:
+        request = replace(request, topics=_each_once(request.topics))
     if request.topics is None or (version == 0 and not request.topics):
-        topics = [describe_topic(topic, broker.view.brokers) for topic in broker.view.topics() if is_known(topic)]
-        return _answer(broker, request, topics)
+        known = [topic for topic in broker.view.topics() if is_known(topic)]
+        if sum(len(topic.partitions) for topic in known) > MAX_PARTITIONS_AT_ONCE:
+            return _describe_many(broker, request, known)
+        return _answer(broker, request, [describe_topic(topic, broker.view.brokers) for topic in known])
     if broker.config.auto_create_topics and request.allow_auto_topic_creation:
         missing = [
             topic.name
             for topic in request.topics
-            if topic.name is not None and topic.topic_id == ZERO_UUID and broker.view.topic(topic.name) is None
+            if topic.name is not None
+            and topic.topic_id == ZERO_UUID
+            and topic.name not in TOPICS_OF_SERVICES
+            and not _is_told(broker, topic.name)
         ]
         if missing:
             return _create_and_answer(broker, request, missing)
+    if len(request.topics) > MAX_TOPICS_AT_ONCE:
+        return _describe_many(broker, request, request.topics)
     return _answer(broker, request, [_find_topic(broker, topic) for topic in request.topics])
+
+
+def _each_once(topics: Sequence[MetadataRequestTopic]) -> Sequence[MetadataRequestTopic]:
+    """An answer is no larger than what there is, however often a topic is asked for."""
+    return tuple({topic.name if topic.topic_id == ZERO_UUID else topic.topic_id: topic for topic in topics}.values())
+
+
+def _refuse_unnamed(request: MetadataRequest) -> Sequence[MetadataResponseTopic]:
+    """A refusal of all topics if one of them lacks its name, or is asked for by id, as in Kafka; else none."""
+    topics = request.topics or ()
+    if all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in topics):
+        return ()
+    return [MetadataResponseTopic(name=topic.name or "", error_code=ErrorCode.INVALID_REQUEST) for topic in topics]
+
+
+async def _describe_many(
+    broker: BrokerContext, request: MetadataRequest, topics: Sequence[TopicView | MetadataRequestTopic]
+) -> LargeAnswer:
+    """All topics, with a turn for others after every few."""
+    described: list[MetadataResponseTopic] = []
+    count = 0
+    for topic in topics:
+        if isinstance(topic, TopicView):
+            described.append(describe_topic(topic, broker.view.brokers))
+        else:
+            described.append(_find_topic(broker, topic))
+        count += 1 + len(described[-1].partitions)
+        if count >= MAX_PARTITIONS_AT_ONCE:
+            await trio.lowlevel.checkpoint()
+            count = 0
+    return LargeAnswer(_answer(broker, request, described))
 
 
 async def _create_and_answer(
     broker: BrokerContext, request: MetadataRequest, missing: Sequence[str]
 ) -> MetadataResponse:
     refusals: dict[str, ErrorCode] = {}
+    deadline = trio.current_time() + AUTO_CREATE_TIMEOUT_S
     for name in missing:
+        timeout_s = deadline - trio.current_time()
         try:
-            is_journal = name == GROUP_METADATA_TOPIC
-            asked = journal_topic(broker.config) if is_journal else TopicRequest(name=name, settings={})
-            await create_topic(broker, asked, timeout_s=AUTO_CREATE_TIMEOUT_S)
+            if timeout_s > 0 and broker.view.topic(name) is None:
+                is_journal = name == GROUP_METADATA_TOPIC
+                asked = journal_topic(broker.config) if is_journal else TopicRequest(name=name, settings={})
+                await create_by_asking(broker, asked, timeout_s=timeout_s)
         except KafkaError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            if error.code not in _UNDER_WAY:
                 refusals[name] = error.code
-        except CoordinationError:
+        except CoordinationError as error:
+            log.warning("topic_not_created", topic=name, error=str(error))
+        if name not in refusals and not _is_told(broker, name):
             refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
     described = [_find_topic(broker, topic) for topic in request.topics or ()]
     return _answer(
@@ -75,6 +141,11 @@ async def _create_and_answer(
             for topic in described
         ],
     )
+
+
+def _is_told(broker: BrokerContext, name: str) -> bool:
+    topic = broker.view.topic(name)
+    return topic is not None and is_known(topic)
 
 
 def describe_topic(topic: TopicView, brokers: Collection[BrokerId]) -> MetadataResponseTopic:
@@ -114,18 +185,27 @@ def _describe_partition(
 def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataResponseTopic:
     if asked.topic_id != ZERO_UUID:
         topic = broker.view.topic_of_id(asked.topic_id)
-        if topic is None or not is_known(topic):
+        if topic is None:
             return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
     else:
         name = asked.name or ""
         topic = broker.view.topic(name)
-        if topic is None or not is_known(topic):
-            try:
-                check_topic_name(name)
-            except KafkaError as error:
-                return MetadataResponseTopic(name=name, error_code=error.code)
-            return MetadataResponseTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic is None:
+            return MetadataResponseTopic(name=name, error_code=code_of_missing(name))
+    if not is_known(topic):
+        return MetadataResponseTopic(
+            name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.LEADER_NOT_AVAILABLE
+        )
     return describe_topic(topic, broker.view.brokers)
+
+
+def code_of_missing(name: str) -> ErrorCode:
+    """UNKNOWN_TOPIC_OR_PARTITION, or why there can be no topic of this name."""
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _answer(

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.groups.journal import Records
 from pipeline.broker.groups.model import MemberId, OffsetAndMetadata
 from pipeline.broker.groups.offset_keeper import Pending
-from pipeline.broker.groups.offsets import CommittedPartition, commit_value
+from pipeline.broker.groups.offsets import Change, CommittedPartition, commit_value, journal_record
+from pipeline.broker.slicing import Turns
+from pipeline.errors import ProtocolError
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_commit import (
@@ -29,6 +32,8 @@ from pipeline.protocol.messages.offset_commit import (
 
 FIRST_VERSION_OF_GROUP_ID_NOT_FOUND = 9
 FIRST_VERSION_OF_TOPIC_IDS = 10
+PARTITIONS_AT_ONCE = 1000
+"""Partitions that are looked at before others have their turn."""
 
 
 @dataclass(slots=True)
@@ -48,26 +53,86 @@ def handle(
     broker: BrokerContext, request: OffsetCommitRequest, version: int, _caller: Caller
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Answers at once if there is nothing to be written."""
+    if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_AT_ONCE:
+        return _check_in_turns(broker, request, version)
     now_ms = broker.clock()
     outcomes = []
     for topic in request.topics:
         seen, unknown = _find_topic(broker, topic, version)
         outcomes.append((topic, [_check(broker, request, seen, unknown, part, now_ms) for part in topic.partitions]))
+    return _commit(broker, request, version, outcomes)
+
+
+async def _check_in_turns(broker: BrokerContext, request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+    """Check partitions, yielding to other requests in between; then commit all offsets at once."""
+    turns, now_ms = Turns(PARTITIONS_AT_ONCE), broker.clock()
+    outcomes: list[tuple[OffsetCommitRequestTopic, Sequence[_Outcome]]] = []
+    for topic in request.topics:
+        of_topic = []
+        for part in topic.partitions:
+            seen, unknown = _find_topic(broker, topic, version)
+            outcome = _check(broker, request, seen, unknown, part, now_ms)
+            of_topic.append(outcome)
+            await turns.after()
+        outcomes.append((topic, of_topic))
+    records = await _encode_in_turns(broker, request.group_id, _wanted(outcomes), turns)
+    answer = _commit(broker, request, version, outcomes, records)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _wanted(outcomes: _Outcomes) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets to commit; the last entry counts for a partition that is named twice."""
+    return {
+        outcome.name: outcome.committed
+        for _, of_topic in outcomes
+        for outcome in of_topic
+        if outcome.error is ErrorCode.NONE and outcome.name is not None and outcome.committed is not None
+    }
+
+
+async def _encode_in_turns(
+    broker: BrokerContext, group_id: str, change: Change, turns: Turns
+) -> Records | KafkaError | None:
+    """The change as the journal keeps it, a refusal if it is too large for a batch, None if nobody knows that here."""
+    records: list[tuple[bytes, bytes | None]] = []
+    size = 0
+    try:
+        max_bytes = broker.journal.max_bytes(group_id)
+        for name, committed in change.items():
+            record = journal_record(group_id, name, committed)
+            size += len(record[0]) + len(record[1] or b"")
+            if size > max_bytes:
+                return KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "Commit fewer partitions at a time.")
+            records.append(record)
+            await turns.after()
+    except ProtocolError as error:
+        return KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error))
+    except KafkaError:
+        return None
+    return records
+
+
+def _commit(
+    broker: BrokerContext,
+    request: OffsetCommitRequest,
+    version: int,
+    outcomes: _Outcomes,
+    records: Records | KafkaError | None = None,
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    """Have what was found kept, if the sender may commit now. `records`: as `_encode_in_turns` returns them."""
     found = [outcome for _, of_topic in outcomes for outcome in of_topic if outcome.name is not None]
     if found:
         try:
             _check_sender(broker, request, version)
         except KafkaError as error:
             _fail(found, error.code)
-    change = {
-        outcome.name: outcome.committed
-        for outcome in found
-        if outcome.error is ErrorCode.NONE and outcome.name is not None and outcome.committed is not None
-    }
+    change = _wanted(outcomes)
     if not change:
         return _answer(outcomes)
     try:
-        pending = broker.offsets.commit(request.group_id, change)
+        if isinstance(records, KafkaError):
+            raise records
+        pending = broker.offsets.commit(request.group_id, change, records)
     except KafkaError as error:
         _fail([outcome for outcome in found if outcome.name in change], error.code)
         return _answer(outcomes)

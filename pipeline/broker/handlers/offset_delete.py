@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import CONSUMER_PROTOCOL_TYPE
+from pipeline.broker.slicing import Turns
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_delete import (
@@ -13,6 +14,9 @@ from pipeline.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+
+PARTITIONS_AT_ONCE = 2000
+"""Partitions that are looked at before others have their turn."""
 
 
 def handle(
@@ -23,14 +27,26 @@ def handle(
         group = _check_group(broker, request.group_id)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    errors = {
-        TopicPartition(topic.name, part.partition_index): _refusal(broker, group, topic.name, part.partition_index)
-        for topic in request.topics
-        for part in topic.partitions
-    }
+    asked = sum(len(topic.partitions) for topic in request.topics)
+    if asked > PARTITIONS_AT_ONCE:
+        return _delete_in_turns(broker, request, group)
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            _refuse(broker, group, TopicPartition(topic.name, part.partition_index), errors)
     if all(error is not ErrorCode.NONE for error in errors.values()):
         return _answer(request, errors)
     return _delete_and_answer(broker, request, errors)
+
+
+async def _delete_in_turns(broker: BrokerContext, request: OffsetDeleteRequest, group: Group) -> OffsetDeleteResponse:
+    errors: dict[TopicPartition, ErrorCode] = {}
+    turns = Turns(PARTITIONS_AT_ONCE)
+    for topic in request.topics:
+        for part in topic.partitions:
+            _refuse(broker, group, TopicPartition(topic.name, part.partition_index), errors)
+            await turns.after()
+    return await _delete_and_answer(broker, request, errors)
 
 
 def _check_group(broker: BrokerContext, group_id: str) -> Group:
@@ -42,12 +58,13 @@ def _check_group(broker: BrokerContext, group_id: str) -> Group:
     return group
 
 
-def _refusal(broker: BrokerContext, group: Group, topic: str, index: int) -> ErrorCode:
-    if broker.view.partition(TopicPartition(topic, index)) is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if group.subscribed_topics is not None and topic in group.subscribed_topics:
-        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    return ErrorCode.NONE
+def _refuse(broker: BrokerContext, group: Group, name: TopicPartition, errors: dict[TopicPartition, ErrorCode]) -> None:
+    if broker.view.partition(name) is None:
+        errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif group.subscribed_topics is not None and name.topic in group.subscribed_topics:
+        errors[name] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    else:
+        errors[name] = ErrorCode.NONE
 
 
 async def _delete_and_answer(

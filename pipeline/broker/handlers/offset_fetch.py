@@ -4,15 +4,18 @@ Null asks for all topics (v2 on), v8 for several groups at once (KIP-709), v10 n
 no open transactions, so `require_stable` (v7) changes nothing. As in Kafka a group that does not exist has no offsets.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.model import OffsetAndMetadata
+from pipeline.broker.slicing import Slicing, Turns
 from pipeline.model import TopicPartition
+from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -31,6 +34,10 @@ FIRST_VERSION_OF_TOP_LEVEL_ERROR = 2
 FIRST_VERSION_OF_GROUPS = 8
 FIRST_VERSION_OF_TOPIC_IDS = 10
 NO_OFFSET = -1
+GROUP_COST = 10
+"""What a group without offsets costs, in partitions."""
+SLICING = Slicing(asked="topics", answered="topics", size=1000, parts=("partition_indexes", "partitions"))
+"""How much of a group is told before others have their turn."""
 
 _Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -43,21 +50,86 @@ class _Asked:
     name: str | None
 
 
-def handle(broker: BrokerContext, request: OffsetFetchRequest, version: int, _caller: Caller) -> OffsetFetchResponse:
-    """Answers at once, from memory."""
+def handle(
+    broker: BrokerContext, request: OffsetFetchRequest, version: int, _caller: Caller
+) -> OffsetFetchResponse | Awaitable[Any]:
+    """Answers from memory, for one group at once, a group or partition that is asked for again only once."""
     if version >= FIRST_VERSION_OF_GROUPS:
-        return OffsetFetchResponse(groups=tuple(_of_group(broker, group, version) for group in request.groups))
+        groups = {(group.group_id, group.topics): group for group in request.groups}
+        if len(groups) > 1:
+            return _of_several(broker, tuple(groups.values()), version)
+        if any(map(partial(_is_large, broker), groups.values())):
+            return _of_several(broker, tuple(groups.values()), version)
+        return OffsetFetchResponse(groups=[_of_group(broker, group, version, set()) for group in groups.values()])
     topics = None
     if request.topics is not None:
         topics = [
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
-    group = _of_group(broker, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics), version)
+    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    if _is_large(broker, asked):
+        return _of_large(broker, asked, version)
+    group = _of_group(broker, asked, version, set())
     return OffsetFetchResponse(error_code=group.error_code, topics=tuple(map(_as_before, group.topics)))
 
 
-def _of_group(broker: BrokerContext, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+def _is_large(broker: BrokerContext, group: OffsetFetchRequestGroup) -> bool:
+    """True if so much is told of the group that others are to have a turn meanwhile."""
+    if group.topics is not None:
+        return SLICING.is_large(group)
+    try:
+        return len(broker.offsets.of_group(group.group_id)) > SLICING.size
+    except KafkaError:
+        return False
+
+
+async def _of_large(broker: BrokerContext, asked: OffsetFetchRequestGroup, version: int) -> LargeAnswer:
+    group = await _of_group_in_turns(broker, asked, version, set(), Turns(SLICING.size))
+    return LargeAnswer(OffsetFetchResponse(error_code=group.error_code, topics=tuple(map(_as_before, group.topics))))
+
+
+async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequestGroup], version: int) -> LargeAnswer:
+    """The offsets of each group, with turns for others in between."""
+    told: dict[str, set[TopicPartition]] = {}
+    turns = Turns(SLICING.size)
+    answered = []
+    for group in groups:
+        told_of_group = told.setdefault(group.group_id, set())
+        if _is_large(broker, group):
+            answered.append(await _of_group_in_turns(broker, group, version, told_of_group, turns))
+        else:
+            answered.append(_of_group(broker, group, version, told_of_group))
+            await turns.after(GROUP_COST + sum(len(topic.partitions) for topic in answered[-1].topics))
+    return LargeAnswer(OffsetFetchResponse(groups=answered))
+
+
+async def _of_group_in_turns(
+    broker: BrokerContext, group: OffsetFetchRequestGroup, version: int, told: set[TopicPartition], turns: Turns
+) -> OffsetFetchResponseGroup:
+    """Answer for one group, yielding to other requests in between; concurrent commits may or may not be included."""
+    topics = group.topics
+    if topics is None:
+        try:
+            offsets = broker.offsets.of_group(group.group_id)
+        except KafkaError:
+            return _of_group(broker, group, version, told)
+        topics = _all(broker, offsets, by_id=version >= FIRST_VERSION_OF_TOPIC_IDS)
+    answers: list[OffsetFetchResponseTopics] = []
+    for part in SLICING.slices(topics):
+        some = replace(group, topics=[topic for topic, _ in part])
+        answer = _of_group(broker, some, version, told)
+        if answer.error_code != ErrorCode.NONE:
+            return answer
+        SLICING.join(answers, part, answer.topics)
+        await turns.after(SLICING.size)
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=answers)
+
+
+def _of_group(
+    broker: BrokerContext, group: OffsetFetchRequestGroup, version: int, told: set[TopicPartition]
+) -> OffsetFetchResponseGroup:
+    """`told` are the partitions of this group that the answer holds already."""
     try:
         offsets = broker.offsets.of_group(group.group_id)
     except KafkaError as error:
@@ -66,24 +138,37 @@ def _of_group(broker: BrokerContext, group: OffsetFetchRequestGroup, version: in
         refused = [_topic(_Asked(topic, topic.name), {}, error.code) for topic in group.topics or ()]
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=refused)
     by_id = version >= FIRST_VERSION_OF_TOPIC_IDS
-    asked = _all(broker, offsets, by_id=by_id) if group.topics is None else _named(broker, group.topics, by_id=by_id)
+    topics = _all(broker, offsets, by_id=by_id) if group.topics is None else group.topics
     return OffsetFetchResponseGroup(
         group_id=group.group_id,
         topics=tuple(
-            _topic(item, offsets, ErrorCode.UNKNOWN_TOPIC_ID if item.name is None else ErrorCode.NONE) for item in asked
+            _topic(_left_of(item, told), offsets, ErrorCode.UNKNOWN_TOPIC_ID if item.name is None else ErrorCode.NONE)
+            for item in _named(broker, topics, by_id=by_id)
         ),
     )
 
 
-def _all(broker: BrokerContext, offsets: _Offsets, *, by_id: bool) -> Sequence[_Asked]:
+def _left_of(asked: _Asked, told: set[TopicPartition]) -> _Asked:
+    """Drop the partitions that were answered already: metadata of 4 KB, repeated often, would make a huge answer."""
+    if asked.name is None:
+        return asked
+    names = [TopicPartition(asked.name, index) for index in dict.fromkeys(asked.sent.partition_indexes)]
+    left = [name.partition for name in names if name not in told]
+    told.update(names)
+    return replace(asked, sent=replace(asked.sent, partition_indexes=left))
+
+
+def _all(broker: BrokerContext, offsets: _Offsets, *, by_id: bool) -> Sequence[OffsetFetchRequestTopics]:
     """Every topic with an offset; of those that are gone there is no id to tell."""
+    indexes: dict[str, list[int]] = {}
+    for topic, index in offsets:
+        indexes.setdefault(topic, []).append(index)
     asked = []
-    for topic, names in groupby(sorted(offsets), key=lambda name: name.topic):
+    for topic, of_topic in sorted(indexes.items()):
         seen = broker.view.topic(topic)
         if seen is not None or not by_id:
-            indexes = [name.partition for name in names]
-            sent = OffsetFetchRequestTopics(name=topic, topic_id=_id_of(seen), partition_indexes=indexes)
-            asked.append(_Asked(sent, topic))
+            sent = OffsetFetchRequestTopics(name=topic, topic_id=_id_of(seen), partition_indexes=sorted(of_topic))
+            asked.append(sent)
     return asked
 
 

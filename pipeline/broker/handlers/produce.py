@@ -23,11 +23,12 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.partition import Partition
+from pipeline.broker.slicing import Turns
 from pipeline.broker.waiters import CommitWait
 from pipeline.errors import InvalidRecordError, LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
 from pipeline.log.placing import AppendInfo
 from pipeline.model import Offset
-from pipeline.net.conversation import Owed
+from pipeline.net.answers import Owed
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     FIRST_BATCH_VERSION,
@@ -49,8 +50,10 @@ OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
 ACKS_ALL = -1
 MAX_WAIT_MS = 600_000
+PARTITIONS_AT_ONCE = 500
+"""Partitions that are appended to before others have their turn."""
 OPENERS = 2
-"""Batches that are opened at a time: opened, one may take `MAX_UNCOMPRESSED_BYTES`."""
+"""Batches that are opened at a time, so that others have the processor and other threads the interpreter."""
 
 _openers = trio.CapacityLimiter(OPENERS)
 
@@ -80,6 +83,8 @@ def handle(
     broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
 ) -> ProduceResponse | Owed | Awaitable[ProduceResponse | None] | None:
     """Answers at once, unless batches must be opened or a disk or other replicas are to be waited for."""
+    if sum(len(topic.partition_data) for topic in request.topic_data) > PARTITIONS_AT_ONCE:
+        return _append_in_turns(broker, request, version)
     refusal = _refuse_request(request, version)
     now_ms = broker.clock()
     is_done = True
@@ -96,6 +101,20 @@ def handle(
     if all(_awaits_replicas_alone(outcome) for of_topic in outcomes for outcome in of_topic):
         return _Uncommitted(broker, request, outcomes)
     return _answer_later(broker, request, outcomes)
+
+
+async def _append_in_turns(broker: BrokerContext, request: ProduceRequest, version: int) -> ProduceResponse | None:
+    """Append, yielding to other connections in between; later requests on this connection wait."""
+    refusal = _refuse_request(request, version)
+    turns = Turns(PARTITIONS_AT_ONCE)
+    outcomes: list[_Outcomes] = []
+    for topic in request.topic_data:
+        of_topic: _Outcomes = []
+        for data in topic.partition_data:
+            of_topic.append(_append(broker, request, topic, data, version, refusal, broker.clock()))
+            await turns.after()
+        outcomes.append(of_topic)
+    return await _answer_later(broker, request, outcomes)
 
 
 def _awaits_replicas_alone(outcome: _Outcome) -> bool:

@@ -75,6 +75,14 @@ class BrokerCollector(Collector):
     def _collect_logs(self) -> Iterator[Metric]:
         offline = len(self._broker.log_dirs.offline)
         yield GaugeMetricFamily("kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed.", value=offline)
+        waiting = GaugeMetricFamily(
+            "pipeline_log_dir_waiting_seconds",
+            "How long the oldest call that waits for the disk of a log dir has been under way.",
+            labels=["log_dir"],
+        )
+        for directory in self._broker.log_dirs.opened:
+            waiting.add_metric([str(directory.path)], self._broker.disks.waiting_s(directory.path))
+        yield waiting
         yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.size_bytes)
         yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
         yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)

@@ -49,6 +49,13 @@ class GroupMetrics:
             "Rebalances that came to an end.",
             value=self._coordinator.rebalances,
         )
+        for name, value, text in (
+            ("waiting_requests", self._coordinator.waiting_requests, "JoinGroup and SyncGroup requests that wait."),
+            ("writes_under_way", self._coordinator.writes_under_way, "Changes of groups that are being written."),
+            ("offsets_under_way", self._offsets.under_way, "Offsets of which a change is being written."),
+            ("held_bytes", self._coordinator.held_bytes, "Memory that members of groups take, about."),
+        ):
+            yield GaugeMetricFamily(f"pipeline_groups_{name}", text, value=value)
         yield from self._collect_lags()
 
     def _collect_lags(self) -> Iterator[Metric]:

@@ -47,6 +47,9 @@ def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
         ("reassigningpartitions", moving, "Partitions led here that are being moved."),
     ):
         yield GaugeMetricFamily(f"{_REPLICAS}_{name}", text, value=value)
+    yield GaugeMetricFamily(
+        "pipeline_stray_logs", "Logs kept here that belong to no partition of this broker.", len(broker.strays.strays)
+    )
     for name, value, text in (
         ("isrshrinks", broker.isr_keeper.shrinks, "Times that replicas left the ISR of a partition led here."),
         ("isrexpands", broker.isr_keeper.expands, "Times that replicas came into the ISR of a partition led here."),

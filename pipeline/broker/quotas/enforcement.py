@@ -2,16 +2,18 @@
 how long it was or will be throttled.
 
 A Produce request counts with the bytes of the request, a Fetch with the bytes of the records in its answer. What other
-brokers fetch as followers does not count.
+brokers of the cluster fetch as followers does not count; the dispatcher finds out who they are.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.broker.quotas.keeper import QuotaKeeper
-from pipeline.broker.quotas.table import Quota, QuotaKind
+from pipeline.broker.quotas.keeper import QuotaClient, QuotaKeeper
+from pipeline.broker.quotas.table import QuotaKind
+from pipeline.model import BrokerId
 from pipeline.net.server import Answer, Outcome, Throttled
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
@@ -28,54 +30,61 @@ LIMITED: Mapping[ApiKey, QuotaKind] = MappingProxyType(
 _Handle = Callable[[Any], Answer | Awaitable[Answer]]
 
 
-def find_quota(keeper: QuotaKeeper, api_key: ApiKey, user: str, client_id: str | None) -> Quota | None:
-    """The quota that holds for a request, None where nothing limits it."""
-    if keeper.table.is_empty or api_key not in LIMITED:
-        return None
-    return keeper.table.find(LIMITED[api_key], user, client_id or "")
+def is_limited(keeper: QuotaKeeper, api_key: ApiKey, client: QuotaClient) -> bool:
+    """True if a quota holds for the client's requests of this key."""
+    return api_key in LIMITED and keeper.table.find(LIMITED[api_key], *client) is not None
+
+
+def replica_of(body: FetchRequest) -> tuple[BrokerId, int]:
+    """The broker id and broker epoch that a Fetch request names as those of its sender; -1 for a consumer."""
+    return BrokerId(max(body.replica_id, body.replica_state.replica_id)), body.replica_state.replica_epoch
 
 
 def handle_within(
-    keeper: QuotaKeeper, quota: Quota, request: Request[Message], handle: _Handle
+    keeper: QuotaKeeper, client: QuotaClient, request: Request[Message], handle: _Handle
 ) -> Outcome | Awaitable[Outcome]:
-    """Have the request's body handled, and its client throttled as the quota demands."""
+    """Have the body of a request with a quota handled, and its client throttled as the quota demands."""
     if isinstance(request.body, FetchRequest):
-        if request.body.replica_id >= 0 or request.body.replica_state.replica_id >= 0:
-            return handle(request.body)
-        return _fetch(keeper, quota, request.body, handle)
+        return _fetch(keeper, client, request.body, handle)
     answer = handle(request.body)
     if isinstance(answer, Awaitable):
-        return _charge_later(keeper, quota, request.size_bytes, answer)
-    return _charge(keeper, quota, request.size_bytes, answer)
+        return _charge_later(keeper, client, request.size_bytes, answer)
+    return _charge(keeper, client, request.size_bytes, answer)
 
 
-async def _charge_later(keeper: QuotaKeeper, quota: Quota, size_bytes: int, answer: Awaitable[Answer]) -> Outcome:
-    return _charge(keeper, quota, size_bytes, await answer)
+async def _charge_later(
+    keeper: QuotaKeeper, client: QuotaClient, size_bytes: int, answer: Awaitable[Answer]
+) -> Outcome:
+    return _charge(keeper, client, size_bytes, await answer)
 
 
-def _charge(keeper: QuotaKeeper, quota: Quota, size_bytes: int, answer: Answer) -> Outcome:
-    delay_s = keeper.charge(QuotaKind.PRODUCE, quota, size_bytes)
+def _charge(keeper: QuotaKeeper, client: QuotaClient, size_bytes: int, answer: Answer) -> Outcome:
+    delay_s = keeper.charge(QuotaKind.PRODUCE, client, size_bytes)
     if delay_s <= 0:
         return answer
     if isinstance(answer, ProduceResponse):
         answer = replace(answer, throttle_time_ms=_milliseconds(delay_s))
-    return Throttled(answer, delay_s)
+    return _throttled(keeper, QuotaKind.PRODUCE, client, answer, delay_s)
 
 
-async def _fetch(keeper: QuotaKeeper, quota: Quota, body: Any, handle: _Handle) -> Outcome:
+def _throttled(keeper: QuotaKeeper, kind: QuotaKind, client: QuotaClient, answer: Answer, delay_s: float) -> Throttled:
+    return Throttled(answer, delay_s, partial(keeper.owed, kind, client), keeper.window_s)
+
+
+async def _fetch(keeper: QuotaKeeper, client: QuotaClient, body: Any, handle: _Handle) -> Outcome:
     """Wait for the turn, then read no more than the share; what was read is paid for before anybody else's turn."""
-    waited_s, max_bytes = await keeper.wait_for_turn(QuotaKind.FETCH, quota)
+    waited_s, max_bytes = await keeper.wait_for_turn(QuotaKind.FETCH, client)
     asked: FetchRequest = body
     answer = handle(replace(asked, max_bytes=min(asked.max_bytes, max_bytes)))
     if isinstance(answer, Awaitable):
         answer = await answer
     if not isinstance(answer, FetchResponse):
         return answer
-    delay_s = keeper.charge(QuotaKind.FETCH, quota, _records_bytes(answer))
+    delay_s = keeper.charge(QuotaKind.FETCH, client, _records_bytes(answer))
     throttled_s = waited_s + delay_s
     if throttled_s > 0:
         answer = replace(answer, throttle_time_ms=_milliseconds(throttled_s))
-    return Throttled(answer, delay_s) if delay_s > 0 else answer
+    return _throttled(keeper, QuotaKind.FETCH, client, answer, delay_s) if delay_s > 0 else answer
 
 
 def _records_bytes(answer: FetchResponse) -> int:

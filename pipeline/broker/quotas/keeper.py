@@ -2,8 +2,8 @@
 
 A Produce request is answered at once; its connection is then not read for as long as the client is over its quota
 (KIP-219). A Fetch that comes while its group still owes time waits for its turn, first come first served, and takes at
-most its share of what the quota lets pass in the windows kept: so no answer is held longer than those windows, and
-none is larger than what can be paid for in them.
+most its share of what the quota lets pass in the windows kept: so no answer is larger than what can be paid for in
+them. Both waits look at the quota once in each window, so that a quota that was raised or removed ends them.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,11 @@ from pipeline.broker.quotas.table import Quota, QuotaKind, QuotaTable
 
 MAX_GROUPS = 10_000
 """Groups of clients remembered. Beyond, those that rest are forgotten; where none does, all further ones share one."""
+MAX_SHARE_BYTES = 2**31 - 1
+"""The bytes that one answer may have, as the protocol bounds them."""
+
+QuotaClient = tuple[str, str]
+"""User and client id of a client."""
 
 
 @dataclass(slots=True)
@@ -42,32 +47,48 @@ class QuotaKeeper:
 
     def __init__(self, table: QuotaTable, *, window_s: float, samples_kept: int) -> None:
         self.table = table
-        self._window_s = window_s
+        self.window_s = window_s
         self._samples_kept = samples_kept
         self._groups: dict[tuple[QuotaKind, tuple[str | None, str | None]], _Group] = {}
         self._looked_at_s = float("-inf")
 
-    def charge(self, kind: QuotaKind, quota: Quota, size_bytes: int) -> float:
+    def charge(self, kind: QuotaKind, client: QuotaClient, size_bytes: int) -> float:
         """Count bytes; returns the seconds for which the client is to be silent."""
+        quota = self.table.find(kind, *client)
+        if quota is None:
+            return 0.0
         group = self._group(kind, quota)
         delay_s = group.rate.charge(size_bytes, quota.bytes_per_s, trio.current_time())
         group.throttled_s += delay_s
         return delay_s
 
-    async def wait_for_turn(self, kind: QuotaKind, quota: Quota) -> tuple[float, int]:
+    def owed(self, kind: QuotaKind, client: QuotaClient) -> float:
+        """The seconds for which the client is to be silent, under the quota that holds for it now."""
+        quota = self.table.find(kind, *client)
+        return 0.0 if quota is None else self._group(kind, quota).rate.owed(quota.bytes_per_s, trio.current_time())
+
+    async def wait_for_turn(self, kind: QuotaKind, client: QuotaClient) -> tuple[float, int]:
         """Return when the group owes nothing: the seconds that took, and the bytes that the client may have."""
+        quota = self.table.find(kind, *client)
+        if quota is None:
+            return 0.0, MAX_SHARE_BYTES
         group = self._group(kind, quota)
         started = trio.current_time()
         group.waiting += 1
         try:
             async with group.turn:
-                # What others of the group send meanwhile adds to the debt.
-                while (owed_s := group.rate.owed(quota.bytes_per_s, trio.current_time())) > 0:  # noqa: ASYNC110
-                    await trio.sleep(owed_s)
+                # What others of the group send meanwhile adds to the debt, and the quota may change.
+                while (owed_s := group.rate.owed(quota.bytes_per_s, trio.current_time())) > 0:
+                    await trio.sleep(min(owed_s, self.window_s))
+                    quota = self.table.find(kind, *client)
+                    if quota is None:
+                        break
             waited_s = trio.current_time() - started
             group.throttled_s += waited_s
-            share = quota.bytes_per_s * self._window_s * max(1, self._samples_kept - 1) / group.waiting
-            return waited_s, max(1, int(share))
+            if quota is None:
+                return waited_s, MAX_SHARE_BYTES
+            share = quota.bytes_per_s * self.window_s * max(1, self._samples_kept - 1) / group.waiting
+            return waited_s, max(1, min(int(share), MAX_SHARE_BYTES))
         finally:
             group.waiting -= 1
 
@@ -86,13 +107,13 @@ class QuotaKeeper:
                 key = kind, (None, None)
                 group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(SampledRate(self._window_s, self._samples_kept))
+            group = self._groups[key] = _Group(SampledRate(self.window_s, self._samples_kept))
         return group
 
     def _forget_resting(self) -> None:
         """Looks at all groups, so not more often than they can come to rest."""
         now_s = trio.current_time()
-        if now_s - self._looked_at_s < self._window_s:
+        if now_s - self._looked_at_s < self.window_s:
             return
         self._looked_at_s = now_s
         for key in [key for key, group in self._groups.items() if not group.waiting and group.rate.is_idle(now_s)]:

@@ -3,11 +3,13 @@
 Bytes are counted in samples of one window each; the rate is that of the samples kept. The quota lets so many bytes pass
 in so much time: what was used is paid for up to a moment, and when that lies ahead of now the group owes the time in
 between. Time not used counts within the windows kept, after a rest that is longer than them one window of it. A debt
-is never forgotten: so the rate is held however many connections share the quota and however large their requests are
-(Kafka 0.10 design, 4.9; KIP-219).
+of up to MAX_DEBT_S is never forgotten: so the rate is held however many connections share the quota and however large
+their requests are (Kafka 0.10 design, 4.9; KIP-219). Debts beyond are forgiven, since no client waits that long.
 """
 
 from collections import deque
+
+MAX_DEBT_S = 3600.0
 
 
 class SampledRate:
@@ -27,7 +29,8 @@ class SampledRate:
         """Count bytes under this quota; the seconds until the group is within it again."""
         self._heed(bytes_per_s, now_s)
         unused_s = self._window_s * (self._samples_kept if self._samples else 1)
-        self._paid_until_s = max(self._paid_until_s, now_s - unused_s) + size_bytes / bytes_per_s
+        paid_until_s = max(self._paid_until_s, now_s - unused_s) + size_bytes / bytes_per_s
+        self._paid_until_s = min(paid_until_s, now_s + MAX_DEBT_S)
         if not self._samples or now_s - self._samples[-1][0] >= self._window_s:
             self._samples.append([now_s, 0.0])
         self._samples[-1][1] += size_bytes
@@ -56,7 +59,8 @@ class SampledRate:
         self._forget(now_s)
         if bytes_per_s != self._limit:
             if self._paid_until_s > now_s and self._limit:
-                self._paid_until_s = now_s + (self._paid_until_s - now_s) * self._limit / bytes_per_s
+                owed_s = (self._paid_until_s - now_s) * self._limit / bytes_per_s
+                self._paid_until_s = now_s + min(owed_s, MAX_DEBT_S)
             self._limit = bytes_per_s
 
     def _forget(self, now_s: float) -> None:

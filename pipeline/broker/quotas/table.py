@@ -18,6 +18,10 @@ from typing import NamedTuple
 
 from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity
 
+MIN_QUOTA = 1.0
+MAX_QUOTA = 2.0**62
+"""Bytes per second. Quotas of foreign tools beyond these bounds count as the bound."""
+
 
 class QuotaKind(Enum):
     """What is limited, by its name in ZooKeeper and in AlterClientQuotas."""
@@ -78,8 +82,8 @@ class QuotaTable:
 
 
 def parse_quota(text: str) -> float:
-    """A quota as it stands in ZooKeeper. Raises ValueError."""
+    """The quota that ZooKeeper holds as `text`, within MIN_QUOTA and MAX_QUOTA. Raises ValueError."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError(f"a quota must be greater than 0, not {text}")
-    return value
+    return min(max(value, MIN_QUOTA), MAX_QUOTA)

@@ -357,7 +357,7 @@ class FetchPlan:
 
     # Fetching
 
-    def fetch_request(self, *, hold_back: bool) -> FetchRequest | None:
+    def fetch_request(self, *, hold_back: bool, replica_epoch: int) -> FetchRequest | None:
         """The next request; None when there is nothing to fetch. `hold_back`: without those that are throttled."""
         self._hold_back(hold_back=hold_back)
         if not self._members:
@@ -373,7 +373,7 @@ class FetchPlan:
             for topic_id, index in self._forgotten:
                 forgotten.setdefault(topic_id, []).append(index)
         request = FetchRequest(
-            replica_state=ReplicaState(replica_id=self.limits.own_id),
+            replica_state=ReplicaState(replica_id=self.limits.own_id, replica_epoch=replica_epoch),
             max_wait_ms=0 if is_full and not self._is_refused else self.limits.max_wait_ms,
             min_bytes=self.limits.min_bytes,
             max_bytes=self.limits.max_response_bytes,

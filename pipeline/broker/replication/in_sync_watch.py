@@ -11,25 +11,30 @@ from pipeline.model import BrokerId, TopicPartition
 
 @dataclass(slots=True, eq=False)
 class InSyncWatch:
-    """What the partitions share. `max_lag_ms` is `replica.lag.time.max.ms`."""
+    """Settings and queue that the partitions share. `max_lag_s` is `replica.lag.time.max.ms` in seconds."""
 
     view: ClusterView
-    max_lag_ms: int
+    max_lag_s: float
     due: dict[TopicPartition, None] = field(default_factory=dict)
-    """Those that may want another ISR."""
+    """Partitions whose ISR may have to change."""
     woken: trio.Event = field(default_factory=trio.Event)
 
     def may_join(self, replica: BrokerId) -> bool:
-        """It is alive and does not shut down."""
+        """True if the broker of the replica is alive and not shutting down."""
         return replica in self.view.brokers and replica not in self.view.shutting_down
 
+    def epoch_of(self, replica: BrokerId) -> int | None:
+        """The epoch under which the broker is registered, as far as this one knows; None if it is not registered."""
+        found = self.view.brokers.get(replica)
+        return None if found is None else found.epoch
+
     def look_at(self, topic_partition: TopicPartition) -> None:
-        """It may want another ISR."""
+        """Note that the ISR of this partition may have to change."""
         self.due[topic_partition] = None
         self.woken.set()
 
     def take(self) -> Sequence[TopicPartition]:
-        """Those that are to be looked at now."""
+        """Take the partitions whose ISR may have to change."""
         due = list(self.due)
         self.due.clear()
         self.woken = trio.Event()

@@ -6,13 +6,16 @@ follower has caught up is looked at at once; all are when brokers come or go, an
 
 Invariants
 
-- A change is written on the condition that the state is the one that the leader knows; who loses waits for the newer
-  state, which the watcher of states brings.
+- A change is written on the condition that the state is the one that the leader knows, that its topic was not deleted,
+  and that the broker that is added is still in the broker epoch in which it caught up. A leader that loses reads the
+  state; if that is the one that it knows, it waits for the newer registration.
 - The partition is told in any case what came of its change, and the view what was written. While ZooKeeper is away the
   change stays under way: a member that is to leave counts, and so does one that is to join.
 """
 
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Set
+from functools import partial
 
 import structlog
 import trio
@@ -21,10 +24,11 @@ from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.partition import Partition
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.replica_state import IsrChange
-from pipeline.coordination.interface import CoordinationClient
-from pipeline.coordination.partition_states import StateChange, write_states
-from pipeline.coordination.znodes import PartitionState
-from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.broker.state_watcher import patiently
+from pipeline.coordination.interface import CheckNode, CoordinationClient
+from pipeline.coordination.partition_states import StateChange, read_states, write_states
+from pipeline.coordination.znodes import PartitionState, broker_epoch_path
+from pipeline.model import NO_BROKER_EPOCH, BrokerId, TopicPartition
 
 NAMED_IN_LOG = 10
 
@@ -43,14 +47,12 @@ class IsrKeeper:
         watch: InSyncWatch,
         partitions: Mapping[TopicPartition, Partition],
         own_id: BrokerId,
-        clock: Clock,
     ) -> None:
         self._zookeeper = zookeeper
         self._view = view
         self._watch = watch
         self._partitions = partitions
         self._own_id = own_id
-        self._clock = clock
         self.expands = 0
         self.shrinks = 0
 
@@ -60,22 +62,22 @@ class IsrKeeper:
             nursery.start_soon(self._follow_brokers)
             nursery.start_soon(self._write_due)
             while True:
-                await trio.sleep(self._watch.max_lag_ms / 2000)
+                await trio.sleep(self._watch.max_lag_s / 2)
                 self._look_at_all()
 
     async def _follow_brokers(self) -> None:
         """Who is not alive is not waited for, and who has come may join, once it has told anew what it has."""
         while True:
-            brokers, shutting_down = self._view.brokers, self._view.shutting_down
+            lives, shutting_down = _lives(self._view), self._view.shutting_down
 
-            def is_other(view: ClusterView, known: object = (brokers.keys(), shutting_down)) -> bool:
-                return (view.brokers.keys(), view.shutting_down) != known
+            def is_other(view: ClusterView, known: object = (lives, shutting_down)) -> bool:
+                return (_lives(view), view.shutting_down) != known
 
             await self._view.wait_until(is_other)
-            stayed, now_ms = brokers.keys() & self._view.brokers.keys(), self._clock()
+            stayed = {replica for replica, _ in lives & _lives(self._view)}
             for partition in self._partitions.values():
                 if partition.has_followers:
-                    partition.look_again(now_ms, stayed)
+                    partition.look_again(stayed)
             self._look_at_all()
 
     def _look_at_all(self) -> None:
@@ -92,12 +94,11 @@ class IsrKeeper:
 
     def _gather(self, names: Iterable[TopicPartition]) -> _Changes:
         changes: _Changes = {}
-        now_ms = self._clock()
         for name in names:
             partition = self._partitions.get(name)
             if partition is None or not self._is_known(partition):
                 continue
-            change = partition.isr_change(now_ms)
+            change = partition.isr_change()
             if change is not None:
                 changes[name] = partition, change
         return changes
@@ -108,20 +109,33 @@ class IsrKeeper:
         return topic is not None and topic_id in {None, topic.topic_id}
 
     async def _write(self, changes: _Changes) -> None:
-        topic_ids = self._view.topic_ids(changes)
-        wanted = [self._state_change(name, change) for name, (_, change) in changes.items()]
+        asking = self._view.asking(changes)
+        ids = asking.topic_ids
+        wanted = [self._state_change(name, change, ids[name.topic]) for name, (_, change) in changes.items()]
         results = await write_states(self._zookeeper, wanted)
         written = {name: result for name, result in results.items() if result is not None}
-        self._view.accept_states(topic_ids, written)
-        now_ms = self._clock()
-        for name, (partition, change) in changes.items():
-            version = written[name].version if name in written else None
-            partition.end_isr_change(change, version, now_ms)
-            self.expands += version is not None and bool(change.added)
-            self.shrinks += version is not None and bool(change.removed)
+        self._view.accept_states(asking, written)
+        for name, (_, version) in written.items():
+            partition, change = changes[name]
+            partition.end_isr_change(change, version)
+            self.expands += bool(change.added)
+            self.shrinks += bool(change.removed)
+        await self._read_refused({name: changes[name] for name in changes if name not in written})
         _report({name: change for name, (_, change) in changes.items() if name in written}, len(changes))
 
-    def _state_change(self, name: TopicPartition, change: IsrChange) -> StateChange:
+    async def _read_refused(self, refused: _Changes) -> None:
+        """End those changes that changed nothing. The others stay under way until the partition has the newer state.
+
+        The answer to a write may be lost, and somebody else write over it: the newer state may name who was added.
+        """
+        asking = self._view.asking(refused)
+        found = await patiently(partial(read_states, self._zookeeper, list(refused)))
+        for name, (partition, change) in refused.items():
+            if name in found and found[name].version == change.version:
+                partition.end_isr_change(change, None)
+        self._view.accept_states(asking, found)
+
+    def _state_change(self, name: TopicPartition, change: IsrChange, topic_id: uuid.UUID) -> StateChange:
         known = self._view.partition(name)
         state = PartitionState(
             topic=name.topic,
@@ -131,7 +145,16 @@ class IsrKeeper:
             isr=change.isr,
             controller_epoch=0 if known is None else known.controller_epoch,
         )
-        return StateChange(state=state, version=change.version)
+        checks = [
+            CheckNode(path=broker_epoch_path(replica), version=epoch)
+            for replica, epoch in zip(change.added, change.added_epochs, strict=True)
+            if epoch != NO_BROKER_EPOCH
+        ]
+        return StateChange(topic_id=topic_id, state=state, version=change.version, checks=checks)
+
+
+def _lives(view: ClusterView) -> Set[tuple[BrokerId, int]]:
+    return {(found.id, found.epoch) for found in view.brokers.values()}
 
 
 def _report(written: Mapping[TopicPartition, IsrChange], asked: int) -> None:

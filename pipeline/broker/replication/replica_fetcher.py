@@ -115,6 +115,8 @@ class FetcherSettings:
     throttle: ReplicationThrottle
     find_address: Callable[[BrokerId], HostPort | None]
     """Where a broker listens now, None if it is not there."""
+    find_epoch: Callable[[], int]
+    """The epoch of this broker's registration."""
 
 
 @dataclass(slots=True, eq=False)
@@ -237,7 +239,7 @@ class ReplicaFetcher:
         pause_s = self.settings.throttle.pause_s(now_s)
         lane = self._free_lane()
         if lane is not None:
-            request = self._plan.fetch_request(hold_back=pause_s > 0)
+            request = self._plan.fetch_request(hold_back=pause_s > 0, replica_epoch=self.settings.find_epoch())
             if request is not None:
                 for lane_under_way in FETCH_LANES:
                     if lane_under_way in self._under_way:

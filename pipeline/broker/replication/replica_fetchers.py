@@ -159,5 +159,6 @@ def replica_fetchers(settings: DynamicSettings, view: ClusterView, clock: Clock,
         network=network,
         throttle=throttle,
         find_address=find_address,
+        find_epoch=lambda: view.own_epoch,
     )
     return ReplicaFetchers(fetcher_settings, config.num_replica_fetchers)

@@ -78,10 +78,10 @@ class ReplicaRole(ABC):
 
     # Roles
 
-    def lead(self, view: PartitionView, now_ms: int) -> None:
+    def lead(self, view: PartitionView) -> None:
         """Lead from now on, in the epoch of the view; news of this very epoch are taken as by `update`."""
         if view.leader_epoch <= self.leader_epoch and self.is_leader:
-            self.update(view, now_ms)
+            self.update(view)
             return
         self.log.begin_epoch(view.leader_epoch)
         end_offset, watch = self.log.log_end_offset, self.upkeep.in_sync
@@ -94,16 +94,17 @@ class ReplicaRole(ABC):
             version=view.state_version,
             committed=committed,
             log_end_offset=end_offset,
-            max_lag_ms=watch.max_lag_ms,
+            max_lag_s=watch.max_lag_s,
             may_join=watch.may_join,
-            now_ms=now_ms,
+            epoch_of=watch.epoch_of,
+            now_s=trio.current_time(),
         )
         if not self.is_leader:
             self._shown_end = self.high_watermark
             self._hidden_bytes = self.log.size_bytes
         self.is_leader, self.leader, self.leader_epoch = True, self.own_id, view.leader_epoch
         self._replicas_changed(view)
-        self._isr_changed(now_ms)
+        self._isr_changed()
         self.show()
 
     def follow(self, view: PartitionView) -> None:
@@ -120,7 +121,7 @@ class ReplicaRole(ABC):
             self._end_commit_waits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             self.wake_all()
 
-    def update(self, view: PartitionView, now_ms: int) -> None:
+    def update(self, view: PartitionView) -> None:
         """The cluster says so of the present leader epoch: other replicas, another ISR."""
         state = self._state
         if state is None:
@@ -128,23 +129,23 @@ class ReplicaRole(ABC):
         elif view.leader_epoch == self.leader_epoch:
             if not self.has_followers:
                 state.committed = self.log.log_end_offset
-            state.take(view.replicas, view.isr, view.state_version, now_ms)
+            state.take(view.replicas, view.isr, view.state_version, trio.current_time())
             self._replicas_changed(view)
-            self._isr_changed(now_ms)
+            self._isr_changed()
 
     def _replicas_changed(self, view: PartitionView) -> None:
         assert self._state is not None
-        self._replication_factor = len(view.replicas) - len(view.adding)
+        self._replication_factor = len(view.origin_replicas)
         self.has_followers = bool(self._state.followers)
 
-    def _isr_changed(self, now_ms: int) -> None:
+    def _isr_changed(self) -> None:
         assert self._state is not None
         self.isr = self._state.isr
         if self.is_under_min_isr:
             self._end_commit_waits(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         if len(self.isr) <= len(self._state.followers):
             self.upkeep.in_sync.look_at(self.topic_partition)
-        self.look_again(now_ms)
+        self.look_again()
 
     @property
     def is_under_replicated(self) -> bool:
@@ -212,61 +213,70 @@ class ReplicaRole(ABC):
             wait.end(error)
 
     def follower_fetched(
-        self, replica: BrokerId, offset: Offset, log_start_offset: Offset, now_ms: int, *, has_epoch: bool
+        self, replica: BrokerId, offset: Offset, log_start_offset: Offset, *, broker_epoch: int, has_epoch: bool
     ) -> None:
-        """A replica has all before `offset`; `has_epoch`: it knows the leader epoch. Raises KafkaError."""
+        """A replica has all before `offset`; `has_epoch`: it knows the leader epoch. Raises KafkaError.
+
+        Nothing is concluded from a Fetch of another broker epoch than the one known here (`ReplicaState.counts`): the
+        replica is asked again once its registration is seen.
+        """
         state = self._state
         if state is None or replica not in state.followers:
             # It may know more of the cluster than this broker, or less: it is to ask again.
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not state.counts(replica, broker_epoch):
+            return
         if state.followers[replica].log_start_offset != log_start_offset:
             self._tell_starts()
         if offset < state.followers[replica].log_end_offset:
             # It may come late, from a life that is over: the present one is to tell again.
             for waiter in self.follower_waiters:
                 waiter.arrived(0)
-        if state.fetched(replica, offset, log_start_offset, self.log.log_end_offset, now_ms):
+        now_s = trio.current_time()
+        if state.fetched(replica, offset, log_start_offset, self.log.log_end_offset, now_s, broker_epoch=broker_epoch):
             self.upkeep.in_sync.look_at(self.topic_partition)
-        self._advance(now_ms)
+        self._advance(now_s)
 
     def knows(self, replica: BrokerId, offset: Offset) -> bool:
         """Whether this follower, by what it told last, has all before `offset` and no more."""
         return self._state is not None and replica in self._state.followers and self._state.knows(replica, offset)
 
-    def look_again(self, now_ms: int, stayed: Container[BrokerId] | None = None) -> None:
+    def look_again(self, stayed: Container[BrokerId] | None = None) -> None:
         """Who is alive may have changed, or who is in sync. Followers that are not known well are to tell again.
 
-        `stayed`: those who were alive before, too (None: all are); what others told may be from a life before.
+        `stayed`: those who were alive before, too, in the same epoch (None: all are); what others told may be from a
+        life before.
         """
         if self._state is not None:
             self._state.forget_absent(self.upkeep.in_sync.view.brokers if stayed is None else stayed)
             for waiter in self.follower_waiters:
                 waiter.arrived(0)
         self._tell_starts()
-        self._advance(now_ms)
+        self._advance(trio.current_time())
 
     def _tell_starts(self) -> None:
         self._starts_told.set()
         self._starts_told = trio.Event()
 
-    def _advance(self, now_ms: int) -> None:
+    def _advance(self, now_s: float) -> None:
         state = self._state
-        if state is not None and state.advance(self.log.log_end_offset, now_ms, self.settings.min_insync_replicas):
+        if state is not None and state.advance(self.log.log_end_offset, now_s, self.settings.min_insync_replicas):
             self._end_commit_waits(None)
             self._show_up_to(self._shown_end)
 
-    def isr_change(self, now_ms: int) -> IsrChange | None:
+    def isr_change(self) -> IsrChange | None:
         """The ISR as it should be, if it is another one; it is under way from now on until it is ended.
 
         What is committed is looked at, too: it may have waited for one that fell silent.
         """
-        self._advance(now_ms)
-        return None if self._state is None else self._state.begin_change(self.log.log_end_offset, now_ms)
+        now_s = trio.current_time()
+        self._advance(now_s)
+        return None if self._state is None else self._state.begin_change(self.log.log_end_offset, now_s)
 
-    def end_isr_change(self, change: IsrChange, version: int | None, now_ms: int) -> None:
-        """A change was written, and the state has this version now; None: it was refused."""
+    def end_isr_change(self, change: IsrChange, version: int | None) -> None:
+        """End a change that was written with this version, or (None) refused while the state is still what it was."""
         if self._state is not None and self._state.end_change(change, version):
-            self._isr_changed(now_ms)
+            self._isr_changed()
 
     @property
     def low_watermark(self) -> Offset:

@@ -1,5 +1,6 @@
 """What a leader knows of the replicas of its partition, and what follows from it: the committed end of the log, who
-joins the ISR and who leaves it. Pure: offsets, times and who is alive are passed in.
+joins the ISR and who leaves it. Pure: offsets, times and who is alive are passed in. Times (`now_s`) are of a clock
+that never goes back: a wall clock that is set must not decide who is in sync.
 
 Invariants
 
@@ -10,21 +11,27 @@ Invariants
   C. A replica is let in only if it fetched in this leader epoch, from `committed` on and from the first offset of the
      epoch on: what a former leader wrote and it alone has, is gone from its log by then (KIP-101, KIP-279).
   D. One change at a time. A state with a newer version ends it, since its write was conditional on the older one. After
-     one that was refused nothing is asked for until a newer state is known.
-  E. A replica that was away, or that is out of the ISR in a state that somebody else wrote, must fetch again before it
-     is let in or counts: its log may be another one. Who comes back without its tail writes such a state first.
+     one that was refused nothing is asked for until a newer state is known, or another life of a replica.
+  E. What a replica fetched counts for the broker epoch in which it fetched alone (KIP-903), and the write that adds it
+     demands that it has begun no other epoch since. A replica that was away, or that is out of the ISR in a state that
+     somebody else wrote, must fetch again before it is let in or counts: its log may be another one. Who comes back
+     without its tail writes such a state first.
 """
 
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.model import BrokerId, LeaderEpoch, Offset
+from pipeline.model import NO_BROKER_EPOCH, BrokerId, LeaderEpoch, Offset
 
 UNKNOWN = Offset(-1)
-LONG_AGO_MS = -(2**63)
+LONG_AGO_S = -math.inf
 
 MayJoin = Callable[[BrokerId], bool]
 """Whether a replica may be in sync at all: it is alive and does not shut down."""
+
+EpochOf = Callable[[BrokerId], int | None]
+"""The broker epoch of a replica, None while it is not registered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,8 @@ class IsrChange:
     version: int
     leader_epoch: LeaderEpoch
     added: tuple[BrokerId, ...] = ()
+    added_epochs: tuple[int, ...] = ()
+    """The broker epochs in which those that are added caught up."""
     removed: tuple[BrokerId, ...] = ()
 
 
@@ -44,23 +53,25 @@ class Progress:
 
     log_end_offset: Offset = UNKNOWN
     log_start_offset: Offset = UNKNOWN
-    caught_up_ms: int = LONG_AGO_MS
+    caught_up_s: float = LONG_AGO_S
     """When it had all that the leader had."""
-    _asked_ms: int = LONG_AGO_MS
+    broker_epoch: int = NO_BROKER_EPOCH
+    """In which it fetched last."""
+    _asked_s: float = LONG_AGO_S
     _end_when_asked: Offset = UNKNOWN
 
-    def fetched(self, offset: Offset, log_start_offset: Offset, leader_end: Offset, now_ms: int) -> None:
+    def fetched(self, offset: Offset, log_start_offset: Offset, leader_end: Offset, now_s: float) -> None:
         """It has all before `offset`, while the leader's log ends at `leader_end`."""
         if offset >= leader_end:
-            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+            self.caught_up_s = max(self.caught_up_s, now_s)
         elif self._end_when_asked != UNKNOWN and offset >= self._end_when_asked:
-            self.caught_up_ms = max(self.caught_up_ms, self._asked_ms)
+            self.caught_up_s = max(self.caught_up_s, self._asked_s)
         self.log_end_offset, self.log_start_offset = offset, log_start_offset
-        self._end_when_asked, self._asked_ms = leader_end, now_ms
+        self._end_when_asked, self._asked_s = leader_end, now_s
 
-    def is_caught_up(self, leader_end: Offset, now_ms: int, max_lag_ms: int) -> bool:
+    def is_caught_up(self, leader_end: Offset, now_s: float, max_lag_s: float) -> bool:
         """It has all that the leader has, or had so not long ago."""
-        return self.log_end_offset == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
+        return self.log_end_offset == leader_end or now_s - self.caught_up_s <= max_lag_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,8 +82,9 @@ class ReplicaState:
     leader_epoch: LeaderEpoch
     epoch_start: Offset
     """The end of the log when this leader epoch began."""
-    max_lag_ms: int
+    max_lag_s: float
     may_join: MayJoin
+    epoch_of: EpochOf
     isr: tuple[BrokerId, ...]
     version: int
     committed: Offset
@@ -91,22 +103,24 @@ class ReplicaState:
         version: int,
         committed: Offset,
         log_end_offset: Offset,
-        max_lag_ms: int,
+        max_lag_s: float,
         may_join: MayJoin,
-        now_ms: int,
+        epoch_of: EpochOf,
+        now_s: float,
     ) -> "ReplicaState":
         """`own` begins to lead; of its followers nothing is known but who is in sync."""
         state = cls(
             own=own,
             leader_epoch=leader_epoch,
             epoch_start=log_end_offset,
-            max_lag_ms=max_lag_ms,
+            max_lag_s=max_lag_s,
             may_join=may_join,
+            epoch_of=epoch_of,
             isr=tuple(isr),
             version=version,
             committed=committed,
         )
-        state._take_replicas(replicas, now_ms)
+        state._take_replicas(replicas, now_s)
         return state
 
     @property
@@ -125,21 +139,32 @@ class ReplicaState:
 
     # What happens
 
-    def appended(self, end_before: Offset, now_ms: int) -> None:
+    def appended(self, end_before: Offset, now_s: float) -> None:
         """The leader's log grew: those that had all of it had so until now."""
         for progress in self.followers.values():
             if progress.log_end_offset >= end_before and progress.log_end_offset != UNKNOWN:
-                progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
+                progress.caught_up_s = max(progress.caught_up_s, now_s)
 
     def fetched(
-        self, replica: BrokerId, offset: Offset, log_start_offset: Offset, leader_end: Offset, now_ms: int
+        self,
+        replica: BrokerId,
+        offset: Offset,
+        log_start_offset: Offset,
+        leader_end: Offset,
+        now_s: float,
+        *,
+        broker_epoch: int,
     ) -> bool:
-        """A follower fetches from `offset` on. Returns whether it can be let into the ISR now. Raises KeyError."""
+        """A follower fetches from `offset` on. Returns whether it can be let into the ISR now. Raises KeyError.
+
+        `broker_epoch` is that of its registration: see `counts`.
+        """
         progress = self.followers[replica]
-        progress.fetched(offset, log_start_offset, leader_end, now_ms)
+        progress.broker_epoch = broker_epoch
+        progress.fetched(offset, log_start_offset, leader_end, now_s)
         return replica not in self.isr and self._may_change and self._can_join(replica, progress)
 
-    def advance(self, log_end_offset: Offset, now_ms: int, min_insync_replicas: int) -> bool:
+    def advance(self, log_end_offset: Offset, now_s: float, min_insync_replicas: int) -> bool:
         """Move `committed` as far as the replicas let it. Returns whether it moved.
 
         One outside of the ISR is waited for while it keeps up: else the end would run away from it for ever. One that
@@ -154,7 +179,7 @@ class ReplicaState:
                 replica in maximal_isr
                 or (
                     progress.log_end_offset != UNKNOWN
-                    and progress.is_caught_up(log_end_offset, now_ms, self.max_lag_ms)
+                    and progress.is_caught_up(log_end_offset, now_s, self.max_lag_s)
                     and self.may_join(replica)
                 )
             ):
@@ -166,32 +191,44 @@ class ReplicaState:
         self.committed = offset
         return True
 
-    def take(self, replicas: Iterable[BrokerId], isr: Sequence[BrokerId], version: int, now_ms: int) -> None:
+    def take(self, replicas: Iterable[BrokerId], isr: Sequence[BrokerId], version: int, now_s: float) -> None:
         """The cluster says so of this leader epoch. The ISR of a version that is not newer is passed over."""
         if version > self.version:
             for replica in self.followers:
                 if replica not in isr:
                     self.followers[replica] = Progress()
             self._take_isr(tuple(isr), version)
-        self._take_replicas(replicas, now_ms)
+        self._take_replicas(replicas, now_s)
+
+    def counts(self, replica: BrokerId, broker_epoch: int) -> bool:
+        """True if this broker epoch is that of the replica's present life, as far as this broker knows.
+
+        A Fetch of a former life may arrive late, and one of a new life before its registration is seen here. Brokers of
+        a version without epochs are registered, and fetch, with NO_BROKER_EPOCH.
+        """
+        return self.epoch_of(replica) == broker_epoch
 
     def forget_absent(self, alive: Container[BrokerId]) -> None:
-        """Only these brokers are alive: nothing is known of the logs of the others any more."""
+        """Forget the logs of all brokers but these, which are alive with the same broker epochs as before.
+
+        A refusal is forgotten, too: a forgotten broker may have caused it.
+        """
+        self._refused = False
         for replica, progress in self.followers.items():
             if replica not in alive:
-                self.followers[replica] = Progress(caught_up_ms=progress.caught_up_ms)
+                self.followers[replica] = Progress(caught_up_s=progress.caught_up_s)
 
     def knows(self, replica: BrokerId, offset: Offset) -> bool:
         """Whether it has told last that its log goes so far."""
         return self.followers[replica].log_end_offset == offset
 
-    def _take_replicas(self, replicas: Iterable[BrokerId], now_ms: int) -> None:
+    def _take_replicas(self, replicas: Iterable[BrokerId], now_s: float) -> None:
         """Those in sync count as followers whether they are assigned or not: no state is without them."""
         others = dict.fromkeys(replica for replica in (*replicas, *self.isr) if replica != self.own)
         if others.keys() != self.followers.keys():
             self.followers = {
                 replica: self.followers.get(replica)
-                or Progress(caught_up_ms=now_ms if replica in self.isr else LONG_AGO_MS)
+                or Progress(caught_up_s=now_s if replica in self.isr else LONG_AGO_S)
                 for replica in others
             }
 
@@ -206,9 +243,13 @@ class ReplicaState:
         return self.pending is None and not self._refused
 
     def _can_join(self, replica: BrokerId, progress: Progress) -> bool:
-        return progress.log_end_offset >= max(self.committed, self.epoch_start, Offset(0)) and self.may_join(replica)
+        return (
+            progress.log_end_offset >= max(self.committed, self.epoch_start, Offset(0))
+            and self.may_join(replica)
+            and self.counts(replica, progress.broker_epoch)
+        )
 
-    def begin_change(self, log_end_offset: Offset, now_ms: int) -> IsrChange | None:
+    def begin_change(self, log_end_offset: Offset, now_s: float) -> IsrChange | None:
         """The ISR as it should be, if it is another one; it counts as under way from now on."""
         if not self._may_change:
             return None
@@ -220,22 +261,32 @@ class ReplicaState:
         removed = tuple(
             replica
             for replica, progress in self.followers.items()
-            if replica in self.isr and not progress.is_caught_up(log_end_offset, now_ms, self.max_lag_ms)
+            if replica in self.isr and not progress.is_caught_up(log_end_offset, now_s, self.max_lag_s)
         )
         if not (added or removed):
             return None
         isr = tuple(replica for replica in self.isr if replica not in removed) + added
         self.pending = IsrChange(
-            isr=isr, version=self.version, leader_epoch=self.leader_epoch, added=added, removed=removed
+            isr=isr,
+            version=self.version,
+            leader_epoch=self.leader_epoch,
+            added=added,
+            added_epochs=tuple(self.followers[replica].broker_epoch for replica in added),
+            removed=removed,
         )
         return self.pending
 
     def end_change(self, change: IsrChange, version: int | None) -> bool:
-        """A change was written with this version, or (None) refused. Returns whether the ISR is another one."""
+        """End a change that was written with this version, or (None) refused while the state is still what it was.
+
+        A refused change over which there is a newer state counts until `take` is told of that state: it may have been
+        written before. Return True if the ISR is another one.
+        """
         if self.pending is not change:
             return False
         if version is None:
-            self.pending, self._refused = None, True
+            added = zip(change.added, change.added_epochs, strict=True)
+            self.pending, self._refused = None, all(self.counts(replica, epoch) for replica, epoch in added)
             return False
         self._take_isr(change.isr, version)
         return True

@@ -1,13 +1,14 @@
 """DescribeLogDirs (35), versions 1 to 5: log directories, and the size of what lies in them (KIP-113).
 
 Version 2 is flexible, 3 adds a top-level error, 4 the size of the volumes (KIP-827), 5 whether a directory is cordoned.
+From version 2 on the tagged field 10000 of a directory, ours, names the strays in it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pipeline.protocol.schema import Bool, Int16, Int32, Int64, Message, String, Wire
+from pipeline.protocol.schema import ZERO_UUID, Bool, Int16, Int32, Int64, Message, String, Uuid, Wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,17 @@ class DescribeLogDirsTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogDirsStray:
+    """A log that is kept and belongs to no partition of the broker. The id is zero if the log has none."""
+
+    topic: String = ""
+    partition: Int32 = 0
+    topic_id: Uuid = ZERO_UUID
+    path: String = ""
+    reason: String = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeLogDirsResult:
     """A directory."""
 
@@ -57,6 +69,7 @@ class DescribeLogDirsResult:
     total_bytes: Annotated[Int64, Wire(since=4, ignorable=True)] = -1
     usable_bytes: Annotated[Int64, Wire(since=4, ignorable=True)] = -1
     is_cordoned: Annotated[Bool, Wire(since=5, ignorable=True)] = False
+    strays: Annotated[Sequence[DescribeLogDirsStray], Wire(since=2, tag=10000, ignorable=True)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,37 +1,53 @@
-"""`python -m pipeline.testing.simulation`: many seeds on two processes. The last line is `N passed, M failed`."""
+"""`python -m pipeline.testing.simulation`: many seeds, several at a time. The last line is `N passed, M failed`."""
 
 import argparse
 import multiprocessing
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from pipeline.testing.simulation.done_seeds import DoneSeeds, code_state
 from pipeline.testing.simulation.runner import Verdict, run_seed
 
-PROCESSES = 2
 MAX_LINES = 3000
 """Of a trace that is printed, its last ones."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 only if all seeds pass."""
+    """Return 0 if all seeds pass."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.testing.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="how many at a time")
+    parser.add_argument("--resume", type=Path, help="file of the seeds that have passed; these are not run again")
     parser.add_argument("--trace", action="store_true", help="print the trace of seeds that pass, too")
     options = parser.parse_args(arguments)
+    done = DoneSeeds(options.resume, code_state())
+    if done.is_of_other_code:
+        _tell(f"{options.resume} is of other code: all seeds are run again\n")
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    passed = failed = 0
-    with multiprocessing.get_context("spawn").Pool(min(PROCESSES, len(seeds))) as pool:
-        for verdict in pool.imap_unordered(run_seed, seeds):
-            passed, failed = passed + verdict.has_passed, failed + (not verdict.has_passed)
+    left = [seed for seed in seeds if seed not in done.seeds]
+    passed, failed = len(seeds) - len(left), 0
+    with multiprocessing.get_context("spawn").Pool(max(1, min(options.jobs, len(left)))) as pool:
+        for verdict in pool.imap_unordered(run_seed, left):
+            if verdict.has_passed:
+                passed += 1
+                done.add(verdict.seed)
+            else:
+                failed += 1
             if not verdict.has_passed or options.trace:
                 _report(verdict)
             if sys.stderr.isatty():
-                print(f"\r{passed + failed} of {len(seeds)}, {failed} failed ", end="", file=sys.stderr)  # noqa: T201
+                _tell(f"\r{passed + failed} of {len(seeds)}, {failed} failed ")
     if sys.stderr.isatty():
-        print(file=sys.stderr)  # noqa: T201
+        _tell("\n")
     print(f"{passed} passed, {failed} failed")  # noqa: T201
     return 1 if failed else 0
+
+
+def _tell(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _report(verdict: Verdict) -> None:

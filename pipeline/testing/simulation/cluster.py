@@ -4,7 +4,6 @@ import json
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,19 @@ import trio
 from pipeline.broker.partition import Partition
 from pipeline.coordination.cluster_znodes import ControllerNode
 from pipeline.model import HostPort, Offset, TopicPartition
+from pipeline.records.batch import iterate_headers
 from pipeline.records.record import iterate_records
+from pipeline.testing.simulation.inside import Inside
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.network import SimulatedNetwork
-from pipeline.testing.simulation.observer import Appends
 from pipeline.testing.simulation.schedule import Schedule
+from pipeline.testing.simulation.state_rules import StateInZooKeeper
 from pipeline.testing.simulation.trace import Trace
+from pipeline.testing.simulation.watermark_rules import WatermarkRules
 from pipeline.testing.simulation.zookeeper import SimulatedZooKeeper
 
 READ_BYTES = 1 << 26
 """More than a segment has."""
-TOPICS_PATH = "/brokers/topics"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateInZooKeeper:
-    """A partition's state as its znode has it."""
-
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
 
 
 class SimulatedCluster:
@@ -50,11 +42,11 @@ class SimulatedCluster:
     ) -> None:
         self.rng = random.Random(f"cluster {seed}")
         self.trace = trace
-        self.appends = Appends()
         self.schedule = Schedule()
         slow = self.rng.choice([0.0, 0.01, 0.1])
         self.network = SimulatedNetwork(self.schedule, random.Random(f"network {seed}"), slow)
         self.zookeeper = SimulatedZooKeeper(self.schedule, random.Random(f"zookeeper {seed}"), trace)
+        self.inside = Inside(self.zookeeper, WatermarkRules(int(settings["min.insync.replicas"])))
         self.machines = [
             Machine(
                 number,
@@ -62,7 +54,7 @@ class SimulatedCluster:
                 settings,
                 zookeeper=self.zookeeper,
                 network=self.network,
-                appends=self.appends,
+                inside=self.inside,
                 trace=trace,
                 seed=seed,
             )
@@ -91,18 +83,11 @@ class SimulatedCluster:
 
     def states(self) -> dict[TopicPartition, StateInZooKeeper]:
         """All partitions, as ZooKeeper has them."""
-        found = {}
-        root = self.zookeeper.find_or_none(TOPICS_PATH)
-        for topic in sorted(root.children) if root is not None else ():
-            partitions = self.zookeeper.find_or_none(f"{TOPICS_PATH}/{topic}/partitions")
-            for number in sorted(partitions.children, key=int) if partitions is not None else ():
-                node = self.zookeeper.find_or_none(f"{TOPICS_PATH}/{topic}/partitions/{number}/state")
-                if node is not None:
-                    state = json.loads(node.data)
-                    found[TopicPartition(topic, int(number))] = StateInZooKeeper(
-                        leader=state["leader"], leader_epoch=state["leader_epoch"], isr=tuple(state["isr"])
-                    )
-        return found
+        return self.zookeeper.states()
+
+    def replica_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        """The brokers that a partition is assigned to, as ZooKeeper has them."""
+        return self.zookeeper.replica_ids(topic_partition)
 
     def replicas(self, topic_partition: TopicPartition) -> dict[str, Partition]:
         """The replicas of the brokers that serve, by the names of their machines."""
@@ -115,16 +100,16 @@ class SimulatedCluster:
         return found
 
 
-def log_bytes(partition: Partition) -> bytes:
-    """The log up to the high watermark."""
-    end, offset, found = partition.high_watermark, partition.log.log_start_offset, []
+def log_bytes(partition: Partition, end: Offset) -> bytes:
+    """The log up to this offset."""
+    offset, found = partition.log.log_start_offset, []
     while offset < end:
         piece = partition.log.read(offset, READ_BYTES, end)
         data = os.pread(piece.region.file.fileno(), piece.region.size, piece.region.position)
         if not data:
             break
         found.append(data)
-        offset = Offset(max(record.offset for record in iterate_records(memoryview(data))) + 1)
+        offset = Offset(max(header.last_offset for _, header in iterate_headers(data)) + 1)
     return b"".join(found)
 
 

@@ -4,11 +4,10 @@ The promise (docs/replication.md): what was acknowledged with acks=all is there,
 every reader alike, in the order of the offsets; nothing that a reader has seen goes away; what a group committed stays.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.model import Offset, TopicPartition
-from pipeline.testing.simulation.observer import Appends
 
 Logs = Mapping[TopicPartition, Mapping[Offset, bytes]]
 """The records of each partition at the end."""
@@ -35,12 +34,31 @@ class History:
     """Values whose producer was told for certain that they were not taken."""
     seen: dict[tuple[TopicPartition, Offset], bytes] = field(default_factory=dict)
     """What a reader found at an offset first."""
+    ends: dict[TopicPartition, Offset] = field(default_factory=dict)
+    """Behind all that was acknowledged or read, and as far as anybody was told that a partition goes."""
     problems: list[str] = field(default_factory=list)
     records_read: int = 0
     commits: int = 0
 
+    def took(self, record: Acknowledged) -> None:
+        """A producer was told that its record was taken."""
+        self.acknowledged.append(record)
+        self._goes_to(record.topic_partition, Offset(record.offset + 1))
+
+    def acknowledged_counts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """How many records of each partition were acknowledged so far."""
+        counts = dict.fromkeys(partitions, 0)
+        for record in self.acknowledged:
+            if record.topic_partition in counts:
+                counts[record.topic_partition] += 1
+        return counts
+
+    def _goes_to(self, topic_partition: TopicPartition, end: Offset) -> None:
+        self.ends[topic_partition] = max(end, self.ends.get(topic_partition, end))
+
     def read(self, reader: str, topic_partition: TopicPartition, expected: int, offset: Offset, value: bytes) -> None:
         """A reader that was at `expected` was given a record."""
+        self._goes_to(topic_partition, Offset(offset + 1))
         self.records_read += 1
         if offset < expected:
             self.problems.append(f"{reader}: {topic_partition} offset {offset} after {expected - 1}: goes back")
@@ -50,10 +68,11 @@ class History:
         if known != value:
             self.problems.append(f"{reader}: {topic_partition}@{offset} is {value!r}, but was {known!r}")
 
-    def ended(self, reader: str, topic_partition: TopicPartition, before: Offset, now: Offset) -> None:
-        """A reader was told where a partition ends."""
-        if now < before:
-            self.problems.append(f"{reader}: {topic_partition} ended at {before}, and later at {now}")
+    def ended(self, reader: str, topic_partition: TopicPartition, least: Offset, now: Offset) -> None:
+        """A reader was told where a partition ends. When it asked, somebody had seen it end at `least`."""
+        if now < least:
+            self.problems.append(f"{reader}: {topic_partition} ended at {least}, and later at {now}")
+        self._goes_to(topic_partition, now)
 
     def fetched_commit(self, group: str, topic_partition: TopicPartition, least: Offset, found: Offset) -> None:
         """A committed offset was asked for, after `least` had been committed."""
@@ -61,15 +80,17 @@ class History:
             self.problems.append(f"{group}: {topic_partition} was committed at {least}, and later found at {found}")
 
 
-def check(history: History, appends: Appends, logs: Logs) -> Iterator[str]:
-    """What is wrong at the end."""
-    yield from history.problems
-    for (topic_partition, epoch), lives in appends.lives.items():
-        if len(lives) > 1:
-            leaders = ", ".join(f"broker {broker} in its life {life}" for broker, life in lives)
-            yield f"{topic_partition}: several leaders in epoch {epoch}: {leaders}"
+def check(history: History, logs: Logs) -> Iterator[str]:
+    """Yield the faults of the logs at the end."""
     yield from _check_acknowledged(history, logs)
     yield from _check_logs(history, logs)
+
+
+def check_survivors(history: History, topic_partition: TopicPartition, values: Collection[bytes]) -> Iterator[str]:
+    """Yield the losses of a partition without a leader, whose replicas' logs together hold these values."""
+    for record in history.acknowledged:
+        if record.topic_partition == topic_partition and record.value not in values:
+            yield f"lost: {record.value!r} in {topic_partition}, acknowledged at {record.offset}, is in no log"
 
 
 def _check_acknowledged(history: History, logs: Logs) -> Iterator[str]:

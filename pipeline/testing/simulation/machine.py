@@ -16,11 +16,10 @@ from prometheus_client import CollectorRegistry
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.errors import PipelineError
-from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, HostPort
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from pipeline.testing.simulation.inside import Inside
 from pipeline.testing.simulation.network import SimulatedNetwork
-from pipeline.testing.simulation.observer import Appends, LifeObserver
 from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.trace import Trace
 from pipeline.testing.simulation.zookeeper import SimulatedClient, SimulatedZooKeeper
@@ -41,7 +40,7 @@ class Machine:
         *,
         zookeeper: SimulatedZooKeeper,
         network: SimulatedNetwork,
-        appends: Appends,
+        inside: Inside,
         trace: Trace,
         seed: str,
     ) -> None:
@@ -53,9 +52,9 @@ class Machine:
         self.process = Process(self.name, is_alive=False)
         self._random = random.Random(f"{self.name} {seed}")
         self._boots = 0
-        self.disk = self._boot()
         self._zookeeper = zookeeper
-        self._appends = appends
+        self._inside = inside
+        self.disk = self._boot()
         self._trace = trace
         self._lives = 0
         self._skew_ms = self._random.randint(-200, 200)
@@ -90,13 +89,24 @@ class Machine:
     @property
     def has_failed_disk(self) -> bool:
         """Whether the broker says that its disk has failed."""
-        return self.handle is not None and self.handle.health() is not None
+        return self.handle is not None and self.handle.disk_trouble() is not None
 
     def clock(self) -> int:
-        """The wall clock of this machine: a little wrong."""
+        """The wall clock of this machine: a little wrong, or very wrong."""
         return EPOCH_MS + self._skew_ms + int(trio.current_time() * 1000)
 
     # Faults
+
+    def step_clock(self, step_ms: int) -> None:
+        """Set the wall clock on or back, as a correction by NTP or a move to another host does."""
+        self._trace.add(self.name, f"CLOCK STEPS {step_ms} ms")
+        self._skew_ms += step_ms
+        self.process.clock_error_s = self._skew_ms / 1000
+
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock forward, or (below 0) back."""
+        self._trace.add(self.name, f"CLOCK {by_ms:+} ms")
+        self._skew_ms += by_ms
 
     def kill(self) -> None:
         """End the process at once; the machine goes on."""
@@ -112,12 +122,13 @@ class Machine:
             self._die(tells_peers=False)
         self.disk.end_process()
         self.disk.lose_power()
+        self._inside.lost_power(self.id)
         self.disk = self._boot()
 
     def _boot(self) -> FaultyFiles:
         """The disk as a machine sees it that has just got power."""
         self._boots += 1
-        disk = FaultyFiles(DiskFiles(), self._random)
+        disk = FaultyFiles(self._inside.files(self.id), self._random)
         disk.boot = f"{self.name} boot {self._boots}"
         return disk
 
@@ -171,7 +182,7 @@ class Machine:
     async def _live(self) -> None:
         """One life."""
         self._lives += 1
-        process = self.process = Process(self.name)
+        process = self.process = Process(self.name, clock_error_s=self._skew_ms / 1000)
         self.host.has_power = True
         self.disk.on_crash = self.kill
         self._trace.add(self.name, f"STARTS, life {self._lives}")
@@ -217,7 +228,7 @@ class Machine:
                     client,
                     clock=self.clock,
                     random=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
-                    observer=LifeObserver(self._appends, self.id, self._lives),
+                    observer=self._inside.observer(self.id, self._lives),
                     metrics=CollectorRegistry(),
                     files=self.disk,
                     network=self.host,
@@ -232,6 +243,7 @@ class Machine:
         if self.process.is_alive:
             self._trace.add(self.name, "serves")
             self.handle = handle
+            self._inside.serves(self.id, self.process, handle.replicas.partitions)
 
 
 class _Started:

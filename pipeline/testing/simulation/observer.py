@@ -1,25 +1,36 @@
 """Who appended as leader in which epoch, as brokers tell their observers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.log.observed import ObservedPartition
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.records.batch import BatchHeader
+from pipeline.testing.simulation.watermark_rules import Place, place_of
 
 Life = tuple[BrokerId, int]
 """A broker, and its life: a broker that starts again is not the leader it was."""
+
+
+Opened = Callable[[ObservedPartition], None]
 
 
 @dataclass(eq=False)
 class Appends:
     """The lives that appended in each leader epoch."""
 
-    lives: dict[tuple[TopicPartition, LeaderEpoch], list[Life]] = field(default_factory=dict)
+    lives: dict[tuple[Place, LeaderEpoch], list[Life]] = field(default_factory=dict)
 
-    def appended(self, topic_partition: TopicPartition, epoch: LeaderEpoch, life: Life) -> None:
+    def problems(self) -> Iterator[str]:
+        """A leader epoch belongs to one life of one broker."""
+        for ((topic_partition, _), epoch), lives in self.lives.items():
+            if len(lives) > 1:
+                leaders = ", ".join(f"broker {broker} in its life {life}" for broker, life in lives)
+                yield f"{topic_partition}: several leaders in epoch {epoch}: {leaders}"
+
+    def appended(self, place: Place, epoch: LeaderEpoch, life: Life) -> None:
         """A leader appended."""
-        known = self.lives.setdefault((topic_partition, epoch), [])
+        known = self.lives.setdefault((place, epoch), [])
         if life not in known:
             known.append(life)
 
@@ -27,20 +38,24 @@ class Appends:
 class LifeObserver:
     """The observer of one life of a broker."""
 
-    def __init__(self, appends: Appends, broker: BrokerId, life: int) -> None:
+    def __init__(self, appends: Appends, opened: Opened, broker: BrokerId, life: int) -> None:
         self._appends = appends
+        self._opened = opened
         self._life = broker, life
         self._partitions: dict[TopicPartition, ObservedPartition] = {}
 
     def loaded(self, partition: ObservedPartition) -> None:
         """Remember whom to ask for its role."""
         self._partitions[partition.topic_partition] = partition
+        self._opened(partition)
 
     def appended(self, topic_partition: TopicPartition, headers: Sequence[BatchHeader]) -> None:
         """Remember, if it leads."""
-        if self._partitions[topic_partition].is_leader:
+        partition = self._partitions[topic_partition]
+        if partition.is_leader:
             for header in headers:
-                self._appends.appended(topic_partition, LeaderEpoch(header.partition_leader_epoch), self._life)
+                epoch = LeaderEpoch(header.partition_leader_epoch)
+                self._appends.appended(place_of(partition), epoch, self._life)
 
     def truncated(self, topic_partition: TopicPartition) -> None:
         """Nothing."""

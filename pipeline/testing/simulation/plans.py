@@ -1,10 +1,14 @@
 """Which cluster a seed simulates, and under which faults."""
 
-from pipeline.testing.simulation.scenario import Plan
+from pipeline.testing.simulation.plan import Plan
 
 ONE_BROKER_EVERY = 10
 BEYOND_EVERY = 25
 BEYOND_FAULTS = ("kill", "kill all", "power of one", "power of all", "partition", "session", "pause")
+FLUSHING_EVERY = 15
+FLUSHING_FAULTS = ("kill", "crash", "power of one", "power of all", "pause", "partition", "session", "connections")
+TRAVELLING_EVERY = 12
+TRAVELLING_FAULTS = ("topic vanishes", "zookeeper restored", "zookeeper empty", "kill", "session", "stop")
 
 
 def plan_for(seed: int) -> Plan:
@@ -13,7 +17,18 @@ def plan_for(seed: int) -> Plan:
         return Plan(seed=seed, fault_kinds=BEYOND_FAULTS, may_end_offline=True)
     if seed % ONE_BROKER_EVERY == 0:
         return single_broker_plan(seed)
-    return Plan(seed=seed)
+    if seed % FLUSHING_EVERY == FLUSHING_EVERY - 2:
+        return flushing_plan(seed)
+    if seed % TRAVELLING_EVERY == TRAVELLING_EVERY - 4:
+        return Plan(seed=seed, fault_kinds=TRAVELLING_FAULTS)
+    return Plan(
+        seed=seed, brokers=4 if seed % 4 == 1 else 3, has_administrator=seed % 2 == 1, has_cleaner=seed % 4 == 2
+    )
+
+
+def flushing_plan(seed: int) -> Plan:
+    """Three brokers that sync each record before they tell anybody of it; all may lose their power at once."""
+    return Plan(seed=seed, settings={"log.flush.interval.messages": 1}, fault_kinds=FLUSHING_FAULTS)
 
 
 def single_broker_plan(seed: int) -> Plan:

@@ -6,7 +6,8 @@ stopped, as by SIGSTOP, gets no turn: whatever wakes one of its tasks is kept un
 Invariants of `run_simulated`:
 - The order of tasks, delays of threads, and all else that chance decides come from the seed. Nothing depends on hashes
   of strings, addresses of objects, other threads, or the collector of garbage, which does not run meanwhile.
-- What it replaces (trio's choice of the next task, its threads, the HTTP endpoint, the log) is as before afterwards.
+- What it replaces (trio's choice of the next task, its threads, the HTTP endpoint, the cleaner's process, the log) is
+  as before afterwards.
 """
 
 import gc
@@ -26,6 +27,7 @@ from trio._core import _run as trio_run
 
 import pipeline.broker.server as broker_server
 from pipeline.model import HostPort
+from pipeline.testing.simulation.cleaner_in_process import cleaner_in_process
 from pipeline.testing.simulation.trace import Trace
 
 MAX_CPU_S = 60.0
@@ -42,6 +44,8 @@ class Process:
     name: str
     is_alive: bool = True
     is_stopped: bool = False
+    clock_error_s: float = 0.0
+    """By how much the wall clock of its machine is wrong."""
     held: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list)
 
     def stop(self) -> None:
@@ -98,7 +102,7 @@ def _deterministic(seed: int) -> Generator[None]:
     reschedule = trio_run.Runner.reschedule
     to_thread = trio.to_thread.run_sync
     broker: Any = broker_server
-    serve_http = broker.serve_http
+    serve_http, log_cleaner = broker.serve_http, broker.LogCleaner
     rng = random.Random(f"threads {seed}")
 
     def reschedule_running(runner: Any, task: Any, *woken_with: Any) -> None:
@@ -127,10 +131,10 @@ def _deterministic(seed: int) -> Generator[None]:
         replaced.Runner.reschedule = reschedule_running
         replaced = trio.to_thread
         replaced.run_sync = call_later
-        broker.serve_http = _serve_nothing
+        broker.serve_http, broker.LogCleaner = _serve_nothing, cleaner_in_process
         yield
     finally:
-        broker.serve_http = serve_http
+        broker.serve_http, broker.LogCleaner = serve_http, log_cleaner
         replaced = trio.to_thread
         replaced.run_sync = to_thread
         replaced = trio_run

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from pipeline.testing.simulation.plan import Plan
 from pipeline.testing.simulation.plans import plan_for
-from pipeline.testing.simulation.scenario import Plan, simulate
+from pipeline.testing.simulation.scenario import simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

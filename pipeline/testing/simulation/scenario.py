@@ -1,141 +1,92 @@
 """One simulated run from start to end, and what is to be said of it.
 
-The cluster starts; clients work while things go wrong; everything is healed; then every partition must have a leader,
-all its replicas in sync and take writes, within `RECOVERY_S`; the replicas must be equal and hold what was promised.
+The cluster starts; clients work while things go wrong; everything is healed; then the cluster must recover by itself
+(`recovery`) and take writes; the replicas must be equal and hold what was promised.
 """
 
 import random
 import tempfile
 import traceback
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import trio
 
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import Cluster, open_cluster
+from pipeline.client.cluster import Cluster
 from pipeline.client.config import ProducerConfig
 from pipeline.client.producer import open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
-from pipeline.testing.simulation.cluster import SimulatedCluster, StateInZooKeeper, log_bytes, records_of
+from pipeline.records.record import iterate_records
+from pipeline.testing.simulation.accounts import ACCOUNTS, Accounts, Entry
+from pipeline.testing.simulation.administration import Administration
+from pipeline.testing.simulation.client_context import ClientContext, wall_clock
+from pipeline.testing.simulation.cluster import SimulatedCluster, log_bytes, records_of
+from pipeline.testing.simulation.fault_context import FaultContext
 from pipeline.testing.simulation.faults import Faults
-from pipeline.testing.simulation.history import Acknowledged, History, check
+from pipeline.testing.simulation.group_members import GroupMembers
+from pipeline.testing.simulation.history import Acknowledged, check, check_survivors
+from pipeline.testing.simulation.plan import Plan, Result
 from pipeline.testing.simulation.process import run_simulated
+from pipeline.testing.simulation.recovery import LOOK_S, RECOVERY_S, FailedError, Recovery, until, within
 from pipeline.testing.simulation.trace import Trace
-from pipeline.testing.simulation.workload import Workload, client_config, wall_clock
+from pipeline.testing.simulation.watermark_rules import watched_high_watermarks
+from pipeline.testing.simulation.workload import CLIENTS, Workload
 
 START_S = 60.0
-RECOVERY_S = 120.0
-LOOK_S = 0.2
 CLIENT_HOST = "client"
-CLIENTS = ("producer-1", "producer-2", "reader-1", "reader-2", "committer", "asker")
-
-SETTINGS: Mapping[str, Any] = {
-    "default.replication.factor": 3,
-    "min.insync.replicas": 2,
-    "num.partitions": 1,
-    "offsets.topic.num.partitions": 2,
-    "offsets.topic.replication.factor": 3,
-    "zookeeper.session.timeout.ms": 4000,
-    "replica.lag.time.max.ms": 3000,
-    "replica.fetch.wait.max.ms": 400,
-    "replica.fetch.backoff.ms": 300,
-    "replica.socket.timeout.ms": 3000,
-    "replica.high.watermark.checkpoint.interval.ms": 1000,
-    "log.cleaner.enable": False,
-    "leader.imbalance.check.interval.seconds": 10,
-}
-
-Variant = Callable[[], AbstractContextManager[None]]
-"""Breaks the code for the length of a block, to see whether it is noticed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is simulated."""
-
-    seed: int
-    brokers: int = 3
-    faults_s: float = 20.0
-    topics: tuple[tuple[str, int], ...] = (("orders", 2), ("views", 1))
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    fault_kinds: tuple[str, ...] = ()
-    """Which there are; all that are right for several brokers, if none is named."""
-    may_end_offline: bool = False
-    """Trouble beyond the promise: a partition may stay without a leader and in-sync replicas, but not lose silently."""
-    variant: Variant = nullcontext
-
-
-@dataclass(eq=False)
-class Result:
-    """What came of a run."""
-
-    seed: int
-    trace: Trace
-    problems: list[str] = field(default_factory=list)
-    history: History = field(default_factory=History)
-    faults: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
 
 
 class _Run:
     """A run under way."""
 
-    def __init__(self, plan: Plan, directory: Path, result: Result) -> None:
+    def __init__(self, plan: Plan, result: Result, cluster: SimulatedCluster, rng: random.Random) -> None:
         self._plan = plan
-        self._directory = directory
         self._result = result
-        self._trace = result.trace
-        self._history = result.history
-        self._rng = random.Random(f"scenario {plan.seed}")
+        self._cluster = cluster
+        self._rng = rng
         self._partitions = [TopicPartition(name, number) for name, count in plan.topics for number in range(count)]
+        self._context = ClientContext(cluster, result.history, str(plan.seed))
+        self._workload = Workload(self._context, self._partitions)
+        kept = {**dict(plan.topics), GROUP_METADATA_TOPIC: plan.all_settings["offsets.topic.num.partitions"]}
+        self._accounts = Accounts(self._context)
+        self._members = GroupMembers(self._context, self._partitions)
+        self._administration = Administration(self._context, kept, plan.replication)
+        self._recovery = Recovery(cluster, self._administration.intended, plan.may_end_offline)
 
     async def run(self) -> None:
         """All of it."""
-        async with trio.open_nursery() as nursery:
-            segment_bytes = self._rng.choice([2000, 10_000, 1 << 30])
-            settings = {**SETTINGS, "log.segment.bytes": segment_bytes, **self._plan.settings}
-            cluster = SimulatedCluster(
-                self._plan.brokers,
-                self._directory,
-                settings,
-                nursery=nursery,
-                trace=self._trace,
-                seed=str(self._plan.seed),
-            )
-            for machine in cluster.machines:
-                cluster.start(machine)
-            host = cluster.network.host(CLIENT_HOST)
-            async with open_cluster(client_config(CLIENT_HOST, cluster.addresses), connect=host.connect) as client:
-                try:
-                    await self._start(cluster, client)
-                    workload = Workload(cluster, self._history, self._partitions, str(self._plan.seed))
-                    await self._trouble(cluster, workload)
-                    await self._recover(cluster, client, workload)
-                    self._check(cluster)
-                except _FailedError as error:
-                    self._result.problems.append(str(error))
-                    self._result.problems += list(self._history.problems)
-            for machine in cluster.machines:
-                machine.kill()
-            nursery.cancel_scope.cancel()
+        for machine in self._cluster.machines:
+            self._cluster.start(machine)
+        async with self._context.open(CLIENT_HOST) as client:
+            try:
+                await self._start(client)
+                await self._trouble()
+                await self._recover(client)
+                self._check()
+            except FailedError as error:
+                self._result.problems.append(str(error))
+        self._result.problems += self._problems()
+        for machine in self._cluster.machines:
+            machine.kill()
 
-    async def _start(self, cluster: SimulatedCluster, client: Cluster) -> None:
-        replication = min(self._plan.brokers, 3)
-        with _within(START_S, "the cluster did not start"):
-            await _until(lambda: all(machine.is_serving for machine in cluster.machines))
+    def _problems(self) -> Iterator[str]:
+        """Yield the problems found so far, by clients and inside the brokers."""
+        yield from self._result.history.problems
+        yield from self._members.problems()
+        yield from self._cluster.inside.problems()
+
+    async def _start(self, client: Cluster) -> None:
+        with within(START_S, "the cluster did not start"):
+            await until(lambda: all(machine.is_serving for machine in self._cluster.machines))
             topics = [
-                NewTopic(name=name, partitions=count, replication_factor=replication)
+                NewTopic(name=name, partitions=count, replication_factor=self._plan.replication)
                 for name, count in self._plan.topics
             ]
+            if self._plan.has_cleaner:
+                topics.append(self._accounts.topic(self._plan.replication))
             await self._patiently(lambda: create_topics(client, topics, exist_ok=True, timeout_s=10))
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
@@ -144,112 +95,116 @@ class _Run:
             try:
                 await act()
             except PipelineError as error:
-                self._trace.add(CLIENT_HOST, f"tries again: {error}")
+                self._cluster.trace.add(CLIENT_HOST, f"tries again: {error}")
                 await trio.sleep(LOOK_S)
             else:
                 return
 
-    async def _trouble(self, cluster: SimulatedCluster, workload: Workload) -> None:
+    async def _trouble(self) -> None:
         """Clients at work while things go wrong."""
         sources = self._rng.choice([1, 1, 2])
         rng = random.Random(f"faults {self._plan.seed}")
-        faults = Faults(cluster, rng, CLIENTS, self._plan.fault_kinds, counts=self._result.faults)
+        history = self._result.history
+        context = FaultContext(
+            self._cluster,
+            rng,
+            CLIENTS,
+            progress=lambda: history.acknowledged_counts(self._partitions),
+            topics=[name for name, _ in self._plan.topics],
+            problems=history.problems,
+        )
+        faults = Faults(context, self._plan.fault_kinds, counts=self._result.faults)
         async with trio.open_nursery() as clients:
-            workload.start(clients)
+            self._workload.start(clients)
+            self._members.start(clients)
+            if self._plan.has_cleaner:
+                clients.start_soon(self._accounts.keep, "bookkeeper")
+            if self._plan.has_administrator:
+                self._administration.start(clients)
             with trio.move_on_after(self._plan.faults_s):
                 async with trio.open_nursery() as trouble:
                     for _ in range(sources):
                         trouble.start_soon(faults.run)
-            self._trace.add("faults", "HEALED")
+            self._cluster.trace.add("faults", "HEALED")
             faults.heal()
             await trio.sleep(self._rng.uniform(0, 3))
-            workload.is_over = True
+            self._context.is_over = True
 
-    async def _recover(self, cluster: SimulatedCluster, client: Cluster, workload: Workload) -> None:
+    async def _recover(self, client: Cluster) -> None:
         """Every partition is written once more; then all replicas must become equal."""
-        with _within(RECOVERY_S, "the cluster did not recover", lambda: _describe(cluster)):
-            await _until(lambda: self._is_whole(cluster))
-            led = self._led(cluster)
-            if len(led) < len(cluster.states()):
-                self._trace.add("checks", f"given up, all but {led}")
+        recovery = self._recovery
+        with within(RECOVERY_S, "the cluster did not recover", recovery.describe):
+            await until(recovery.is_whole, self._problems)
+            led = recovery.led()
+            if len(led) < len(self._cluster.states()):
+                self._cluster.trace.add("checks", f"given up, all but {led}")
+                await until(recovery.is_equal, self._problems)
                 return
             await self._patiently(lambda: self._write(client))
-            await _until(lambda: self._is_equal(cluster))
-            await self._patiently(lambda: workload.check_commits(client, 10))
-
-    def _is_whole(self, cluster: SimulatedCluster) -> bool:
-        replication = min(self._plan.brokers, 3)
-        return all(machine.is_serving for machine in cluster.machines) and all(
-            (state.leader >= 0 and len(state.isr) == replication) or self._is_given_up(state)
-            for state in cluster.states().values()
-        )
-
-    def _is_given_up(self, state: StateInZooKeeper) -> bool:
-        """Nobody is left that can vouch for what it has (KIP-966)."""
-        return self._plan.may_end_offline and state.leader < 0 and not state.isr
-
-    def _led(self, cluster: SimulatedCluster) -> list[TopicPartition]:
-        return [name for name, state in cluster.states().items() if not self._is_given_up(state)]
+            await self._patiently(lambda: self._workload.check_commits(client, 10))
+            await until(recovery.is_equal, self._problems)  # last: timers of groups write, too
 
     async def _write(self, client: Cluster) -> None:
         """One record to each partition."""
         config = ProducerConfig(linger_ms=0, request_timeout_ms=4000, delivery_timeout_ms=8000, max_block_ms=8000)
+        history = self._result.history
         async with open_producer(client, config, clock=wall_clock, random=self._rng) as producer:
             for target in self._partitions:
                 value = f"last/{target}/{trio.current_time()}".encode()
-                self._history.sent[value] = target
+                history.sent[value] = target
                 told = await (await producer.send(target.topic, value, partition=target.partition)).wait()
-                self._history.acknowledged.append(Acknowledged(value, target, Offset(told.offset)))
+                history.took(Acknowledged(value, target, Offset(told.offset)))
 
-    def _is_equal(self, cluster: SimulatedCluster) -> bool:
-        for name in cluster.states():
-            ends = {(part.log.log_end_offset, part.high_watermark) for part in cluster.replicas(name).values()}
-            if len(ends) != 1 or any(end != high_watermark for end, high_watermark in ends):
-                return False
-        return True
-
-    def _check(self, cluster: SimulatedCluster) -> None:
-        logs = {}
-        for name in self._led(cluster):
-            contents = {machine: log_bytes(part) for machine, part in cluster.replicas(name).items()}
+    def _check(self) -> None:
+        logs: dict[TopicPartition, dict[Offset, bytes]] = {}
+        for name in self._recovery.led():
+            if self._is_compacted(name):
+                continue
+            replicas = self._cluster.replicas(name)
+            contents = {machine: log_bytes(part, part.high_watermark) for machine, part in replicas.items()}
             if len(set(contents.values())) != 1:
                 sizes = {machine: len(content) for machine, content in contents.items()}
                 self._result.problems.append(f"{name}: the replicas differ, bytes: {sizes}")
-            if name in self._partitions:
+            if name.topic != GROUP_METADATA_TOPIC:
                 logs[name] = records_of(next(iter(contents.values())))
-        if len(logs) == len(self._partitions):
-            self._result.problems += list(check(self._history, cluster.appends, logs))
-        else:
-            self._result.problems += self._history.problems
+        self._check_accounts()
+        if all(name in logs for name in self._partitions):
+            self._result.problems += check(self._result.history, {name: logs[name] for name in self._partitions})
+        self._result.problems += self._administration.check(logs)
+        if self._plan.is_flushing:
+            for name in self._partitions:
+                self._result.problems += check_survivors(self._result.history, name, self._survivors(name))
+
+    def _is_compacted(self, name: TopicPartition) -> bool:
+        """Each replica cleans its log by itself: only what counts is equal."""
+        return self._plan.has_cleaner and name.topic in {ACCOUNTS.topic, GROUP_METADATA_TOPIC}
+
+    def _check_accounts(self) -> None:
+        for machine, part in self._cluster.replicas(ACCOUNTS).items():
+            data = log_bytes(part, part.high_watermark)
+            entries = [
+                Entry(Offset(record.offset), record.key or b"", record.value)
+                for record in iterate_records(memoryview(data))
+            ]
+            clean_offset = part.log.clean_offset or Offset(0)
+            self._result.problems += self._accounts.check(machine, entries, clean_offset)
+
+    def _survivors(self, name: TopicPartition) -> set[bytes]:
+        """All values that are in some replica's log."""
+        replicas = self._cluster.replicas(name).values()
+        return {value for part in replicas for value in records_of(log_bytes(part, part.log.log_end_offset)).values()}
 
 
-class _FailedError(Exception):
-    """A run cannot go on."""
-
-
-@contextmanager
-def _within(timeout_s: float, otherwise: str, details: Callable[[], str] = str) -> Generator[None]:
-    with trio.move_on_after(timeout_s) as scope:
-        yield
-    if scope.cancelled_caught:
-        raise _FailedError(f"{otherwise} within {timeout_s:g} s{details()}")
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - nobody tells what an outsider looks at
-        await trio.sleep(LOOK_S)
-
-
-def _describe(cluster: SimulatedCluster) -> str:
-    """How far it is."""
-    lines = [f"{machine.name}: {'serves' if machine.is_serving else 'does not serve'}" for machine in cluster.machines]
-    for name, state in cluster.states().items():
-        ends = {
-            machine: f"{part.log.log_end_offset} hw {part.high_watermark}"
-            for machine, part in cluster.replicas(name).items()
-        }
-        lines.append(f"{name}: leader {state.leader} epoch {state.leader_epoch} isr {state.isr} ends {ends}")
-    return "".join(f"\n    {line}" for line in lines)
+async def _run_in(directory: Path, plan: Plan, result: Result) -> None:
+    rng = random.Random(f"scenario {plan.seed}")
+    settings = {"log.segment.bytes": rng.choice([2000, 10_000, 1 << 30]), **plan.all_settings}
+    async with trio.open_nursery() as nursery:
+        cluster = SimulatedCluster(
+            plan.brokers, directory, settings, nursery=nursery, trace=result.trace, seed=str(plan.seed)
+        )
+        with watched_high_watermarks(cluster.inside.moved):
+            await _Run(plan, result, cluster, rng).run()
+            nursery.cancel_scope.cancel()
 
 
 def simulate(plan: Plan) -> Result:
@@ -259,7 +214,7 @@ def simulate(plan: Plan) -> Result:
     with tempfile.TemporaryDirectory(prefix="simulation-") as name, plan.variant():
         trace.directory = name
         try:
-            run_simulated(_Run(plan, Path(name), result).run, plan.seed, trace)
+            run_simulated(lambda: _run_in(Path(name), plan, result), plan.seed, trace)
         except Exception as error:
             result.problems.append("the simulation itself failed: " + "".join(traceback.format_exception(error)))
     result.problems += trace.faults_of_code

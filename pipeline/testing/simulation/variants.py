@@ -1,48 +1,60 @@
 """The code broken on purpose, one rule at a time, to see that the checks notice. For tests of the simulation alone.
 
-Each variant replaces a method for the length of a run. `plan` is where it shows soonest.
+Each variant replaces a method for the length of a run.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.broker import claims, membership
+import trio
+
+from pipeline.broker import claims, lost_replicas, stray_keeper
+from pipeline.broker import partition as partition_module
+from pipeline.broker.cluster_view import PartitionView
 from pipeline.broker.context import BrokerContext
-from pipeline.broker.controller import reign
-from pipeline.broker.handlers import fetch
+from pipeline.broker.controller import controller_plan, reign
+from pipeline.broker.fetch_reading import FetchReading
+from pipeline.broker.groups.entries import Entries
 from pipeline.broker.partition import Partition
+from pipeline.broker.replication import replica_role
 from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
+from pipeline.broker.replication.replica_role import ReplicaRole
 from pipeline.broker.replication.replica_state import UNKNOWN, ReplicaState
+from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.coordination.cluster_znodes import STATE_CHANGE_PREFIX, encode_state_change
 from pipeline.coordination.interface import CoordinationClient, CreateNode, SetNode
 from pipeline.coordination.partition_states import StateChange, Written, write_states
 from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, StorageError
+from pipeline.log.directories import LogDirectories
+from pipeline.log.logs_set_aside import HeldLog
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFile
-from pipeline.testing.simulation.plans import single_broker_plan
-from pipeline.testing.simulation.scenario import Plan, Variant
+from pipeline.testing.simulation.plan import Plan, Variant
+from pipeline.testing.simulation.plans import plan_for
+from pipeline.testing.simulation.process import PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenVariant:
-    """A rule that is not kept. `faults` are those under which it shows; all, if there are none."""
+    """A rule that is not kept."""
 
     rule: str
     breaks: Variant
-    faults: tuple[str, ...] = ()
-    single_broker: bool = False
     first_seed: int = 1
-    """Where to begin: it is known to show there, or soon after."""
+    """The seed to begin with: the variant is known to show there, or soon after."""
+    faults: tuple[str, ...] = ()
+    """The faults under which it shows, if ordinary seeds meet it too seldom."""
 
     def plan(self, seed: int) -> Plan:
-        """What to simulate."""
-        plan = single_broker_plan(seed) if self.single_broker else Plan(seed=seed)
-        return replace(plan, variant=self.breaks, fault_kinds=self.faults or plan.fault_kinds)
+        """Return the plan of this seed, with the rule broken."""
+        plan = Plan(seed=seed, fault_kinds=self.faults) if self.faults else plan_for(seed)
+        return replace(plan, variant=self.breaks)
 
 
 def _replacing(owner: Any, name: str, replacement: Callable[[Any], Any]) -> Variant:
@@ -110,6 +122,16 @@ def _ignoring(error_kind: type[Exception]) -> Callable[[Any], Any]:
     return replacement
 
 
+def _electing_any_live_one(judge: Any) -> Any:
+    def broken(partition: PartitionView, live: Collection[BrokerId], *args: Any, **options: Any) -> PartitionView:
+        if partition.leader not in live:
+            partition = replace(partition, isr=tuple(replica for replica in partition.replicas if replica in live))
+        judged: PartitionView = judge(partition, live, *args, **options)
+        return judged
+
+    return broken
+
+
 async def _leave_nothing(*_args: Any) -> Sequence[Any]:
     return ()
 
@@ -147,6 +169,50 @@ def _writing_over_anything(_write_states: Any) -> Any:
     return broken
 
 
+def _finding_all_deleted(_find: Any) -> Any:
+    async def broken(_zookeeper: Any, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+        await trio.lowlevel.checkpoint()
+        return set(topic_ids)
+
+    return broken
+
+
+async def _release_all(_keeper: Any, confirmed: Sequence[HeldLog]) -> Sequence[HeldLog]:
+    await trio.lowlevel.checkpoint()
+    return confirmed
+
+
+class _WallTime:
+    """trio, with the wall clock of the process in the place of its own."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(trio, name)
+
+    def current_time(self) -> float:
+        process = PROCESS.get()
+        return trio.current_time() + (0.0 if process is None else process.clock_error_s)
+
+
+def _telling_wall_time(_trio: Any) -> Any:
+    return _WallTime()
+
+
+def _holding_any_of_the_name(_holds: Any) -> Any:
+    def broken(entries: Entries, entry: Any) -> bool:
+        return entries.find(entry.group.id, entry.partition) is not None
+
+    return broken
+
+
+def _both(first: Variant, second: Variant) -> Variant:
+    @contextmanager
+    def broken() -> Generator[None]:
+        with first(), second():
+            yield
+
+    return broken
+
+
 def _giving(value: object) -> Callable[[Any], Any]:
     def replacement(_known: Any) -> Any:
         return lambda *_args, **_options: value
@@ -154,26 +220,19 @@ def _giving(value: object) -> Callable[[Any], Any]:
     return replacement
 
 
-CRASHES = ("kill", "crash", "kill all", "pause", "partition", "session")
-POWER = ("power",)
-
 VARIANTS: Mapping[str, BrokenVariant] = {
     "acknowledges before replication": BrokenVariant(
         rule="acks=all waits until all in-sync replicas have the record",
         breaks=_replacing(Partition, "commit_wait", _giving(None)),
-        faults=CRASHES,
-        first_seed=4,
     ),
     "truncates to the high watermark": BrokenVariant(
         rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
         breaks=_replacing(ReplicaFetcher, "follow", _truncating_to_high_watermark),
-        faults=("kill all", "kill", "session"),
-        first_seed=2,
+        first_seed=5,
     ),
     "does not truncate": BrokenVariant(
         rule="a follower compares its log with its leader's before it fetches (KIP-101)",
         breaks=_replacing(FetchPlan, "_begin", _comparing_nothing),
-        faults=CRASHES,
         first_seed=5,
     ),
     "joins the ISR too early": BrokenVariant(
@@ -183,12 +242,11 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "_can_join",
             lambda _: lambda _state, _replica, progress: progress.log_end_offset != UNKNOWN,
         ),
-        faults=("succession",),
     ),
     "counts followers of older epochs": BrokenVariant(
         rule="the high watermark counts what followers fetched in this leader epoch",
         breaks=_replacing(ReplicaState, "begin", _knowing_followers_of_older_epochs),
-        faults=("relapse",),
+        first_seed=25,
     ),
     "counts a removal before it is written": BrokenVariant(
         rule="a member of the ISR counts until ZooKeeper has it no more",
@@ -197,47 +255,76 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "maximal_isr",
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
         ),
-        faults=("island",),
-        first_seed=14,
+        first_seed=12,
     ),
     "shows what is not committed": BrokenVariant(
         rule="consumers see nothing behind the high watermark",
-        breaks=_replacing(fetch._Reading, "_end_of", _reading_to_the_end),
-        faults=CRASHES,
-        first_seed=6,
+        breaks=_replacing(FetchReading, "_end_of", _reading_to_the_end),
     ),
     "leads on without its tail": BrokenVariant(
         rule="a replica that may have lost its tail leaves the ISR before it registers (KIP-966)",
-        breaks=_replacing(membership, "leave", lambda _: _leave_nothing),
-        faults=POWER,
+        breaks=_replacing(lost_replicas, "leave", lambda _: _leave_nothing),
+        faults=("power",),
     ),
     "leads on without a claim": BrokenVariant(
         rule="a broker begins another epoch before it leads on after a start or a lost session",
         breaks=_replacing(claims, "claimed_state", lambda _: lambda state, own: state if state.leader == own else None),
-        faults=("kill", "session", "crash"),
     ),
     "epoch not checked": BrokenVariant(
         rule="a leader answers those alone who know its leader epoch (KIP-320)",
-        breaks=_replacing(BrokerContext, "_find", _finding_in_any_epoch),
+        breaks=_replacing(BrokerContext, "find_partition_of", _finding_in_any_epoch),
         faults=("return",),
-        first_seed=6,
+        first_seed=7,
     ),
     "controller epoch not checked": BrokenVariant(
         rule="a controller writes only while it is the last one, and over the states that it has seen",
         breaks=_replacing(reign, "write_states", _writing_over_anything),
-        faults=("interregnum",),
-        first_seed=2,
+        first_seed=8,
+    ),
+    "elects a replica that is not in sync": BrokenVariant(
+        rule="a leader is elected from the ISR",
+        breaks=_replacing(controller_plan, "judge", _electing_any_live_one),
+    ),
+    "answers its end too early": BrokenVariant(
+        rule="a new leader tells its end once its high watermark has reached the start of its epoch (KIP-207)",
+        breaks=_replacing(ReplicaRole, "is_behind_epoch", lambda _: property(lambda _partition: False)),
+        first_seed=6,
+    ),
+    "takes a missing znode for a deletion": BrokenVariant(
+        rule="a log is removed for a record of its topic's deletion alone",
+        breaks=_replacing(stray_keeper, "find_deleted", _finding_all_deleted),
+        first_seed=8,
+    ),
+    "takes a replica that was never here for a lost one": BrokenVariant(
+        rule="a topic that is created while its brokers are dead gets a leader when these are back",
+        breaks=_replacing(LogDirectories, "may_have_served", _giving(True)),
+        first_seed=9,
+    ),
+    "removes a log that an ISR counts on": BrokenVariant(
+        rule="a broker leaves the ISR before it removes a log that was moved away",
+        breaks=_replacing(StrayKeeper, "_released", lambda _: _release_all),
+        first_seed=5,
+    ),
+    "trusts the wall clock": BrokenVariant(
+        rule="who is in sync is measured with a clock that never goes back",
+        breaks=_both(
+            _replacing(replica_role, "trio", _telling_wall_time),
+            _replacing(partition_module, "trio", _telling_wall_time),
+        ),
+        faults=("clock and silence",),
+    ),
+    "a stale timer removes a living group": BrokenVariant(
+        rule="an alarm of a group that went away touches no later group of its name",
+        breaks=_replacing(Entries, "holds", _holding_any_of_the_name),
+        first_seed=15,
     ),
     "forgets its producers": BrokenVariant(
         rule="a batch that was taken before is not taken again",
         breaks=_replacing(ProducerStates, "check", _giving(None)),
-        faults=("connections", "pause", "one way", "partition"),
     ),
     "ignores failed syncs": BrokenVariant(
         rule="nothing is acknowledged that the disk refused to sync",
         breaks=_replacing(FaultyFile, "sync", _ignoring(StorageError)),
-        faults=("sync and power",),
-        single_broker=True,
-        first_seed=3,
+        first_seed=20,
     ),
 }

@@ -4,23 +4,22 @@ A value is written once. A reader begins anew now and then. A group whose commit
 then on: a commit on its way may still arrive, and no broker can know that a later one followed it.
 """
 
-import random
+import uuid
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
 from pipeline.client.batches import DeliveryError, RecordMetadata
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer import PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
 from pipeline.client.groups import fetch_offsets, find_coordinator
 from pipeline.client.offsets import LATEST, list_offsets
-from pipeline.client.producer import open_producer
+from pipeline.client.producer import Producer, open_producer
 from pipeline.errors import PipelineError
-from pipeline.model import HostPort, Offset, TopicPartition
+from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -29,30 +28,18 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from pipeline.records.record import iterate_records
-from pipeline.testing.simulation.cluster import SimulatedCluster
-from pipeline.testing.simulation.history import Acknowledged, History
-from pipeline.testing.simulation.machine import EPOCH_MS
+from pipeline.testing.simulation.client_context import (
+    DELIVERY_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    REQUEST_TIMEOUT_S,
+    ClientContext,
+    wall_clock,
+)
+from pipeline.testing.simulation.history import Acknowledged
 
-REQUEST_TIMEOUT_MS = 4_000
-DELIVERY_TIMEOUT_MS = 12_000
 POLL_S = 1.0
 START = Offset(0)
-
-
-def wall_clock() -> int:
-    """The time of the clients."""
-    return EPOCH_MS + int(trio.current_time() * 1000)
-
-
-def client_config(name: str, addresses: tuple[HostPort, ...]) -> ClientConfig:
-    """Of an impatient client."""
-    return ClientConfig(
-        bootstrap=addresses,
-        client_id=name,
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-        default_api_timeout_ms=REQUEST_TIMEOUT_MS * 2,
-        metadata_max_age_ms=5_000,
-    )
+CLIENTS = ("producer-1", "producer-2", "reader-1", "reader-2", "committer", "asker")
 
 
 @dataclass(eq=False)
@@ -69,11 +56,8 @@ class _Group:
 class Workload:
     """Clients of a cluster. Each coroutine is one client, which runs until it is cancelled, or `is_over`."""
 
-    cluster: SimulatedCluster
-    history: History
+    context: ClientContext
     partitions: Sequence[TopicPartition]
-    seed: str
-    is_over: bool = False
     groups: list[_Group] = field(default_factory=list)
 
     def start(self, nursery: trio.Nursery, *, producers: int = 2, readers: int = 2) -> None:
@@ -87,9 +71,9 @@ class Workload:
 
     async def produce(self, name: str) -> None:
         """Write a record now and then, several at once here and there."""
-        rng = random.Random(f"{name} {self.seed}")
+        rng = self.context.rng(name)
         number = 0
-        async with self._open(name) as cluster:
+        async with self.context.open(name) as cluster:
             config = ProducerConfig(
                 linger_ms=rng.choice([0, 5]),
                 batch_size=rng.choice([200, 2000]),
@@ -97,49 +81,52 @@ class Workload:
                 delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
                 max_block_ms=DELIVERY_TIMEOUT_MS,
             )
-            try:
-                async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
-                    while not self.is_over:
-                        await trio.sleep(rng.expovariate(4))
-                        target = rng.choice(self.partitions)
-                        for _ in range(rng.choice([1, 1, 1, 5])):
-                            number += 1
-                            value = f"{name}/{number}".encode()
-                            self.history.sent[value] = target
-                            callback = partial(self._delivered, value, target)
-                            await producer.send(target.topic, value, partition=target.partition, callback=callback)
-            except PipelineError as error:
-                self.cluster.trace.add(name, f"ends: {error}")
+            while not self.context.is_over:
+                try:
+                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
+                        while not self.context.is_over:
+                            await trio.sleep(rng.expovariate(4))
+                            target = rng.choice(self.partitions)
+                            for _ in range(rng.choice([1, 1, 1, 5])):
+                                number += 1
+                                await self._send(producer, target, f"{name}/{number}".encode())
+                except PipelineError as error:
+                    self.context.tell(name, f"begins anew: {error}")
+
+    async def _send(self, producer: Producer, target: TopicPartition, value: bytes) -> None:
+        self.context.history.sent[value] = target
+        callback = partial(self._delivered, value, target)
+        await producer.send(target.topic, value, partition=target.partition, callback=callback)
 
     def _delivered(
         self, value: bytes, target: TopicPartition, told: RecordMetadata | None, error: Exception | None
     ) -> None:
         if told is not None:
-            self.cluster.trace.add("client", f"acknowledged {value!r} {target}@{told.offset}")
-            self.history.acknowledged.append(Acknowledged(value, target, Offset(told.offset)))
+            self.context.tell("client", f"acknowledged {value!r} {target}@{told.offset}")
+            self.context.history.took(Acknowledged(value, target, Offset(told.offset)))
             return
-        self.cluster.trace.add("client", f"not acknowledged {value!r} {target}: {error}")
+        self.context.tell("client", f"not acknowledged {value!r} {target}: {error}")
         if isinstance(error, DeliveryError) and not error.outcome_unknown:
-            self.history.refused[value] = None
+            self.context.history.refused[value] = None
 
     async def read(self, name: str) -> None:
         """Read all partitions from the beginning, and now and then again."""
-        rng = random.Random(f"{name} {self.seed}")
-        async with self._open(name) as cluster:
+        rng = self.context.rng(name)
+        async with self.context.open(name) as cluster:
             config = ConsumerConfig(max_wait_ms=500, max_partition_bytes=rng.choice([300, 1 << 20]))
-            while not self.is_over:
+            while not self.context.is_over:
                 async with open_consumer(cluster, config) as consumer:
                     positions = dict.fromkeys(self.partitions, 0)
                     consumer.assign(positions)
                     end = trio.current_time() + rng.uniform(5, 30)
-                    while trio.current_time() < end and not self.is_over:
+                    while trio.current_time() < end and not self.context.is_over:
                         try:
                             polled = await consumer.poll_batches(POLL_S)
                         except PartitionOffsetOutOfRangeError as error:
-                            self.history.problems.append(f"{name}: {error}")
+                            self.context.history.problems.append(f"{name}: {error}")
                             break
                         except PartitionFetchError as error:
-                            self.cluster.trace.add(name, f"cannot read: {error}")
+                            self.context.tell(name, f"cannot read: {error}")
                             break
                         for batches in polled:
                             self._saw(name, positions, batches.topic_partition, batches.data)
@@ -147,30 +134,42 @@ class Workload:
     def _saw(self, name: str, positions: dict[TopicPartition, int], where: TopicPartition, data: memoryview) -> None:
         for record in iterate_records(data):
             if record.offset >= positions[where]:
-                self.history.read(name, where, positions[where], Offset(record.offset), bytes(record.value or b""))
+                self.context.history.read(
+                    name, where, positions[where], Offset(record.offset), bytes(record.value or b"")
+                )
                 positions[where] = record.offset + 1
 
     async def ask_ends(self, name: str) -> None:
         """Ask where the partitions end."""
-        rng = random.Random(f"{name} {self.seed}")
+        rng = self.context.rng(name)
+        history = self.context.history
         ends: dict[TopicPartition, Offset] = {}
-        async with self._open(name) as cluster:
-            while not self.is_over:
-                await trio.sleep(rng.uniform(0.1, 1.5))
+        async with self.context.open(name) as cluster:
+            while not self.context.is_over:
+                await trio.sleep(rng.uniform(0.02, 0.4))
                 target = rng.choice(self.partitions)
+                least = ends.get(target, START)
+                if self._asks_the_leader(cluster, target):
+                    least = max(least, history.ends.get(target, START))
                 try:
-                    found = await list_offsets(cluster, {target: LATEST}, timeout_s=REQUEST_TIMEOUT_MS / 1000)
+                    found = await list_offsets(cluster, {target: LATEST}, timeout_s=REQUEST_TIMEOUT_S)
                 except PipelineError:
                     continue
-                end = Offset(found[target].offset)
-                self.history.ended(name, target, ends.get(target, START), end)
-                ends[target] = end
+                end = ends[target] = Offset(found[target].offset)
+                history.ended(name, target, least, end)
+
+    def _asks_the_leader(self, cluster: Cluster, target: TopicPartition) -> bool:
+        """Return True if the client knows the leader that ZooKeeper has. A deposed leader may answer of the past."""
+        state = self.context.cluster.states().get(target)
+        topic = cluster.view.topics.get(target.topic)
+        known = None if topic is None else topic.partitions.get(target.partition)
+        return state is not None and known is not None and known.leader == state.leader
 
     async def commit(self, name: str) -> None:
         """Commit offsets of groups without members."""
-        rng = random.Random(f"{name} {self.seed}")
-        async with self._open(name) as cluster:
-            while not self.is_over:
+        rng = self.context.rng(name)
+        async with self.context.open(name) as cluster:
+            while not self.context.is_over:
                 await trio.sleep(rng.uniform(0.2, 1.0))
                 usable = [group for group in self.groups if group.uncertain is None]
                 if len(usable) < 2:
@@ -181,23 +180,23 @@ class Workload:
     async def _commit(self, cluster: Cluster, group: _Group) -> None:
         following = Offset(group.committed + 1)
         try:
-            await cluster.topic(group.topic_partition.topic)
-            coordinator = await find_coordinator(cluster, group.name, timeout_s=REQUEST_TIMEOUT_MS / 1000)
+            topic_id = (await cluster.topic(group.topic_partition.topic)).id
+            coordinator = await find_coordinator(cluster, group.name, timeout_s=REQUEST_TIMEOUT_S)
         except PipelineError:
             return
         group.uncertain = following
         try:
             response: OffsetCommitResponse = await cluster.request(
                 coordinator,
-                _commit_request(cluster, group.name, group.topic_partition, following),
-                timeout_s=REQUEST_TIMEOUT_MS / 1000,
+                _commit_request(topic_id, group.name, group.topic_partition, following),
+                timeout_s=REQUEST_TIMEOUT_S,
             )
         except PipelineError:
             return
         code = response.topics[0].partitions[0].error_code
         if code == ErrorCode.NONE:
-            self.cluster.trace.add("client", f"committed {group.name} {following}")
-            self.history.commits += 1
+            self.context.tell("client", f"committed {group.name} {following}")
+            self.context.history.commits += 1
             group.committed, group.uncertain = following, None
         elif code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}:
             group.uncertain = None
@@ -207,15 +206,11 @@ class Workload:
         for group in self.groups:
             found = await fetch_offsets(cluster, group.name, timeout_s=timeout_s)
             offset = found[group.topic_partition].offset if group.topic_partition in found else 0
-            self.history.fetched_commit(group.name, group.topic_partition, group.committed, Offset(offset))
-
-    def _open(self, name: str) -> AbstractAsyncContextManager[Cluster]:
-        addresses = self.cluster.addresses
-        return open_cluster(client_config(name, addresses), connect=self.cluster.network.host(name).connect)
+            self.context.history.fetched_commit(group.name, group.topic_partition, group.committed, Offset(offset))
 
 
 def _commit_request(
-    cluster: Cluster, group: str, topic_partition: TopicPartition, offset: Offset
+    topic_id: uuid.UUID, group: str, topic_partition: TopicPartition, offset: Offset
 ) -> OffsetCommitRequest:
     topic, partition = topic_partition
     return OffsetCommitRequest(
@@ -223,7 +218,7 @@ def _commit_request(
         topics=[
             OffsetCommitRequestTopic(
                 name=topic,
-                topic_id=cluster.view.topics[topic].id,
+                topic_id=topic_id,
                 partitions=[OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)],
             )
         ],

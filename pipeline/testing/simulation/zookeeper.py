@@ -11,27 +11,33 @@ Invariants
      raise CoordinationLostError.
 """
 
+import json
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import trio
 
-from pipeline.coordination.interface import SessionId
+from pipeline.coordination.interface import ANY_VERSION, SessionId
 from pipeline.errors import CoordinationError, CoordinationLostError, CoordinationUnavailableError
+from pipeline.model import TopicPartition
 from pipeline.testing.faulty_files import Crash
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from pipeline.testing.simulation.process import Process
 from pipeline.testing.simulation.schedule import Channel, Schedule
+from pipeline.testing.simulation.state_rules import StateInZooKeeper, decode_state
 from pipeline.testing.simulation.trace import Trace
 
 _Answer = TypeVar("_Answer")
+Snapshot = Mapping[str, Any]
+"""Znodes by their paths."""
 
 FAST_S = (0.0003, 0.004)
 SLOW_S = (0.02, 0.2)
 SLOW = 0.03
+TOPICS_PATH = "/brokers/topics"
 RECONNECT_S = (0.01, 0.3)
 NOTICED = 2 / 3
 """The part of the session timeout after which a client gives up a silent connection."""
@@ -61,6 +67,11 @@ class SimulatedZooKeeper(MemoryZooKeeper):
         self.rng = rng
         self.trace = trace
         self.live_sessions: dict[SessionId, None] = {}
+        self.on_changes: Callable[[Mapping[str, bytes | None]], None] = _nothing
+        """Called with the znodes that one operation has written, None for those that are gone."""
+        self.on_restored: Callable[[], None] = _nothing_restored
+        """Called when ZooKeeper has gone back in time."""
+        self._written: dict[str, None] = {}
 
     def delay_s(self) -> float:
         """How long a message takes."""
@@ -88,6 +99,91 @@ class SimulatedZooKeeper(MemoryZooKeeper):
         if session is not None and session in self.live_sessions:
             del self.live_sessions[session]
             self._remove_ephemerals(session)
+
+    def create(self, path: str, data: bytes, owner: SessionId | None, *, sequential: bool, make_parents: bool) -> str:
+        created = super().create(path, data, owner, sequential=sequential, make_parents=make_parents)
+        self._written[created] = None
+        return created
+
+    def set(self, path: str, data: bytes, version: int) -> int:
+        self._written[path] = None
+        return super().set(path, data, version)
+
+    def delete(self, path: str, version: int) -> None:
+        self._written[path] = None
+        super().delete(path, version)
+
+    def settle(self) -> None:
+        """An operation is over: report what it wrote."""
+        written, self._written = self._written, {}
+        if written:
+            nodes = {path: self.find_or_none(path) for path in written}
+            self.on_changes({path: None if node is None else node.data for path, node in nodes.items()})
+
+    # Going back in time
+
+    def snapshot(self, path: str = "/") -> Snapshot:
+        """All znodes below a path that belong to no session, and the znode itself."""
+        return {name: node for name, node in self._nodes.items() if node.owner is None and _is_below(name, path)}
+
+    def lose(self, path: str) -> None:
+        """Have a znode vanish, and all below it, as if somebody had removed them by hand."""
+        for name in sorted(self.snapshot(path), reverse=True):
+            self.delete(name, ANY_VERSION)
+        self.settle()
+
+    def put_back(self, znodes: Snapshot) -> None:
+        """Have znodes that vanished come back as they were, with their versions."""
+        for name in sorted(znodes):
+            self.create(name, b"", None, sequential=False, make_parents=True)
+        self._nodes.update(znodes)
+        self.settle()
+
+    def go_back(self, znodes: Snapshot) -> None:
+        """Go back to a snapshot, or to nothing, as servers that lost their disks do. All sessions end."""
+        for session in list(self.live_sessions):
+            self.end_session(session)
+        changed = {**self._nodes, **znodes}
+        self._nodes = {
+            **MemoryZooKeeper()._nodes,
+            **{
+                path: replace(node, children=_children_in(path, node.children, znodes)) for path, node in znodes.items()
+            },
+        }
+        self._written.clear()
+        self.on_restored()
+        self._wake(*changed)
+        for client in list(self._clients):
+            if isinstance(client, SimulatedClient):
+                client.lose_connection()
+
+    def states(self) -> dict[TopicPartition, StateInZooKeeper]:
+        """All partitions that have a state."""
+        found = {}
+        for topic in self._children(TOPICS_PATH):
+            for number in sorted(self._children(f"{TOPICS_PATH}/{topic}/partitions"), key=int):
+                node = self.find_or_none(f"{TOPICS_PATH}/{topic}/partitions/{number}/state")
+                if node is not None:
+                    found[TopicPartition(topic, int(number))] = decode_state(node.data)
+        return found
+
+    def replica_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        """The brokers that a partition is assigned to."""
+        return self._assigned(topic_partition, "partitions")
+
+    def origin_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        """The brokers that a partition is assigned to, without those that a reassignment adds."""
+        adding = self._assigned(topic_partition, "adding_replicas")
+        return tuple(broker for broker in self.replica_ids(topic_partition) if broker not in adding)
+
+    def _assigned(self, topic_partition: TopicPartition, how: str) -> tuple[int, ...]:
+        node = self.find_or_none(f"{TOPICS_PATH}/{topic_partition.topic}")
+        assigned = json.loads(node.data).get(how, {}) if node is not None else {}
+        return tuple(assigned.get(str(topic_partition.partition), ()))
+
+    def _children(self, path: str) -> list[str]:
+        node = self.find_or_none(path)
+        return [] if node is None else sorted(node.children)
 
     def forget(self, client: "SimulatedClient") -> None:
         """It watches nothing any more."""
@@ -283,11 +379,31 @@ class SimulatedClient(MemoryClient):
             answer = _Value(act())
         except CoordinationError as error:
             answer = error
+        self._zookeeper.settle()
         self._down.send(lambda: self._answered(call, answer))
 
     def _answered(self, call: _Call[_Answer], answer: _Value[_Answer] | CoordinationError) -> None:
         call.answer = answer
         call.done.set()
+
+
+def _is_below(name: str, path: str) -> bool:
+    """True if the znode is the one at a path, or below it."""
+    return path in (name, "/") or name.startswith(f"{path}/")
+
+
+def _children_in(path: str, children: Iterable[str], znodes: Snapshot) -> frozenset[str]:
+    """The children that a snapshot has, too: it lacks those that belonged to a session."""
+    parent = "" if path == "/" else path
+    return frozenset(child for child in children if f"{parent}/{child}" in znodes)
+
+
+def _nothing_restored() -> None:
+    """Nobody wants to know."""
+
+
+def _nothing(_znodes: Mapping[str, bytes | None]) -> None:
+    """Nobody wants to know."""
 
 
 def _answer_of(call: _Call[_Answer]) -> _Answer:

@@ -17,7 +17,7 @@ from pipeline.processes import free_port
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 CLICKS = TopicPartition("clicks", 0)
 
 
@@ -72,7 +72,7 @@ async def test_a_cluster_that_was_never_there_is_soon_said_to_be_away():
     async with open_cluster(nobody) as cluster, trio.open_nursery() as nursery:
         collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
         nursery.start_soon(collector.run)
-        with trio.fail_after(4):
+        with trio.fail_after(30):
             await until(lambda: "no broker" in str(collector.states["hub"].error))
         nursery.cancel_scope.cancel()
 

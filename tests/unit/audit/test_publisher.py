@@ -17,7 +17,7 @@ from pipeline.client.offsets import LATEST, list_offsets
 from pipeline.model import TopicPartition
 from tests.support.brokers import clock, serving_cluster
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 CLICKS = TopicPartition("clicks", 0)
 READ_ONLY = TopicPartition("replica", 0)
 

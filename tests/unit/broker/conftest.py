@@ -28,7 +28,7 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 NOW_MS = 1_700_000_000_000
 
 
@@ -125,7 +125,8 @@ class Broker:
         """A topic of a request, by the id that the newest versions want."""
         from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-        response = await self.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
+        topics = [MetadataRequestTopic(name=topic)]
+        response = await self.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
         name_field = "topic" if kind is FetchTopic else "name"
         return kind(**{name_field: topic}, topic_id=response.topics[0].topic_id, **fields)
 

@@ -1,13 +1,31 @@
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.broker.admission import Admission
-from pipeline.errors import InvalidRecordError, InvalidTimestampError
-from pipeline.records.batch import read_header, set_log_append_time, validate_for_append
+from pipeline.broker.admission import MAX_RECORDS_NAMED, Admission
+from pipeline.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    OpenedBatchTooLargeError,
+)
+from pipeline.records.batch import (
+    HEADER_SIZE,
+    read_header,
+    set_base_offset,
+    set_log_append_time,
+    validate_for_append,
+)
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from pipeline.records.memory import MIN_OPENED_BYTES, OPENED_BATCHES
 from pipeline.records.record import iterate_records
+from pipeline.records.reopening import close_payload
+from tests.support.bombs import bomb
+from tests.support.cleaning import Directory
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -18,6 +36,10 @@ def _batch(*timestamps: int, key: bytes | None = b"k", codec: Codec = Codec.NONE
     for timestamp in timestamps:
         assert builder.append(key, b"value" * 20, (), timestamp)
     return builder.build()
+
+
+def _admission(**demands: Any) -> Admission:
+    return Admission(max_batch_bytes=1 << 20, **demands)
 
 
 def _admits(admission: Admission, *batches: bytearray) -> bool:
@@ -54,11 +76,11 @@ def _faults(admission: Admission, *batches: bytearray) -> tuple[type, list[int]]
 def test_a_batch_is_opened_only_if_its_header_does_not_suffice(
     demands: dict[str, Any], timestamps: list[int], opened: bool
 ) -> None:
-    assert _admits(Admission(**demands), _batch(*timestamps)) is not opened
+    assert _admits(_admission(**demands), _batch(*timestamps)) is not opened
 
 
 def test_records_without_a_key_are_named() -> None:
-    admission = Admission(needs_keys=True)
+    admission = _admission(needs_keys=True)
     assert len(_open(admission, _batch(NOW_MS))) > 0
     builder = BatchBuilder(Codec.ZSTD, 1 << 20)
     for key in (b"k", None, b"", None):
@@ -67,7 +89,7 @@ def test_records_without_a_key_are_named() -> None:
 
 
 def test_records_out_of_time_are_named() -> None:
-    admission = Admission(before_max_ms=HOUR_MS, after_max_ms=HOUR_MS, needs_keys=True)
+    admission = _admission(before_max_ms=HOUR_MS, after_max_ms=HOUR_MS, needs_keys=True)
     batch = _batch(NOW_MS, NOW_MS - HOUR_MS - 1, -1, NOW_MS + HOUR_MS + 1, NOW_MS + HOUR_MS, codec=Codec.GZIP)
     assert _faults(admission, batch) == (InvalidTimestampError, [1, 3])
     assert len(_open(admission, _batch(NOW_MS, -1, NOW_MS - HOUR_MS))) > 0
@@ -76,16 +98,64 @@ def test_records_out_of_time_are_named() -> None:
 def test_only_the_broker_sets_the_time_of_append() -> None:
     batch = _batch(NOW_MS)
     set_log_append_time(batch, 0, NOW_MS)
-    assert _admits(Admission(), batch)
+    assert _admits(_admission(), batch)
     with pytest.raises(InvalidTimestampError):
-        _admits(Admission(is_append_time=True), batch)
+        _admits(_admission(is_append_time=True), batch)
 
 
 @pytest.mark.parametrize("codec", Codec)
 def test_batches_get_the_codec_of_the_topic(codec: Codec) -> None:
     batches = [_batch(NOW_MS, NOW_MS + 5, codec=before) for before in (Codec.NONE, Codec.GZIP, codec)]
-    made = _open(Admission(codec=codec), *batches)
+    made = _open(_admission(codec=codec), *batches)
     headers = validate_for_append(made, max_batch_bytes=1 << 20)
     assert [header.codec for header in headers] == [codec] * 3
     wanted = [(record.key, record.value, record.timestamp_ms) for batch in batches for record in iterate_records(batch)]
     assert [(record.key, record.value, record.timestamp_ms) for record in iterate_records(made)] == wanted
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_a_batch_that_holds_more_than_the_cleaner_opens_is_refused(codec: Codec) -> None:
+    with pytest.raises(OpenedBatchTooLargeError):
+        _open(_admission(needs_keys=True), bomb(codec, MIN_OPENED_BYTES + (1 << 20), NOW_MS))
+    assert len(_open(_admission(needs_keys=True), bomb(codec, MIN_OPENED_BYTES - (1 << 20), NOW_MS))) > 0
+    assert OPENED_BATCHES.held_bytes == 0
+
+
+def test_a_batch_that_would_be_too_large_without_its_codec_is_refused_before_it_is_opened_whole() -> None:
+    with pytest.raises(BatchTooLargeError):
+        _open(_admission(codec=Codec.NONE), bomb(Codec.GZIP, 32 << 20, NOW_MS))
+
+
+def test_of_very_many_records_without_a_key_the_first_are_named() -> None:
+    builder = BatchBuilder(Codec.ZSTD, 1 << 20)
+    for _ in range(50_000):
+        assert builder.append(None, b"", (), NOW_MS)
+    with pytest.raises(InvalidRecordError, match=f"at least {MAX_RECORDS_NAMED} records") as refusal:
+        _open(_admission(needs_keys=True), builder.build())
+    assert [index for index, _ in refusal.value.record_errors] == list(range(MAX_RECORDS_NAMED))
+
+
+def _damaged(rng: random.Random) -> bytearray:
+    """A batch with up to three bytes of its records changed, or a base time near the end of all times."""
+    batch = _batch(*range(NOW_MS, NOW_MS + rng.randrange(1, 4)), codec=Codec.NONE)
+    payload = bytearray(batch[HEADER_SIZE:])
+    for _ in range(rng.randrange(4)):
+        payload[rng.randrange(len(payload))] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+    base_timestamp = rng.choice((NOW_MS, 2**63 - 1, -(2**63)))
+    header = read_header(batch)._replace(base_timestamp=base_timestamp)
+    return close_payload(payload, header, rng.choice(tuple(Codec)), None)
+
+
+def test_what_a_compacted_topic_admits_is_cleaned(tmp_path: Path) -> None:
+    rng, admission, admitted = random.Random(1), _admission(needs_keys=True), 0
+    log = Directory(tmp_path)
+    for _ in range(2000):
+        try:
+            batch = bytearray(_open(admission, _damaged(rng)))
+        except CorruptBatchError:
+            continue
+        set_base_offset(batch, 0, log.end_offset)
+        log.add(batch)
+        admitted += 1
+    assert admitted > 100
+    assert log.clean()

@@ -1,13 +1,16 @@
 """What a broker writes as it joins: it leaves, it claims, and never over what somebody else wrote."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
+import trio
 
-from pipeline.broker.claims import claim, claimed_state, leave, left_state, own_partitions
+from pipeline.broker.claims import claim, claimed_state, leave, left_state, let_go, let_go_state, own_partitions
 from pipeline.broker.cluster_view import NO_BROKER, ClusterView, PartitionView, TopicView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.topic_settings import topic_settings
+from pipeline.coordination.deleted_topics import record_path
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.partition_states import StateChange, read_states, write_states
 from pipeline.coordination.znodes import PartitionState, topic_path
@@ -32,22 +35,30 @@ def state(index: int, leader: int, isr: tuple[int, ...], epoch: int = 3) -> Part
 
 
 async def cluster(
-    client: CoordinationClient, *states: PartitionState, replicas: tuple[int, ...] = (1, 2)
+    client: CoordinationClient,
+    *states: PartitionState,
+    replicas: tuple[int, ...] = (1, 2),
+    adding: tuple[int, ...] = (),
 ) -> ClusterView:
     """A topic in ZooKeeper, and a view that knows it."""
     await client.create(topic_path("t"))
-    await write_states(client, [StateChange(state=found, version=None) for found in states])
+    await write_states(client, [StateChange(topic_id=uuid.UUID(int=1), state=found, version=None) for found in states])
     view = ClusterView("cluster")
     view.set_topic(
         TopicView(
             name="t",
             topic_id=uuid.UUID(int=1),
-            partitions={found.partition: PartitionView(replicas=tuple(map(BrokerId, replicas))) for found in states},
+            partitions={
+                found.partition: PartitionView(
+                    replicas=tuple(map(BrokerId, replicas)), adding=tuple(map(BrokerId, adding))
+                )
+                for found in states
+            },
             settings=topic_settings({}, CONFIG),
         )
     )
     names = [TopicPartition("t", found.partition) for found in states]
-    view.accept_states(view.topic_ids(names), await read_states(client, names))
+    view.accept_states(view.asking(names), await read_states(client, names))
     return view
 
 
@@ -58,7 +69,7 @@ def seen(view: ClusterView) -> list[tuple[int, int, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize(
-    ("known", "count", "left"),
+    ("known", "factor", "left"),
     [
         (state(0, 1, (1, 2)), 2, state(0, -1, (2,), 4)),
         (state(0, 2, (1, 2)), 2, state(0, 2, (2,))),
@@ -66,10 +77,11 @@ def seen(view: ClusterView) -> list[tuple[int, int, tuple[int, ...]]]:
         (state(0, -1, (1,)), 2, state(0, -1, ())),
         (state(0, 2, (2,)), 2, state(0, 2, (2,))),
         (state(0, 1, (1,)), 1, None),
+        (state(0, 1, (1, 2)), 1, state(0, -1, (2,), 4)),  # 2 is being added and has all
     ],
 )
-def test_leaving(known: PartitionState, count: int, left: PartitionState | None) -> None:
-    assert left_state(known, OWN, count) == left
+def test_leaving(known: PartitionState, factor: int, left: PartitionState | None) -> None:
+    assert left_state(known, OWN, factor) == left
 
 
 def test_claiming() -> None:
@@ -83,7 +95,7 @@ async def test_what_was_led_is_claimed_in_the_next_epoch_as_it_is_now() -> None:
         view = await cluster(client, state(0, 1, (1, 2)), state(1, 2, (1, 2)), state(2, 1, (1,)))
         newer = state(2, 2, (2,), 9)  # nobody told the view yet
         await client.set(newer.path, newer.encode())
-        assert await claim(client, view, OWN) == [TopicPartition("t", 0)]
+        assert await claim(client, view, OWN, own_partitions(view, OWN)) == [TopicPartition("t", 0)]
         assert seen(view) == [(1, 4, (1, 2)), (2, 3, (1, 2)), (2, 9, (2,))]
         assert own_partitions(view, BrokerId(3)) == []
 
@@ -98,10 +110,55 @@ async def test_isrs_are_left_in_zookeeper_and_in_the_view() -> None:
         assert [found[name].state.isr for name in names] == [(2,), (2,), ()]
 
 
-async def test_one_of_a_single_replica_is_led_on_and_named() -> None:
+async def test_nothing_is_claimed_of_a_recreated_topic_before_the_view_knows_it() -> None:
     async with MemoryZooKeeper().open() as client:
-        view = await cluster(client, state(0, 1, (1,)), replicas=(1,))
+        view = await cluster(client, state(0, 1, (1, 2)))
+        await client.create(record_path(uuid.UUID(int=1)))
+        with trio.fail_after(10):
+            assert await claim(client, view, OWN, own_partitions(view, OWN)) == []
+        found = await read_states(client, [TopicPartition("t", 0)])
+        assert [(written.state, written.version) for written in found.values()] == [(state(0, 1, (1, 2)), 0)]
+
+
+@pytest.mark.parametrize(("replicas", "adding"), [((1,), ()), ((2, 1), (2,))])
+async def test_one_of_a_single_replica_is_led_on_and_named_also_while_it_is_moved(
+    replicas: tuple[int, ...], adding: tuple[int, ...]
+) -> None:
+    async with MemoryZooKeeper().open() as client:
+        view = await cluster(client, state(0, 1, (1,)), replicas=replicas, adding=adding)
         name = TopicPartition("t", 0)
         assert await leave(client, view, OWN, [name]) == [name]
-        assert await claim(client, view, OWN) == [name]
+        assert await claim(client, view, OWN, own_partitions(view, OWN)) == [name]
         assert seen(view) == [(1, 4, (1,))]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (state(0, 2, (2, 1)), state(0, 2, (2,), epoch=4)),
+        (state(0, 2, (2, 3)), state(0, 2, (2, 3), epoch=4)),
+        (state(0, 1, (1, 2)), None),
+        (state(0, -1, (2, 1)), None),
+        (state(0, 2, (1,)), None),
+    ],
+    ids=["in sync", "not in sync", "leads", "led by nobody", "alone in sync"],
+)
+def test_a_log_that_is_to_be_removed_is_let_go_in_an_epoch_in_which_nobody_counts_on_it(
+    before: PartitionState, after: PartitionState | None
+) -> None:
+    assert let_go_state(before, OWN) == after
+
+
+async def test_nothing_is_let_go_that_is_assigned_again_or_was_written_meanwhile() -> None:
+    names = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    async with MemoryZooKeeper().open() as client:
+        view = await cluster(client, state(0, 2, (2, 1)), state(1, 1, (1, 2)), replicas=(2,))
+        topic = view.topic("t")
+        assert topic is not None
+        view.set_topic(replace(topic, assignment_version=0))
+        assert await let_go(client, view, OWN, names) == {names[0]}
+        found = view.partition(names[0])
+        assert found is not None
+        assert (found.isr, found.leader_epoch) == ((OTHER,), 4)
+        await client.set(topic_path("t"), b"assigned again")
+        assert await let_go(client, view, OWN, names) == frozenset()

@@ -32,7 +32,7 @@ from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 async def delete_records(broker: Broker, topic: str, *offsets: tuple[int, int]) -> list[tuple[int, int]]:
     partitions = [DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in offsets]
-    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=5000)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=30_000)
     (answer,) = (await broker.ask(request)).topics
     assert [partition.partition_index for partition in answer.partitions] == [index for index, _ in offsets]
     return [(partition.error_code, partition.low_watermark) for partition in answer.partitions]
@@ -84,7 +84,8 @@ async def test_metadata_tells_what_may_be_done_when_asked(start: Start) -> None:
     async with start() as broker:
         await broker.create("t")
         names = [MetadataRequestTopic(name=name) for name in ("t", "none")]
-        told = await broker.ask(MetadataRequest(topics=names, include_topic_authorized_operations=True))
+        asked = MetadataRequest(topics=names, include_topic_authorized_operations=True, allow_auto_topic_creation=False)
+        told = await broker.ask(asked)
         assert [topic.topic_authorized_operations for topic in told.topics] == [TOPIC_OPERATIONS, NOT_ASKED_FOR]
 
 
@@ -214,7 +215,7 @@ async def test_a_created_topic_is_told_with_all_its_settings(start: Start, valid
             replication_factor=1,
             configs=[CreatableTopicConfig(name="flush.ms", value="9")],
         )
-        answer = await broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=validate_only))
+        answer = await broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=validate_only))
         configs = {config.name: (config.value, config.config_source) for config in answer.topics[0].configs}
         assert configs["flush.ms"] == ("9", 1)
         assert configs["segment.bytes"] == ("5000", 4)

@@ -14,7 +14,7 @@ def test_defaults_are_kafkas() -> None:
     config = BrokerConfig.from_settings(NEEDED)
     assert config.log_dirs == (Path("/data"),)
     assert config.listener == HostPort("", 9092)
-    assert not config.auto_create_topics
+    assert config.auto_create_topics
     assert config.num_partitions == 1
     assert config.message_max_bytes == 1_048_588
     assert config.zookeeper_session_timeout_ms == 18_000
@@ -36,8 +36,8 @@ def test_the_largest_request_fits_into_the_memory_of_requests(memory: int, large
 
 
 def test_text_and_numbers_mean_the_same() -> None:
-    text = {**NEEDED, "broker.id": "1", "auto.create.topics.enable": "true", "num.partitions": "3"}
-    number = {**NEEDED, "broker.id": 1, "auto.create.topics.enable": True, "num.partitions": 3}
+    text = {**NEEDED, "broker.id": "1", "auto.create.topics.enable": "false", "num.partitions": "3"}
+    number = {**NEEDED, "broker.id": 1, "auto.create.topics.enable": False, "num.partitions": 3}
     assert BrokerConfig.from_settings(text) == BrokerConfig.from_settings(number)
 
 

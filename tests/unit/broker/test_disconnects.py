@@ -15,7 +15,7 @@ from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupReq
 from pipeline.protocol.schema import Message
 from tests.unit.broker.conftest import Start
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 LONG_MS = 60_000
 
 fetch = FetchRequest(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.broker import fetch_sessions
-from pipeline.broker.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, SessionPartition
+from pipeline.broker.fetch_sessions import EVICTION_S, FetchSession, FetchSessions, SessionPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 
@@ -26,10 +26,10 @@ def _forgotten(*numbers: int, name: str = "t") -> list[ForgottenTopic]:
 
 
 def _begin(
-    sessions: FetchSessions, session_id: int, epoch: int, *, now_ms: int = 0, **more: Any
+    sessions: FetchSessions, session_id: int, epoch: int, *, now_s: float = 0, **more: Any
 ) -> FetchSession | None:
     given = {"topics": (), "forgotten": (), "uses_topic_ids": False, "is_follower": False, **more}
-    return sessions.begin(session_id, epoch, given.pop("topics"), given.pop("forgotten"), now_ms=now_ms, **given)
+    return sessions.begin(session_id, epoch, given.pop("topics"), given.pop("forgotten"), now_s=now_s, **given)
 
 
 def _made(sessions: FetchSessions, *numbers: int, **more: Any) -> FetchSession:
@@ -92,18 +92,18 @@ def test_a_session_ends_by_its_last_epoch_a_new_start_or_its_last_partition(sess
 def test_room_is_made_as_in_kafka(sessions: FetchSessions) -> None:
     small, large = _made(sessions, 0), _made(sessions, 0, 1, 2)
     assert _begin(sessions, 0, 0, topics=_topics(0, 1)) is None  # nobody has been there long enough
-    later = EVICTION_MS + 1
+    later = EVICTION_S + 1
     for session in (small, large):
-        _begin(sessions, session.id, 1, now_ms=later)
-    assert _begin(sessions, 0, 0, topics=_topics(0), now_ms=later) is None  # smaller than none of them
-    middle = _made(sessions, 0, 1, now_ms=later)
+        _begin(sessions, session.id, 1, now_s=later)
+    assert _begin(sessions, 0, 0, topics=_topics(0), now_s=later) is None  # smaller than none of them
+    middle = _made(sessions, 0, 1, now_s=later)
     assert set(sessions.sessions) == {large.id, middle.id}
-    silent = _made(sessions, 0, now_ms=2 * later)  # whoever was silent has to go, whatever the size
+    silent = _made(sessions, 0, now_s=2 * later)  # whoever was silent has to go, whatever the size
     assert set(sessions.sessions) == {middle.id, silent.id}
-    follower = _made(sessions, 0, is_follower=True, now_ms=2 * later)
-    other = _made(sessions, 0, is_follower=True, now_ms=2 * later)
+    follower = _made(sessions, 0, is_follower=True, now_s=2 * later)
+    other = _made(sessions, 0, is_follower=True, now_s=2 * later)
     assert set(sessions.sessions) == {follower.id, other.id}
-    assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2), now_ms=2 * later) is None
+    assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2), now_s=2 * later) is None
 
 
 def test_there_is_a_bound_on_partitions(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +138,7 @@ def test_a_session_that_ended_watches_nothing(sessions: FetchSessions) -> None:
 
 def _tell(due: SessionPartition, end: int, *, start: int = 0, fails: bool = False, size: int = 0) -> bool:
     has_more = due.asked.fetch_offset < end
+    due.watch(due.watched)  # as a Fetch does when it reads
     return due.tell(high_watermark=end, log_start_offset=start, is_failure=fails, has_more=has_more, size=size)
 
 
@@ -196,3 +197,14 @@ def test_nothing_readable_is_ever_forgotten(steps: list[tuple[str, int, int]]) -
         for index, end in enumerate(ends):
             has_news = told[index] != end or session.partitions["t", index].asked.fetch_offset < end
             assert not has_news or index in due_now
+
+
+def test_news_between_reading_and_telling_keeps_a_partition_due(sessions: FetchSessions) -> None:
+    session = _made(sessions, 0)
+    (due,) = session.due
+    due.watch(None)
+    due.arrived(10)
+    due.tell(high_watermark=0, log_start_offset=0, is_failure=False, has_more=False, size=0)
+    assert list(session.due) == [due]
+    assert not _tell(due, 0)
+    assert not session.due

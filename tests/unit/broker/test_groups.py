@@ -10,19 +10,30 @@ import trio
 from pipeline.net.transport import connect
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pipeline.protocol.messages.delete_groups import DeleteGroupsRequest
+from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pipeline.protocol.messages.describe_groups import DescribeGroupsRequest
+from pipeline.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.heartbeat import HeartbeatRequest
 from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from pipeline.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from pipeline.protocol.messages.list_groups import ListGroupsRequest
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from pipeline.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from pipeline.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from pipeline.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from pipeline.protocol.schema import Message
 from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
@@ -241,3 +252,88 @@ async def test_groups_are_counted(start: Start) -> None:
         value = broker.metrics.get_sample_value
         assert [value(prefix), value(f"{prefix}stable"), value(f"{prefix}empty")] == [1, 1, 0]
         assert value("kafka_server_group_coordinator_metrics_group_completed_rebalance_total") == 1
+
+
+@pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0])
+async def test_a_member_that_gives_no_time_to_come_back_has_that_of_its_session(
+    start: Start, rebalance_timeout_ms: int
+) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        joined = await asker.join(rebalance_timeout_ms=rebalance_timeout_ms, group_instance_id="one")
+        assert joined.error_code == 0
+        assert (await asker.sync(joined)).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("protocols", "error"),
+    [
+        pytest.param([("range", 1_048_588)], ErrorCode.MEMBER_ID_REQUIRED, id="as large as a batch"),
+        pytest.param([("range", 1), ("sticky", 1_048_589)], ErrorCode.MESSAGE_TOO_LARGE, id="larger than a batch"),
+        pytest.param([(f"p{n}", 1) for n in range(100)], ErrorCode.MEMBER_ID_REQUIRED, id="100 protocols"),
+        pytest.param([(f"p{n}", 1) for n in range(101)], ErrorCode.INVALID_REQUEST, id="101 protocols"),
+    ],
+)
+async def test_a_member_that_could_never_be_kept_is_refused(
+    start: Start, protocols: list[tuple[str, int]], error: ErrorCode
+) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        said = [JoinGroupRequestProtocol(name=name, metadata=bytes(size)) for name, size in protocols]
+        request = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=said,
+        )
+        assert (await asker.ask(request)).error_code == error
+
+
+async def test_a_group_with_the_longest_name_is_not_found_in_words_that_fit(start: Start) -> None:
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        (group,) = (await asker.ask(DescribeGroupsRequest(groups=["x" * 32_767]))).groups
+        assert group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert group.error_message.endswith("x...")
+
+
+async def test_what_is_asked_for_very_often_is_told_once(start: Start) -> None:
+    """So that no answer is larger than what there is."""
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        topics = [CreatableTopic(name=name, num_partitions=2, replication_factor=1) for name in ("a", "b")]
+        created = await asker.ask(CreateTopicsRequest(topics=topics))
+        ids = [topic.topic_id for topic in created.topics]
+        commit = [OffsetCommitRequestPartition(partition_index=0, committed_offset=7, committed_metadata="note")]
+        await asker.ask(
+            OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="a", partitions=commit)]), 9
+        )
+
+        groups = (await asker.ask(DescribeGroupsRequest(groups=["g", "h"] * 1000))).groups
+        assert [group.group_id for group in groups] == ["g", "h"]
+
+        asked = [MetadataRequestTopic(name=name) for name in ("a", "b")] * 500
+        asked += [MetadataRequestTopic(name=f"any {number}", topic_id=ids[0]) for number in range(1000)]
+        told = (await asker.ask(MetadataRequest(topics=asked), 12)).topics
+        assert [topic.name for topic in told] == ["a", "b", "a"]
+
+        again = [OffsetFetchRequestTopics(name="a", partition_indexes=[0, 1] * number) for number in range(1, 50)]
+        several = [OffsetFetchRequestGroup(group_id="g", topics=topics) for topics in (again, again, None, None)]
+        offsets = (await asker.ask(OffsetFetchRequest(groups=several), 9)).groups
+        assert sum(len(topic.partitions) for group in offsets for topic in group.topics) == 2
+        old = [OffsetFetchRequestTopic(name="a", partition_indexes=[0] * 1000)] * 2
+        (first, second) = (await asker.ask(OffsetFetchRequest(group_id="g", topics=old), 7)).topics
+        assert [part.metadata for part in (*first.partitions, *second.partitions)] == ["note"]
+
+        resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in ("a", "b")] * 1000
+        results = (await asker.ask(DescribeConfigsRequest(resources=resources))).results
+        assert [result.resource_name for result in results] == ["a", "b"]
+
+        growth = [CreatePartitionsTopic(name="a", count=3)] * 1000 + [CreatePartitionsTopic(name="b", count=3)]
+        grown = (await asker.ask(CreatePartitionsRequest(topics=growth, timeout_ms=5000))).results
+        assert [(topic.name, topic.error_code) for topic in grown] == [("a", ErrorCode.INVALID_REQUEST), ("b", 0)]
+
+        gone = [DeleteTopicState(topic_id=ids[1])] * 1000
+        (deleted,) = (await asker.ask(DeleteTopicsRequest(topics=gone, timeout_ms=5000))).responses
+        assert (deleted.name, deleted.error_code) == ("b", 0)
+
+        producers = [TopicRequest(name="a", partition_indexes=[0, 1, 0]), TopicRequest(name="a", partition_indexes=[1])]
+        (of_topic,) = (await asker.ask(DescribeProducersRequest(topics=producers))).topics
+        assert [partition.partition_index for partition in of_topic.partitions] == [0, 1]

@@ -8,11 +8,20 @@ import httpx
 import pytest
 import trio
 
+from pipeline.coordination.partition_states import read_states
+from pipeline.coordination.znodes import BrokerRegistration, broker_path
 from pipeline.errors import ConfigurationError, StorageError
 from pipeline.log.files import DiskFiles
-from pipeline.model import TopicPartition
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from pipeline.testing.faulty_files import FaultyFiles
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
 
 CLEAN = ".kafka_cleanshutdown"
@@ -46,7 +55,7 @@ async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs:
         assert sorted(lies_in) == [0, 0, 1, 1]
         for index in range(4):
             assert (await broker.produce("synced", batch(b"a"), partition=index)).error_code == ErrorCode.NONE
-        assert broker.handle.health() is None
+        assert broker.handle.disk_trouble() is None
         first = lies_in.index(0)
         await fail(broker, files, first)
         partition = broker.handle.replicas.partitions[TopicPartition("synced", first)]
@@ -55,7 +64,7 @@ async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs:
             expected = ErrorCode.KAFKA_STORAGE_ERROR if lies_in[index] == 0 else ErrorCode.NONE
             assert (await broker.produce("synced", batch(b"b"), partition=index)).error_code == expected
             assert (await broker.fetch("synced", 0, partition=index)).error_code == expected
-        health = broker.handle.health()
+        health = broker.handle.disk_trouble()
         assert health is not None
         assert f"log dir {dirs[0]} is offline" in health
         async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
@@ -69,8 +78,45 @@ async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs:
         assert where(dirs, "later", 3) == [1, 1, 1]
     assert [(path / CLEAN).exists() for path in dirs] == [False, True]
     async with start(log_dirs=setting(dirs)) as broker:
-        assert broker.handle.health() is None
+        assert broker.handle.disk_trouble() is None
         assert (await broker.fetch("synced", 0, partition=first)).error_code == ErrorCode.NONE
+
+
+async def test_an_unclean_election_chooses_a_replica_that_still_has_its_disk(
+    start: Start, zookeeper_twin: MemoryZooKeeper, dirs: list[Path]
+) -> None:
+    files, name = FaultyFiles(DiskFiles(), random.Random(1)), TopicPartition("synced", 0)
+    async with zookeeper_twin.open() as client, start(1, files=files, log_dirs=setting(dirs)) as broker:
+
+        async def until_led_by(leader: int) -> tuple[BrokerId, ...]:
+            with trio.fail_after(TIMEOUT_S):
+                while True:
+                    found = (await read_states(client, [name])).get(name)
+                    if found is not None and found.state.leader == leader:
+                        return found.state.isr
+                    await trio.sleep(0.01)
+
+        places = [CreatableReplicaAssignment(partition_index=0, broker_ids=[BrokerId(1), BrokerId(2)])]
+        settings = {"unclean.leader.election.enable": "true", "flush.messages": "1", "min.insync.replicas": "1"}
+        configs = [CreatableTopicConfig(name=key, value=value) for key, value in settings.items()]
+        topic = CreatableTopic(
+            name="synced", num_partitions=-1, replication_factor=-1, assignments=places, configs=configs
+        )
+        async with start(2) as second:
+            response = await broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+            assert response.topics[0].error_code == ErrorCode.NONE
+            with trio.fail_after(TIMEOUT_S):
+                while name not in second.handle.replicas.partitions:
+                    await trio.sleep(0.01)
+        await until_led_by(1)
+        while (await until_led_by(1)) != (1,):
+            await trio.sleep(0.01)
+        await fail(broker, files, 0)
+        assert await until_led_by(-1) == ()  # nobody else is there
+        async with start(2):
+            assert await until_led_by(2) == (2,)
+            registered = await client.get(broker_path(BrokerId(1)))
+            assert BrokerRegistration.decode(BrokerId(1), registered.data).offline_replicas == {"synced": (0,)}
 
 
 async def test_without_any_log_dir_the_broker_ends(start: Start, dirs: list[Path]) -> None:
@@ -95,7 +141,7 @@ async def test_a_partition_is_not_made_anew_while_its_log_dir_is_away(start: Sta
     async with start(log_dirs=setting(dirs)) as broker:
         assert (await broker.fetch("t", 0, partition=lost)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await broker.fetch("t", 0, partition=1 - lost)).high_watermark == 1
-        health = broker.handle.health()
+        health = broker.handle.disk_trouble()
         assert health is not None
         assert f"log dir {dirs[0]} is offline" in health
         await broker.create("new", 1)
@@ -114,7 +160,7 @@ async def test_a_partition_in_two_log_dirs_is_served_from_neither(start: Start, 
     shutil.copytree(dirs[here] / "t-0", dirs[1 - here] / "t-0")
     async with start(log_dirs=setting(dirs)) as broker:
         assert (await broker.fetch("t", 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        health = broker.handle.health()
+        health = broker.handle.disk_trouble()
         assert health is not None
         assert "as well; move one of the two away" in health
     (dirs[1 - here] / "t-0").rename(dirs[0].parent / "away")

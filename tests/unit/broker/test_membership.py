@@ -5,12 +5,20 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 import trio
 
 from pipeline.broker.cluster_view import NO_BROKER
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.partition_states import read_states
-from pipeline.coordination.znodes import PartitionState, TopicAssignment, topic_path
+from pipeline.coordination.znodes import (
+    BrokerRegistration,
+    PartitionState,
+    TopicAssignment,
+    broker_epoch_path,
+    broker_path,
+    topic_path,
+)
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -18,10 +26,12 @@ from pipeline.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from pipeline.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.broker.conftest import Broker, Start, batch
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 FAST = {"replica_lag_time_max_ms": 2000, "replica_fetch_wait_max_ms": 50, "replica_fetch_backoff_ms": 50}
 T0 = TopicPartition("t", 0)
 U0 = TopicPartition("u", 0)
@@ -46,7 +56,7 @@ async def create(broker: Broker, name: str, *assignments: list[int]) -> None:
         for index, replicas in enumerate(assignments)
     ]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=placed)
-    response = await broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    response = await broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code == 0, response.topics[0]
 
 
@@ -97,6 +107,74 @@ async def test_a_session_that_expires_costs_the_leadership(start: Start, zookeep
         assert await produce(leader, T0, b"b") == 1
 
 
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_a_broker_whose_registration_somebody_else_changed_joins_again(
+    start: Start, zookeeper_twin: MemoryZooKeeper, *, is_removed: bool
+) -> None:
+    async with zookeeper_twin.open() as client, start(1, **FAST) as first, start(2, **FAST) as second:
+        await create(first, "t", [2, 1])
+        await create(first, "u", [2])
+        await produce(second, T0, b"a")
+        await produce(second, U0, b"a")
+        await until(client, T0, lambda state: len(state.isr) == 2)
+        path = broker_path(BrokerId(2))
+        former = BrokerRegistration.decode(BrokerId(2), (await client.get(path)).data)
+        if is_removed:
+            await client.delete(path)
+        else:
+            await client.set(path, b"not a registration")
+        alone = await until(client, U0, lambda state: state.leader_epoch > 0 and state.leader == 2)
+        assert alone.isr == (2,)
+        assert await produce(second, U0, b"b") == 1
+        leader = first if (await until(client, T0, lambda state: len(state.isr) == 2)).leader == 1 else second
+        assert await produce(leader, T0, b"b") == 1
+        stat = await client.exists(path)
+        assert stat is not None and stat.ephemeral_owner == second.zookeeper.session_id
+        found = BrokerRegistration.decode(BrokerId(2), (await client.get(path)).data)
+        assert found.epoch > former.epoch
+        assert found.listeners == former.listeners
+
+
+async def test_every_registration_bears_a_higher_broker_epoch(start: Start, zookeeper_twin: MemoryZooKeeper) -> None:
+    async def registered_epoch(broker: Broker) -> int:
+        view = broker.handle.replicas.in_sync.view
+        with trio.fail_after(DEADLINE_S):
+            while True:
+                found = await broker.zookeeper.get_or_none(broker_path(BrokerId(1)))
+                if found is not None:
+                    epoch = BrokerRegistration.decode(BrokerId(1), found.data).epoch
+                    if epoch == view.own_epoch == view.brokers[BrokerId(1)].epoch:
+                        return epoch
+                await trio.sleep(0.01)
+
+    async with start(1) as broker:
+        first = await registered_epoch(broker)
+        zookeeper_twin.expire(broker.zookeeper)
+        with trio.fail_after(DEADLINE_S):
+            while (second := await registered_epoch(broker)) == first:
+                await trio.sleep(0.01)
+        assert 0 <= first < second
+    async with start(1) as broker:
+        assert await registered_epoch(broker) > second
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_a_broker_whose_epoch_somebody_else_changed_comes_into_sync(
+    start: Start, zookeeper_twin: MemoryZooKeeper, *, is_removed: bool
+) -> None:
+    async with zookeeper_twin.open() as client, start(1, **FAST) as first, start(2, **FAST):
+        await create(first, "t", [1])
+        if is_removed:
+            await client.delete(broker_epoch_path(BrokerId(2)))
+        else:
+            await client.set(broker_epoch_path(BrokerId(2)), b"")
+        wanted = ReassignablePartition(partition_index=0, replicas=[BrokerId(1), BrokerId(2)])
+        topic = ReassignableTopic(name="t", partitions=[wanted])
+        response = await first.ask(AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=30_000))
+        assert response.error_code == 0, response
+        await until(client, T0, lambda state: set(state.isr) == {1, 2})
+
+
 async def test_a_follower_that_lost_its_disk_is_not_elected(
     start: Start, zookeeper_twin: MemoryZooKeeper, tmp_path: Path
 ) -> None:
@@ -136,6 +214,39 @@ async def test_the_last_in_sync_replica_does_not_lead_on_without_its_log(
             assert (await until(client, T0, lambda state: state.leader == 2)).isr == (2,)
 
 
+@pytest.mark.parametrize("is_recreated", [False, True])
+async def test_a_topic_made_while_its_brokers_are_dead_but_registered_is_led_when_they_are_back(
+    start: Start, zookeeper_twin: MemoryZooKeeper, is_recreated: bool
+) -> None:
+    async with zookeeper_twin.open() as client, zookeeper_twin.open() as sessions, start(1, **FAST) as first:
+        async with (
+            start(2, controlled_shutdown_enable=False, **FAST) as second,
+            start(3, controlled_shutdown_enable=False, **FAST) as third,
+        ):
+            if is_recreated:
+                await create(first, "t", [2, 3])
+                await produce(second, T0, b"of the topic before")
+                with trio.fail_after(DEADLINE_S):
+                    while T0 not in third.handle.replicas.partitions:
+                        await trio.sleep(0.01)
+            paths = [broker_path(BrokerId(number)) for number in (2, 3)]
+            dead = [(await client.get(path)).data for path in paths]
+        for path, data in zip(paths, dead, strict=True):  # as if they had been killed
+            await sessions.create(path, data, ephemeral=True)
+        with trio.fail_after(DEADLINE_S):
+            while len((await first.ask(MetadataRequest(topics=[]))).brokers) < 3:
+                await trio.sleep(0.01)
+        if is_recreated:
+            deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
+            assert (await first.ask(deletion)).responses[0].error_code == 0
+        await create(first, "t", [2, 3])
+        state = await until(client, T0, lambda state: True)
+        assert (state.leader, state.isr) == (2, (2, 3))
+        async with start(3, **FAST) as third, start(2, **FAST) as second:
+            state = await until(client, T0, lambda state: state.leader in {2, 3} and len(state.isr) == 2)
+            assert await produce(third if state.leader == 3 else second, T0, b"a") == 0
+
+
 async def test_partitions_move_to_other_brokers(start: Start, zookeeper_twin: MemoryZooKeeper, tmp_path: Path) -> None:
     async with (
         zookeeper_twin.open() as client,
@@ -151,13 +262,14 @@ async def test_partitions_move_to_other_brokers(start: Start, zookeeper_twin: Me
         )
         response = await first.ask(request)
         assert response.responses[0].partitions[0].error_code == 0, response
-        state = await until(client, T0, lambda state: state.isr == (2, 3) and state.leader == 2)
+        await until(client, T0, lambda state: state.isr == (2, 3) and state.leader == 2)
         with trio.fail_after(DEADLINE_S):
             while TopicAssignment.decode("t", (await client.get(topic_path("t"))).data).partitions != {0: (2, 3)}:
                 await trio.sleep(0.01)
             while (tmp_path / "broker-1" / "t-0").exists():
                 await trio.sleep(0.01)
-        assert state.leader_epoch == 1
+        # One epoch for the new leader, one in which the former replica let its log go.
+        await until(client, T0, lambda state: state.leader_epoch == 2)
         assert await produce(second, T0, b"b") == 1
         assert third.handle.replicas.partitions[T0].log.log_start_offset == 0
 

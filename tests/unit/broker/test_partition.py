@@ -12,6 +12,7 @@ import trio.testing
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import Partition
 from pipeline.broker.replicas import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
@@ -52,10 +53,15 @@ def _open(path: Path, files: Files, **overrides: str) -> Partition:
         clean=False,
         now_ms=NOW_MS,
     )
-    upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None, in_sync=InSyncWatch(ClusterView("c"), 10_000))
+    upkeep: Any = SimpleNamespace(
+        disks=DiskThreads(),
+        flush_soon=lambda _: None,
+        promise_soon=lambda _: None,
+        in_sync=InSyncWatch(ClusterView("c"), 10.0),
+    )
     own = BrokerId(1)
     partition = Partition(log, settings, Observed(), upkeep, own)
-    partition.lead(PartitionView(replicas=(own,), leader=own, leader_epoch=LeaderEpoch(0), isr=(own,)), NOW_MS)
+    partition.lead(PartitionView(replicas=(own,), leader=own, leader_epoch=LeaderEpoch(0), isr=(own,)))
     return partition
 
 
@@ -126,3 +132,34 @@ async def test_nobody_waits_for_the_disk_to_have_what_was_cut_off(tmp_path: Path
             partition.follow(PartitionView(replicas=(BrokerId(1),), leader_epoch=LeaderEpoch(1)))
             assert await partition.truncate_to(Offset(0))
     assert raised.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_the_promise_of_flushes_follows_the_settings_and_is_kept_until_it_is_ended(tmp_path: Path) -> None:
+    partition = _open(tmp_path / "t-0", DiskFiles())
+    loose = partition.settings
+    strict = loose.model_copy(update={"flush_messages": 1})
+    assert not partition.awaits_flush(_append(partition))
+    partition.reconfigure(strict)
+    assert partition.awaits_flush(_append(partition))
+    await partition.settle_promise()
+    assert partition.log.is_flushed_first
+    assert partition.log.recovery_point == partition.log.log_end_offset
+    partition.reconfigure(loose)
+    assert partition.awaits_flush(_append(partition))  # the note is still there
+    await partition.settle_promise()
+    assert not partition.log.is_flushed_first
+    await partition.flush_up_to(partition.log.log_end_offset)
+    assert not partition.awaits_flush(_append(partition))
+
+
+async def test_settings_that_go_to_and_fro_leave_no_promise_that_is_not_kept(tmp_path: Path) -> None:
+    partition = _open(tmp_path / "t-0", DiskFiles())
+    loose = partition.settings
+    strict = loose.model_copy(update={"flush_messages": 1})
+    async with trio.open_nursery() as nursery:
+        partition.reconfigure(strict)
+        nursery.start_soon(partition.settle_promise)
+        await trio.testing.wait_all_tasks_blocked()
+        partition.reconfigure(loose)
+        assert partition.awaits_flush(_append(partition))
+    assert (partition.keeps_promise, partition.log.is_flushed_first) == (False, False)

@@ -47,7 +47,8 @@ async def until(broker: Broker, condition: Callable[[MetadataResponse], bool]) -
     """What the broker tells of topic t, once it is so."""
     with trio.fail_after(TIMEOUT_S):
         while True:
-            found: MetadataResponse = await broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+            found: MetadataResponse = await broker.ask(asked)
             if condition(found):
                 return found
             await trio.sleep(0.01)

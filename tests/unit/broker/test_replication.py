@@ -21,7 +21,7 @@ from pipeline.protocol.messages.delete_records import (
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
+from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
 
 T = TopicPartition("t", 0)
 
@@ -65,14 +65,17 @@ async def write_isr(leader: Broker, *members: Broker) -> None:
     state = PartitionState(
         topic="t", partition=0, leader=found.leader, leader_epoch=found.leader_epoch, isr=isr, controller_epoch=0
     )
-    written = await write_states(leader.zookeeper, [StateChange(state=state, version=found.state_version)])
+    topic_id = partition_of(leader).log.topic_id
+    assert topic_id is not None
+    change = StateChange(topic_id=topic_id, state=state, version=found.state_version)
+    written = await write_states(leader.zookeeper, [change])
     assert written[T] is not None
 
 
 def lead_in_next_epoch(leader: Broker) -> None:
     view = leader.handle.replicas.in_sync.view.partition(T)
     assert view is not None
-    partition_of(leader).lead(replace(view, leader_epoch=LeaderEpoch(view.leader_epoch + 1)), NOW_MS)
+    partition_of(leader).lead(replace(view, leader_epoch=LeaderEpoch(view.leader_epoch + 1)))
 
 
 async def test_what_is_acknowledged_is_on_all_replicas_in_sync(start: Start) -> None:
@@ -193,9 +196,44 @@ async def test_a_fetch_of_a_former_life_that_arrives_late_is_set_right_without_a
         await until(lambda: led.knows(own, Offset(1)))
         asked = FetchPartition(fetch_offset=0, partition_max_bytes=100, current_leader_epoch=led.leader_epoch)
         topic = await leader.named(FetchTopic, "t", partitions=[asked])
-        request = FetchRequest(replica_state=ReplicaState(replica_id=own), max_bytes=100, topics=[topic])
+        epoch = follower.handle.replicas.in_sync.view.own_epoch
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=own, replica_epoch=epoch), max_bytes=100, topics=[topic]
+        )
         assert (await leader.ask(request)).responses[0].partitions[0].error_code == ErrorCode.NONE
         await until(lambda: led.knows(own, Offset(1)))
+
+
+async def test_a_fetch_of_another_broker_epoch_tells_nothing(start: Start) -> None:
+    async with replicated(start) as (leader, (follower, _)):
+        assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+        own, led = partition_of(follower).own_id, partition_of(leader)
+        await until(lambda: led.knows(own, Offset(1)))
+        epoch = follower.handle.replicas.in_sync.view.own_epoch
+        assert led.upkeep.in_sync.epoch_of(own) == epoch >= 0
+        for told in (-1, epoch - 1, epoch + 1):
+            led.follower_fetched(own, Offset(0), Offset(0), broker_epoch=told, has_epoch=True)
+            assert led.knows(own, Offset(1))
+        led.follower_fetched(own, Offset(0), Offset(0), broker_epoch=epoch, has_epoch=True)
+        assert not led.knows(own, Offset(1))
+
+
+async def test_a_replica_id_without_the_epoch_of_its_broker_reads_no_further_than_consumers(start: Start) -> None:
+    async with replicated(start) as (leader, (lame, _)):
+        await lame.handle.replicas.fetchers.leave([T])
+        assert (await leader.produce("t", batch(b"a"), acks=1)).error_code == ErrorCode.NONE
+        epoch = lame.handle.replicas.in_sync.view.own_epoch
+        asked = FetchPartition(fetch_offset=0, partition_max_bytes=1000)
+        topic = await leader.named(FetchTopic, "t", partitions=[asked])
+        sizes = []
+        for told in (-1, epoch + 1, epoch):
+            replica = ReplicaState(replica_id=partition_of(lame).own_id, replica_epoch=told)
+            request = FetchRequest(replica_state=replica, max_bytes=1000, topics=[topic])
+            data = (await leader.ask(request)).responses[0].partitions[0]
+            assert (data.error_code, data.high_watermark) == (ErrorCode.NONE, 0)
+            sizes.append(len(data.records))
+        assert sizes[:2] == [0, 0]
+        assert sizes[2] > 0
 
 
 async def test_records_are_deleted_everywhere_before_that_is_answered(start: Start) -> None:
@@ -224,7 +262,7 @@ async def test_a_new_leader_tells_no_end_before_it_knows_what_was_shown(start: S
         assert (await leader.produce("t", batch(b"a"), acks=1)).error_code == ErrorCode.NONE
         lead_in_next_epoch(leader)
         codes = []
-        for replica in (-1, 2):
+        for replica in (-1, partition_of(followers[0]).own_id):
             asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
             response = await leader.ask(ListOffsetsRequest(replica_id=replica, topics=[asked]))
             found = response.topics[0].partitions[0]

@@ -2,7 +2,10 @@
 
 import trio
 
+from pipeline.broker.log_dir_upkeep import delete_expired
 from pipeline.broker.replicas import Replicas
+from pipeline.log.checkpoint import LOG_START_OFFSETS, read_offsets
+from pipeline.log.files import DiskFiles
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
@@ -21,8 +24,9 @@ async def offset_of(broker: Broker, timestamp: int) -> tuple[int, int]:
 
 
 async def delete_for_good(replicas: Replicas) -> None:
-    await replicas.delete_expired()
-    await trio.to_thread.run_sync(replicas._directories.flush_due, NOW_MS)
+    for directory in replicas._directories.opened:
+        await delete_expired(directory, replicas.disks, replicas.partitions, NOW_MS)
+        await trio.to_thread.run_sync(directory.flush_due, NOW_MS)
 
 
 async def test_old_segments_go_and_clients_are_told_the_new_start(start: Start) -> None:
@@ -73,8 +77,7 @@ async def test_deleted_records_stay_deleted_after_a_kill(start: Start) -> None:
         await broker.produce("t", batch(b"d"))
         partition = broker.handle.replicas.partitions[T]
         assert await partition.delete_records(Offset(1)) == 1
-        kept = (partition.log.directory.parent / "log-start-offset-checkpoint").read_text()
-        assert kept == "0\n1\nt 0 1\n"
+        assert read_offsets(DiskFiles(), partition.log.directory.parent / LOG_START_OFFSETS) == {T: 1}
         assert await offset_of(broker, -2) == (-1, 1)
         assert await offset_of(broker, 0) == (NOW_MS + 1, 1)
         assert (await broker.fetch("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -98,11 +101,13 @@ async def test_records_are_visible_once_they_are_flushed(start: Start) -> None:
 
 async def test_with_a_time_to_flush_records_are_seen_after_it(start: Start) -> None:
     async with start() as broker:
-        await broker.create("t", visibility="flushed", flush_ms="0")
-        await broker.produce("t", batch(b"x"))
-        assert (await broker.fetch("t", 0)).high_watermark == 0
-        data = await broker.fetch("t", 0, max_wait_ms=5000)
+        await broker.create("later", visibility="flushed", flush_ms="3600000")
+        await broker.create("soon", visibility="flushed", flush_ms="1")
+        for name in ("later", "soon"):
+            await broker.produce(name, batch(b"x"))
+        data = await broker.fetch("soon", 0, max_wait_ms=30_000)
         assert data.high_watermark == 1
+        assert (await broker.fetch("later", 0)).high_watermark == 0
 
 
 async def test_with_a_number_to_flush_records_are_seen_after_it(start: Start) -> None:

@@ -1,9 +1,10 @@
 import random
+from collections.abc import Collection
 
 import pytest
 
 from pipeline.broker.config import BrokerConfig
-from pipeline.broker.topic_plan import TopicRequest, check_topic_name, plan_growth, plan_topic
+from pipeline.broker.topic_plan import TopicRequest, check_collision, check_topic_name, plan_growth, plan_topic
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -25,9 +26,9 @@ def test_names(name: str) -> None:
     check_topic_name(name)
 
 
-def refuse(code: ErrorCode, request: TopicRequest, *, exists: bool = False) -> str:
+def refuse(code: ErrorCode, request: TopicRequest, *, existing: Collection[str] = ()) -> str:
     with pytest.raises(KafkaError) as raised:
-        plan_topic(request, exists=exists, racks=RACKS, config=CONFIG, rng=random.Random(1))
+        plan_topic(request, existing=existing, racks=RACKS, config=CONFIG, rng=random.Random(1))
     assert raised.value.code == code
     return str(raised.value)
 
@@ -35,7 +36,7 @@ def refuse(code: ErrorCode, request: TopicRequest, *, exists: bool = False) -> s
 def test_a_topic_by_default() -> None:
     plan = plan_topic(
         TopicRequest(name="t", settings={"segment.ms": "5"}),
-        exists=False,
+        existing=(),
         racks=RACKS,
         config=CONFIG,
         rng=random.Random(1),
@@ -46,7 +47,7 @@ def test_a_topic_by_default() -> None:
 
 
 def test_refusals() -> None:
-    refuse(ErrorCode.TOPIC_ALREADY_EXISTS, TopicRequest(name="t", settings={}), exists=True)
+    refuse(ErrorCode.TOPIC_ALREADY_EXISTS, TopicRequest(name="t", settings={}), existing=("t",))
     refuse(ErrorCode.INVALID_PARTITIONS, TopicRequest(name="t", partitions=0, settings={}))
     refuse(ErrorCode.INVALID_PARTITIONS, TopicRequest(name="t", partitions=5001, settings={}))
     refuse(ErrorCode.INVALID_REPLICATION_FACTOR, TopicRequest(name="t", replication_factor=0, settings={}))
@@ -60,7 +61,7 @@ def test_assignments() -> None:
         made = {index: tuple(map(BrokerId, brokers)) for index, brokers in assignments.items()}
         return TopicRequest(name="t", assignments=made, settings={}, **more)
 
-    plan = plan_topic(assign({1: (3,), 0: (2,)}), exists=False, racks=RACKS, config=CONFIG, rng=random.Random(1))
+    plan = plan_topic(assign({1: (3,), 0: (2,)}), existing=(), racks=RACKS, config=CONFIG, rng=random.Random(1))
     assert plan.partitions == {0: (2,), 1: (3,)}
     refuse(ErrorCode.INVALID_REQUEST, assign({0: (1,)}, partitions=1))
     refuse(ErrorCode.INVALID_REPLICA_ASSIGNMENT, assign({1: (1,)}))
@@ -93,3 +94,12 @@ def test_growth_refused(total: int, assignments: list[tuple[BrokerId, ...]] | No
     with pytest.raises(KafkaError) as raised:
         plan_growth(current, total=total, assignments=assignments, racks=RACKS)
     assert raised.value.code == code
+
+
+def test_topics_whose_metrics_would_be_one_are_refused() -> None:
+    for name, other in (("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c")):
+        with pytest.raises(KafkaError, match=f"Topic '{name}' collides with existing topics: {other}") as refused:
+            check_collision(name, ["a", "ab", other, name])
+        assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    check_collision("a.b", ["a.b", "a-b", "ab", "a.b.c"])
+    refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, TopicRequest(name="x_t", settings={}), existing=("x.t",))

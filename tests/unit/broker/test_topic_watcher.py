@@ -1,5 +1,6 @@
 """What is seen of topics as they are made and changed."""
 
+import uuid
 from collections.abc import Sequence
 
 import trio
@@ -41,7 +42,7 @@ async def test_states_written_while_a_large_topic_is_read_are_not_missed() -> No
                     isr=(OWN.id,),
                     controller_epoch=1,
                 )
-                await write_states(other, [StateChange(state=state, version=None)])
+                await write_states(other, [StateChange(topic_id=uuid.UUID(int=1), state=state, version=None)])
                 await trio.testing.wait_all_tasks_blocked()
             return await plain(paths)
 

@@ -1,10 +1,14 @@
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 
+from pipeline.audit.message import AUDIT_TOPIC
 from pipeline.broker.dispatch import SERVED
+from pipeline.broker.handlers.metadata import AUTO_CREATE_TIMEOUT_S
+from pipeline.coordination.cluster_znodes import ControllerNode
 from pipeline.coordination.znodes import (
     TopicAssignment,
     TopicConfig,
@@ -12,6 +16,7 @@ from pipeline.coordination.znodes import (
     topic_config_path,
     topic_path,
 )
+from pipeline.mirror.table import TABLE_TOPIC
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
@@ -29,17 +34,19 @@ from pipeline.protocol.messages.create_topics import (
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pipeline.schema_registry.config import RegistryConfig
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
 async def create(broker: Broker, *topics: CreatableTopic, validate_only: bool = False) -> list[Any]:
-    request = CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=validate_only)
+    request = CreateTopicsRequest(topics=topics, timeout_ms=30_000, validate_only=validate_only)
     return list((await broker.ask(request)).topics)
 
 
 async def describe(broker: Broker, *names: str) -> list[Any]:
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     return list((await broker.ask(request)).topics)
 
 
@@ -85,6 +92,21 @@ async def test_refused_topics(start: Start) -> None:
         assert [result.error_code for result in await create(broker, topic("good"))] == [36]
 
 
+async def test_a_topic_that_metrics_could_not_tell_from_another_is_refused(start: Start) -> None:
+    async with start() as broker:
+        results = await create(broker, topic("a.b"), topic("a_b"))
+        assert [result.error_code for result in results] == [0, 17]
+        assert results[1].error_message == "Topic 'a_b' collides with existing topics: a.b"
+        assert [result.error_code for result in await create(broker, topic("a_b"))] == [17]
+        both = TopicAssignment(topic="a_b", topic_id=uuid.UUID(int=5), partitions={0: (BrokerId(1),)})
+        await broker.zookeeper.create(both.path, both.encode())  # made by an older version: goes on working
+        with trio.fail_after(TIMEOUT_S):
+            while TopicPartition("a_b", 0) not in broker.handle.replicas.partitions:
+                await trio.sleep(0.005)
+        for name in ("a.b", "a_b"):
+            assert (await broker.produce(name, batch(b"x"))).error_code == ErrorCode.NONE
+
+
 async def test_validate_only_makes_nothing(start: Start) -> None:
     async with start() as broker:
         (result,) = await create(broker, topic("t", 3), validate_only=True)
@@ -114,16 +136,83 @@ async def test_metadata(start: Start) -> None:
         assert (by_id.topics[0].error_code, by_id.topics[0].topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, missing)
 
 
+async def ask_for(broker: Broker, *names: str) -> list[int]:
+    """Error codes of these topics, as producers and consumers ask for them."""
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    return [found.error_code for found in (await broker.ask(MetadataRequest(topics=topics), timeout_s=60)).topics]
+
+
+async def names_of(broker: Broker) -> list[str]:
+    return [found.name for found in (await broker.ask(MetadataRequest(topics=None))).topics]
+
+
 async def test_topics_are_made_on_asking_only_if_both_sides_want_it(start: Start) -> None:
-    async with start() as broker:
-        assert [found.error_code for found in await describe(broker, "t")] == [3]
-    async with start(auto_create_topics_enable=True, num_partitions=3) as broker:
-        names = [MetadataRequestTopic(name=name) for name in ("t", "a b")]
-        unwanted = await broker.ask(MetadataRequest(topics=names, allow_auto_topic_creation=False))
-        assert [found.error_code for found in unwanted.topics] == [3, 17]
-        made = await broker.ask(MetadataRequest(topics=names))
+    async with start(auto_create_topics_enable=False) as broker:
+        assert await ask_for(broker, "t") == [3]
+        assert await names_of(broker) == []
+    async with start(num_partitions=3) as broker:
+        assert [found.error_code for found in await describe(broker, "t", "a b")] == [3, 17]
+        topics = [MetadataRequestTopic(name=name) for name in ("t", "a b")]
+        made = await broker.ask(MetadataRequest(topics=topics))
         assert [found.error_code for found in made.topics] == [0, 17]
         assert [partition.leader_id for partition in made.topics[0].partitions] == [1, 1, 1]
+        assert await ask_for(broker, "t") == [0]
+        assert await names_of(broker) == ["t"]
+
+
+async def test_nothing_but_asking_by_name_makes_a_topic(start: Start) -> None:
+    async with start() as broker:
+        everything = await broker.ask(MetadataRequest(topics=None))
+        nothing = await broker.ask(MetadataRequest(topics=[]))
+        by_id = await broker.ask(MetadataRequest(topics=[MetadataRequestTopic(topic_id=uuid.UUID(int=5), name=None)]))
+        assert (everything.topics, nothing.topics) == ((), ())
+        assert by_id.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await broker.produce("t", batch(b"a"))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await broker.fetch("t", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert await names_of(broker) == []
+
+
+async def test_names_that_cannot_be_topics_and_topics_of_services_are_not_made_on_asking(start: Start) -> None:
+    async with start() as broker:
+        services = (AUDIT_TOPIC, TABLE_TOPIC, RegistryConfig.model_fields["topic"].default)
+        assert await ask_for(broker, *services) == [3, 3, 3]
+        assert await ask_for(broker, "", ".", "..", "a" * 250, "a/b") == [17] * 5
+        assert await names_of(broker) == []
+        await broker.create(AUDIT_TOPIC)
+        assert await ask_for(broker, AUDIT_TOPIC) == [0]
+
+
+async def test_a_topic_that_cannot_be_made_is_told_why(start: Start) -> None:
+    async with start(default_replication_factor=3) as broker:
+        assert await ask_for(broker, "t") == [ErrorCode.INVALID_REPLICATION_FACTOR]
+        assert await names_of(broker) == []
+
+
+async def test_many_that_ask_at_once_get_one_topic(start: Start) -> None:
+    async with start() as broker, trio.open_nursery() as nursery:
+
+        async def ask(lane: str) -> None:
+            names = [MetadataRequestTopic(name=name) for name in ("t", "t", "u")]
+            while True:
+                made = await broker.ask(MetadataRequest(topics=names), lane=lane)
+                codes = {found.error_code for found in made.topics}
+                assert codes <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
+                if codes == {ErrorCode.NONE}:
+                    return
+
+        for lane in "abcde":
+            nursery.start_soon(ask, lane)
+
+
+async def test_while_zookeeper_is_away_the_answer_for_many_missing_topics_comes_in_time(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with start() as broker:
+        zookeeper_twin.stop()
+        asked_at = trio.current_time()
+        names = [f"t{number}" for number in range(20)]
+        assert await ask_for(broker, *names) == [ErrorCode.LEADER_NOT_AVAILABLE] * 20
+        assert trio.current_time() - asked_at < 10 * AUTO_CREATE_TIMEOUT_S
 
 
 async def test_deleted_topics_are_gone_with_all_their_traces(start: Start) -> None:
@@ -140,13 +229,15 @@ async def test_deleted_topics_are_gone_with_all_their_traces(start: Start) -> No
             DeleteTopicState(topic_id=uuid.UUID(int=9)),
             DeleteTopicState(name="t", topic_id=found.topic_id),
         ]
-        response = await broker.ask(DeleteTopicsRequest(topics=wanted, timeout_ms=5000))
+        response = await broker.ask(DeleteTopicsRequest(topics=wanted, timeout_ms=30_000))
         assert [result.error_code for result in response.responses] == [0, 0, 3, 100, 42]
         assert [result.name for result in response.responses[:2]] == ["t", "by-id"]
         assert not (await broker.ask(MetadataRequest(topics=None))).topics
         assert await broker.zookeeper.exists(topic_path("t")) is None
         assert await broker.zookeeper.exists(topic_config_path("t")) is None
-        assert not directory.exists()
+        with trio.fail_after(TIMEOUT_S):
+            while directory.exists():
+                await trio.sleep(0.005)
         assert ("removed", TopicPartition("t", 1), None) in broker.observed.events
         await broker.create("t")
         assert (await broker.fetch("t", 0)).high_watermark == 0
@@ -174,7 +265,7 @@ async def test_partitions_are_added(start: Start) -> None:
 
         async def grow(name: str, count: int, *, validate_only: bool = False, assignments: Any = None) -> int:
             wanted = CreatePartitionsTopic(name=name, count=count, assignments=assignments)
-            request = CreatePartitionsRequest(topics=[wanted], timeout_ms=5000, validate_only=validate_only)
+            request = CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000, validate_only=validate_only)
             return int((await broker.ask(request)).results[0].error_code)
 
         assert await grow("t", 3, validate_only=True) == ErrorCode.NONE
@@ -184,8 +275,76 @@ async def test_partitions_are_added(start: Start) -> None:
         assert (await broker.produce("t", batch(b"a"), partition=2)).error_code == ErrorCode.NONE
         assert await grow("t", 3) == ErrorCode.INVALID_PARTITIONS
         assert await grow("nowhere", 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await broker.create("__consumer_offsets", 2)
+        assert await grow("__consumer_offsets", 3) == ErrorCode.INVALID_PARTITIONS
         assert await grow("t", 4, assignments=[CreatePartitionsAssignment(broker_ids=[9])]) == 39
         assert await grow("t", 4, assignments=[CreatePartitionsAssignment(broker_ids=[1])]) == ErrorCode.NONE
+
+
+async def test_a_topic_does_not_grow_while_one_of_its_partitions_is_moved(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t", 2)
+        found = await broker.zookeeper.get(topic_path("t"))
+        moved = replace(
+            TopicAssignment.decode("t", found.data),
+            partitions={0: (BrokerId(1),), 1: (BrokerId(7), BrokerId(1))},
+            adding_replicas={1: (BrokerId(7),)},
+        )
+        await broker.zookeeper.set(moved.path, moved.encode())
+        wanted = CreatePartitionsTopic(name="t", count=3, assignments=None)
+        for validate_only in (True, False):
+            request = CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000, validate_only=validate_only)
+            (result,) = (await broker.ask(request)).results
+            assert result.error_code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+            assert "wait for its end" in (result.error_message or "")
+        ended = replace(moved, partitions={0: (BrokerId(1),), 1: (BrokerId(1),)}, adding_replicas={})
+        await broker.zookeeper.set(ended.path, ended.encode())
+        assert (await broker.ask(request)).results[0].error_code == ErrorCode.NONE
+
+
+async def test_a_growth_whose_answer_was_lost_counts_although_a_replica_was_moved_since(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with start() as broker, zookeeper_twin.open() as other:
+        await broker.create("t", 1)
+        plain = broker.zookeeper.set
+
+        async def set_and_move(path: str, data: bytes, version: int = -1) -> int:
+            try:
+                return await plain(path, data, version)
+            finally:
+                if path == topic_path("t"):
+                    broker.zookeeper.set = plain  # type: ignore[method-assign]
+                    grown = TopicAssignment.decode("t", (await other.get(path)).data)
+                    places = {**grown.partitions, 0: (BrokerId(1), BrokerId(7))}
+                    await other.set(path, replace(grown, partitions=places).encode())
+
+        broker.zookeeper.set = set_and_move  # type: ignore[method-assign]
+        broker.zookeeper.lose_next_answer()
+        wanted = CreatePartitionsTopic(name="t", count=2, assignments=None)
+        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000, validate_only=False)
+        assert (await broker.ask(request)).results[0].error_code == ErrorCode.NONE
+
+
+async def test_a_topic_that_is_made_and_not_led_in_time_is_no_success_and_waits_for_a_leader(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with zookeeper_twin.open() as other:
+        mute = ControllerNode(broker=BrokerId(9), timestamp_ms=0)  # a controller that gives no partition a leader
+        await other.create(ControllerNode.PATH, mute.encode())
+        async with start() as broker:
+            (result,) = (await broker.ask(CreateTopicsRequest(topics=(topic("t"),), timeout_ms=200))).topics
+            assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert "not all of its partitions have a leader yet" in (result.error_message or "")
+            (described,) = await describe(broker, "t")
+            assert (described.error_code, described.partitions) == (ErrorCode.LEADER_NOT_AVAILABLE, ())
+            by_id = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=described.topic_id)])
+            assert (await broker.ask(by_id)).topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+            assert not (await broker.ask(MetadataRequest(topics=None))).topics
+            await other.delete(ControllerNode.PATH)
+            with trio.fail_after(60):
+                while not (await describe(broker, "t"))[0].partitions:
+                    await trio.sleep(0.01)
 
 
 async def test_manual_assignment(start: Start) -> None:
@@ -261,11 +420,11 @@ async def test_producer_ids_outlast_a_block(start: Start, count: int) -> None:
 async def test_a_timeout_of_0_begins_what_it_does_not_wait_for(start: Start) -> None:
     async with start() as broker:
         await broker.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=0))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while (await describe(broker, "t"))[0].error_code != ErrorCode.NONE:
                 pass
         await broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=0))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while (await describe(broker, "t"))[0].error_code == ErrorCode.NONE:
                 pass
 
@@ -277,7 +436,7 @@ async def test_nothing_goes_into_the_log_of_a_deleted_topic_of_the_same_name(sta
         (old,) = await describe(broker, "t")
         async with broker.handle.replicas._changing:  # it has much to do
             await broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=0))
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while (await describe(broker, "t"))[0].error_code == ErrorCode.NONE:
                     pass
                 await broker.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=0))
@@ -285,7 +444,7 @@ async def test_nothing_goes_into_the_log_of_a_deleted_topic_of_the_same_name(sta
                     pass
             assert (await broker.produce("t", batch(b"new"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert (await broker.fetch("t", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while (answer := await broker.produce("t", batch(b"new"))).error_code != ErrorCode.NONE:
                 pass
         assert answer.base_offset == 0
@@ -299,13 +458,13 @@ async def test_replicas_are_placed_over_racks(start: Start) -> None:
         start(2, broker_rack="a") as two,
         start(3, broker_rack="b"),
     ):
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while len((await one.ask(MetadataRequest(topics=[]))).brokers) < 3:
                 await trio.sleep(0.01)
         (made,) = await create(one, topic("t", 4, factor=-1))
         assert (made.error_code, made.replication_factor) == (ErrorCode.NONE, 2)
         more = CreatePartitionsTopic(name="t", count=6, assignments=None)
-        await one.ask(CreatePartitionsRequest(topics=[more], timeout_ms=5000))
+        await one.ask(CreatePartitionsRequest(topics=[more], timeout_ms=30_000))
         (described,) = await describe(one, "t")
         placed = [set(partition.replica_nodes) for partition in described.partitions]
         assert len(placed) == 6
@@ -314,7 +473,7 @@ async def test_replicas_are_placed_over_racks(start: Start) -> None:
         assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert refused.error_message == "Replication factor: 4 larger than available brokers: 3."
         async with start(4):
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 while len((await one.ask(MetadataRequest(topics=[]))).brokers) < 4:
                     await trio.sleep(0.01)
             (refused,) = await create(one, topic("u", factor=2))

@@ -78,6 +78,9 @@ def test_it_is_shown(capsys) -> None:
         "under_replicated": found.under_replicated,
         "below_min_isr": found.below_min_isr,
         "offline": found.offline,
+        "strays": [
+            {"broker": 1, "topic": "old", "partition": 3, "topic_id": "I" * 22, "path": "/d/old-3", "reason": "lost"}
+        ],
     }
     print_description(description)
     shown = capsys.readouterr().out
@@ -86,4 +89,6 @@ def test_it_is_shown(capsys) -> None:
     assert "Under-replicated: 1\n" in shown
     assert "Below min.insync.replicas: none" in shown
     assert "t-1: the in-sync replicas are on dead brokers: 3; start broker 3" in shown
+    assert "Strays: 1\n" in shown
+    assert "old: lost" in shown
     assert is_in_trouble(description)

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
 from pipeline.errors import ConfigurationError, CoordinationError, NetworkError
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from tests.support.brokers import serving_cluster
 
 T0 = TopicPartition("t", 0)
 
@@ -95,3 +97,14 @@ async def test_topics_are_created_and_described(scripted, connect):
         with pytest.raises(KafkaError) as caught:
             await describe_topics(cluster, ["nowhere"])
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_missing_topic_is_created_only_for_programs_that_allow_it(tmp_path):
+    async with serving_cluster(tmp_path) as cluster:
+        strict = replace(cluster.config, default_api_timeout_ms=300)
+        async with open_cluster(strict) as clients:
+            with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                await clients.topic("t")
+        assert await list_topics(cluster) == {}
+        async with open_cluster(replace(cluster.config, allow_auto_create_topics=True)) as clients:
+            assert (await clients.topic("t", timeout_s=30)).led_partitions

@@ -2,17 +2,24 @@ import pytest
 import trio
 import trio.lowlevel
 
+from pipeline.client import opening
 from pipeline.client.config import OffsetReset
-from pipeline.client.consumer import PartitionFetchError, PartitionOffsetOutOfRangeError
-from pipeline.errors import CorruptBatchError
+from pipeline.client.consumer import PartitionBatchError, PartitionFetchError, PartitionOffsetOutOfRangeError
+from pipeline.errors import CorruptBatchError, MemoryExhaustedError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.records.batch import iterate_headers
+from pipeline.records.batch import HEADER_SIZE, iterate_headers, read_header, set_base_offset, write_crc, write_header
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
+from pipeline.records.memory import DEFAULT_CAPACITY_BYTES, OPENED_BATCHES
 from pipeline.records.record import iterate_records
+from tests.support.bombs import bomb
 from tests.support.scripted_broker import Partition
 
 T0 = TopicPartition("t", 0)
-DEADLINE_S = 10
+LAST_OFFSET_DELTA = slice(23, 27)
+"""Its place in the header of a batch."""
+DEADLINE_S = 60
 
 
 @pytest.fixture
@@ -170,6 +177,26 @@ async def test_out_of_range_is_reset_where_the_policy_says_so(scripted, connect,
         assert found == numbers(start, stop)
 
 
+async def test_a_reset_moves_the_position_past_nothing_that_was_not_handed_out(scripted, connect, consume, fill):
+    fill(1)
+    async with (
+        scripted.broker(1),
+        connect() as cluster,
+        consume(cluster, auto_offset_reset=OffsetReset.EARLIEST) as consumer,
+    ):
+        consumer.assign({T0: 0})
+        records = consumer.records()
+        with trio.fail_after(DEADLINE_S):
+            assert (await anext(records)).offset == 0
+            fill(3)
+            scripted.partition(T0).log_start_offset = 20
+            while consumer.high_watermark(T0) != 40:
+                await trio.sleep(0.001)
+            assert consumer.position(T0) == 1
+            assert [(await anext(records)).offset for _ in range(29)] == [*range(1, 10), *range(20, 40)]
+            assert consumer.position(T0) == 40
+
+
 async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(scripted, connect, consume, fill):
     fill(1)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -204,15 +231,133 @@ async def test_a_refusal_that_stays_is_an_error(scripted, connect, consume, fill
         assert (await read(consumer, 10))[T0] == numbers(0, 10)
 
 
-async def test_a_corrupt_batch_is_an_error(scripted, connect, consume, fill):
-    fill(1)
-    header, data = scripted.partition(T0).batches[0]
-    scripted.partition(T0).batches[0] = (header, data[:-1] + bytes([data[-1] ^ 1]))
+def damage(scripted, number, topic_partition=T0):
+    """Give a batch a checksum that is wrong, as a disk or a network does."""
+    header, data = scripted.partition(topic_partition).batches[number]
+    scripted.partition(topic_partition).batches[number] = (header, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def garble(scripted, number, topic_partition=T0):
+    """Give a batch a payload that is no gzip under a checksum that is right, as any producer can."""
+    header, data = scripted.partition(topic_partition).batches[number]
+    garbled = bytearray(data[:HEADER_SIZE] + b"this is no gzip")
+    write_header(garbled, header._replace(attributes=int(Codec.GZIP), batch_length=len(garbled) - HEADER_SIZE + 49))
+    write_crc(garbled, 0, len(garbled))
+    scripted.partition(topic_partition).batches[number] = (read_header(garbled), bytes(garbled))
+
+
+def put(scripted, batch):
+    """Append a batch of one record to the partition."""
+    partition = scripted.partition(T0)
+    placed = bytearray(batch)
+    set_base_offset(placed, 0, partition.log_end_offset)
+    partition.batches.append((read_header(placed), bytes(placed)))
+    scripted.notify()
+
+
+async def read_records(consumer, count):
+    """Values by partition of so many records."""
+    found = {}
+    with trio.fail_after(DEADLINE_S):
+        while count and (record := await anext(consumer.records())):
+            found.setdefault(record.topic_partition, []).append(record.value)
+            count -= 1
+    return found
+
+
+async def rejection(consumer):
+    """The error that comes when nothing else is left to be read."""
+    with trio.fail_after(DEADLINE_S), pytest.raises(PartitionBatchError) as caught:
+        await anext(consumer.records())
+    return caught.value
+
+
+async def test_batches_before_a_damaged_one_are_handed_out_before_its_error(scripted, connect, consume, fill):
+    fill(4)
+    damage(scripted, 2)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
         consumer.assign({T0: 0})
-        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="checksum") as caught:
-            await consumer.poll_batches()
-        assert isinstance(caught.value.cause, CorruptBatchError)
+        assert await read(consumer, 20) == {T0: numbers(0, 20)}
+        with trio.fail_after(DEADLINE_S), pytest.raises(PartitionBatchError, match=r"t-0.*20.*checksum.*30") as caught:
+            await consumer.poll_batches(DEADLINE_S)
+        error = caught.value
+        assert (error.topic_partition, error.offset, error.next_offset) == (T0, 20, 30)
+        assert isinstance(error.cause, CorruptBatchError)
+        assert consumer.position(T0) == 20
+        assert await consumer.poll_batches(timeout_s=0.05) == []
+        assert consumer.skip_batch(T0) == 30
+        assert await read(consumer, 10) == {T0: numbers(30, 40)}
+
+
+async def test_a_batch_that_cannot_be_opened_stops_its_own_partition_alone(scripted, connect, consume, fill):
+    scripted.add_topic("u", [1])
+    other = TopicPartition("u", 0)
+    fill(4)
+    fill(4, other)
+    garble(scripted, 1)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0, other: 0})
+        assert await read_records(consumer, 50) == {T0: numbers(0, 10), other: numbers(0, 40)}
+        error = await rejection(consumer)
+        assert (error.topic_partition, error.offset, error.next_offset) == (T0, 10, 20)
+        assert "t-0: batch at offset 10: not gzip data" in str(error)
+        assert (consumer.position(T0), consumer.position(other)) == (10, 40)
+        fill(1, other)
+        assert await read_records(consumer, 10) == {other: numbers(40, 50)}
+        assert consumer.skip_batch(T0) == 20
+        assert await read_records(consumer, 20) == {T0: numbers(20, 40)}
+
+
+async def test_a_bad_batch_is_refused_again_when_it_is_sought(scripted, connect, consume, fill):
+    fill(3)
+    garble(scripted, 0)
+    garble(scripted, 1)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 5})
+        assert (await rejection(consumer)).offset == 5
+        consumer.seek(T0, 5)
+        assert (await rejection(consumer)).offset == 5
+        consumer.skip_batch(T0)
+        assert (await rejection(consumer)).offset == 10
+        consumer.skip_batch(T0)
+        assert await read_records(consumer, 10) == {T0: numbers(20, 30)}
+
+
+async def test_only_a_bad_batch_that_was_told_of_is_skipped(scripted, connect, consume, fill):
+    fill(2)
+    damage(scripted, 1)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        with pytest.raises(ValueError, match="t-0 does not rest at a bad batch"):
+            consumer.skip_batch(T0)
+        with trio.fail_after(DEADLINE_S):
+            while not consumer._errors:
+                await trio.lowlevel.checkpoint()
+        with pytest.raises(ValueError, match="t-0 does not rest at a bad batch"):
+            consumer.skip_batch(T0)
+        assert await read_records(consumer, 10) == {T0: numbers(0, 10)}
+        await rejection(consumer)
+        assert consumer.skip_batch(T0) == 20
+        with pytest.raises(ValueError, match="does not rest"):
+            consumer.skip_batch(T0)
+        with pytest.raises(KeyError):
+            consumer.skip_batch(TopicPartition("nowhere", 0))
+
+
+async def test_a_header_that_lies_about_its_end_loses_nothing_behind_it(scripted, connect, consume, fill):
+    fill(3)
+    header, data = scripted.partition(T0).batches[1]
+    lying = bytearray(data)
+    lying[LAST_OFFSET_DELTA] = (14).to_bytes(4, "big")
+    scripted.partition(T0).batches[1] = (header, bytes(lying))
+    skipped = []
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 10})
+        while consumer.position(T0) < 20:
+            assert "checksum" in str(await rejection(consumer))
+            skipped.append(consumer.skip_batch(T0))
+        assert await read_records(consumer, 10) == {T0: numbers(20, 30)}
+    assert skipped == list(range(11, 21))
 
 
 async def test_records_are_made_for_those_who_ask(scripted, connect, consume, fill):
@@ -247,3 +392,114 @@ async def test_a_broker_too_old_to_be_fetched_from_is_an_error(scripted, connect
         consumer.assign({T0: 0})
         with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="UNSUPPORTED_VERSION"):
             await consumer.poll_batches(timeout_s=DEADLINE_S)
+
+
+async def test_an_error_in_the_block_is_caught_as_itself_also_while_all_is_cancelled(scripted, connect, consume, fill):
+    fill(1)
+    async with scripted.broker(1), connect() as cluster:
+        with trio.CancelScope() as scope:
+            with pytest.raises(PipelineError, match="mine"):
+                async with consume(cluster) as consumer:
+                    consumer.assign({T0: 0})
+                    await read(consumer, 10)
+                    scope.cancel()
+                    raise PipelineError("mine")
+            await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+async def test_a_batch_that_holds_too_much_stops_its_partition_and_says_what_to_raise(
+    scripted, connect, consume, fill, codec
+):
+    fill(1)
+    put(scripted, bomb(codec, 100 << 20, 0))
+    fill(1)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        assert await read_records(consumer, 10) == {T0: numbers(0, 10)}
+        error = await rejection(consumer)
+        assert (error.offset, error.next_offset) == (10, 11)
+        assert "raise max_opened_bytes of ConsumerConfig" in str(error)
+        assert OPENED_BATCHES.held_bytes == 0
+        consumer.skip_batch(T0)
+        assert await read_records(consumer, 10) == {T0: numbers(11, 21)}
+    async with scripted.broker(1), connect() as cluster, consume(cluster, max_opened_bytes=101 << 20) as consumer:
+        consumer.assign({T0: 10})
+        assert len((await read_records(consumer, 1))[T0][0]) == 100 << 20
+
+
+async def test_an_open_batch_is_charged_until_its_records_were_taken_or_the_consumer_ends(
+    scripted, connect, consume, fill
+):
+    put(scripted, bomb(Codec.GZIP, 1 << 20, 0))
+    put(scripted, bomb(Codec.GZIP, 2 << 20, 0))
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        await read_records(consumer, 1)
+        assert 2 << 20 <= OPENED_BATCHES.held_bytes < 4 << 20
+        await read_records(consumer, 1)
+        assert 4 << 20 <= OPENED_BATCHES.held_bytes < 6 << 20
+    assert OPENED_BATCHES.held_bytes == 0
+
+
+async def test_small_batches_wait_for_no_memory_and_large_ones_among_them_keep_their_place(
+    scripted, connect, consume, fill
+):
+    builder = BatchBuilder(Codec.GZIP, 1 << 20)
+    assert builder.append(None, b"small", (), 0)
+    small = builder.build()
+    for batch in (small, bomb(Codec.GZIP, 1 << 20, 0), small):
+        put(scripted, batch)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        records = consumer.records()
+        with trio.fail_after(DEADLINE_S):
+            with OPENED_BATCHES.charged(OPENED_BATCHES.capacity_bytes):
+                assert (await anext(records)).value == b"small"
+                assert OPENED_BATCHES.waiting == 0
+                with trio.move_on_after(0.05) as scope:
+                    await anext(records)
+                assert scope.cancelled_caught
+            assert len((await anext(records)).value) == 1 << 20
+            assert OPENED_BATCHES.held_bytes > 1 << 20
+            assert (await anext(records)).value == b"small"
+            assert OPENED_BATCHES.held_bytes == 0
+            assert consumer.position(T0) == 3
+
+
+async def test_waiting_for_memory_holds_up_no_other_task_and_loses_no_batch(
+    scripted, connect, consume, fill, monkeypatch
+):
+    put(scripted, bomb(Codec.GZIP, 1 << 20, 0))
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        with OPENED_BATCHES.charged(OPENED_BATCHES.capacity_bytes):
+            with monkeypatch.context() as patched:
+                patched.setattr(opening, "WAIT_S", 0.05)
+                with pytest.raises(MemoryExhaustedError, match=r"raise opened\.batches\.max\.bytes"):
+                    await anext(consumer.records())
+            with trio.move_on_after(0.05):
+                await anext(consumer.records())
+            assert OPENED_BATCHES.waiting == 0
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_records, consumer, 1)
+                with trio.fail_after(DEADLINE_S):
+                    while not OPENED_BATCHES.waiting:
+                        await trio.lowlevel.checkpoint()
+                OPENED_BATCHES.resize(2 * OPENED_BATCHES.capacity_bytes)
+        assert consumer.position(T0) == 1
+    OPENED_BATCHES.resize(DEFAULT_CAPACITY_BYTES)
+
+
+async def test_each_record_comes_from_the_position_on_of_one_open_batch_at_a_time(scripted, connect, consume, fill):
+    fill(1)
+    put(scripted, bomb(Codec.ZSTD, 1 << 20, 0))
+    taken = []
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 5})
+        while len(taken) < 6:
+            for batches in await consumer.poll_batches():
+                await opening.each_record(batches, taken.append)
+    assert [record.offset for record in taken] == list(range(5, 11))
+    assert OPENED_BATCHES.held_bytes == 0

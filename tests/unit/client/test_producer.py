@@ -12,7 +12,7 @@ from pipeline.records.batch import iterate_headers
 from pipeline.records.compression import Codec
 
 T0 = TopicPartition("t", 0)
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 def values(scripted, topic_partition=T0):
@@ -297,3 +297,57 @@ async def test_sequences_are_gapless(scripted, connect, produce):
     assert all(after.base_sequence == before.last_sequence + 1 for before, after in pairwise(headers))
     assert values(scripted) == [b"%d" % number for number in range(200)]
     assert list(iterate_headers(b"".join(data for _, data in scripted.partition(T0).batches)))
+
+
+async def test_a_send_that_was_cancelled_sends_nothing_and_one_that_returned_sends(scripted, connect, produce):
+    taken, repeated = [], []
+    async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200) as producer:
+        await producer.send("t", b"first")
+        for number in range(600):
+            value = b"%d" % number
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await producer.send("t", value)
+                taken.append(value)
+            if scope.cancelled_caught:
+                repeated.append(value)
+                await producer.send("t", value)
+    assert repeated
+    assert sorted(values(scripted)) == sorted([b"first", *(b"%d" % number for number in range(600))])
+    assert not set(taken) & set(repeated)
+
+
+async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(scripted, connect, produce):
+    async with (
+        scripted.broker(1),
+        connect() as cluster,
+        produce(cluster, batch_size=1000, buffer_memory=3000) as producer,
+    ):
+        scripted.hold_produce = trio.Event()
+        sent = 0
+        with trio.move_on_after(0.2) as scope:
+            while True:
+                await producer.send("t", b"%d" % sent + b" " * 100)
+                sent += 1
+        assert scope.cancelled_caught
+        scripted.hold_produce.set()
+    assert [int(value) for value in values(scripted)] == list(range(sent))
+
+
+async def test_other_tasks_run_between_sends_that_never_wait(scripted, connect, produce):
+    async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
+        await producer.send("t", b"first")
+        turns = 0
+
+        async def take_turns():
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            for _ in range(2560):
+                await producer.send("t", b"x")
+            nursery.cancel_scope.cancel()
+    assert turns >= 9

@@ -88,7 +88,7 @@ async def test_a_registry_without_its_log_is_tried_until_it_recovers(connect, jo
         journal.reachable = False
 
         async def recover():
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while await registry.subjects():
                     await trio.lowlevel.checkpoint()
             journal.reachable = True

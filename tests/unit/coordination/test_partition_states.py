@@ -1,11 +1,14 @@
 """States of many partitions: conditional writes that tell everybody, whatever others write meanwhile."""
 
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, decode_state_change
+from pipeline.coordination.deleted_topics import DeletedTopic, record_path
 from pipeline.coordination.interface import CheckNode, CreateNode, Operation, SetNode
 from pipeline.coordination.partition_states import WRITTEN_AT_ONCE, StateChange, Written, read_states, write_states
 from pipeline.coordination.znodes import (
@@ -20,6 +23,7 @@ from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 
 TOPIC = "t"
+TOPIC_ID = uuid.UUID(int=1)
 
 
 def state(index: int, epoch: int = 0, leader: int = 1, topic: str = TOPIC) -> PartitionState:
@@ -34,7 +38,7 @@ def state(index: int, epoch: int = 0, leader: int = 1, topic: str = TOPIC) -> Pa
 
 
 def change(index: int, version: int | None, epoch: int = 0, **more: Any) -> StateChange:
-    return StateChange(state=state(index, epoch), version=version, **more)
+    return StateChange(topic_id=TOPIC_ID, state=state(index, epoch), version=version, **more)
 
 
 class Spy:
@@ -72,6 +76,7 @@ async def test_new_states_then_their_next_versions_by_few_requests() -> None:
     async with MemoryZooKeeper().open() as client:
         await client.create(topic_path(TOPIC))
         await client.create(STATE_CHANGES)
+        await client.create(DeletedTopic.PARENT)
         spy = Spy(client)
         written = await write_states(spy, [change(index, None) for index in range(WRITTEN_AT_ONCE + 1)])
         assert written == {name(index): Written(state(index), 0) for index in range(WRITTEN_AT_ONCE + 1)}
@@ -116,8 +121,8 @@ async def test_znodes_that_others_made_half_or_meanwhile() -> None:
 async def test_nothing_is_made_of_a_topic_that_is_gone_or_another() -> None:
     async with MemoryZooKeeper().open() as client:
         await client.create(topic_path("there"))
-        there = StateChange(state=state(0, topic="there"), version=None, topic_version=0)
-        moved = StateChange(state=state(1, topic="there"), version=None, topic_version=5)
+        there = StateChange(topic_id=TOPIC_ID, state=state(0, topic="there"), version=None, topic_version=0)
+        moved = StateChange(topic_id=TOPIC_ID, state=state(1, topic="there"), version=None, topic_version=5)
         assert await write_states(client, [change(0, None), change(1, 4), there]) == {
             name(0): None,
             name(1): None,
@@ -128,6 +133,24 @@ async def test_nothing_is_made_of_a_topic_that_is_gone_or_another() -> None:
             name(0): None,
         }
         assert await client.exists(topic_path(TOPIC)) is None
+
+
+async def test_only_the_states_of_deleted_topics_are_left_out() -> None:
+    async with MemoryZooKeeper().open() as client:
+        for topic in (TOPIC, "there"):
+            await client.create(topic_path(topic))
+        there = StateChange(topic_id=uuid.UUID(int=2), state=state(0, topic="there"), version=None)
+        await write_states(client, [change(0, None), there])
+        await client.set(DeletedTopic.PARENT, b"")  # the first write made it
+        assert await client.children(DeletedTopic.PARENT) == ()
+        await client.create(record_path(TOPIC_ID))
+        again = replace(there, version=0)
+        assert await write_states(client, [change(0, 0, 1), change(1, None), again]) == {
+            name(0): None,
+            name(1): None,
+            name(0, "there"): (there.state, 1),
+        }
+        assert await read_states(client, [name(0), name(1)]) == {name(0): (state(0), 0)}
 
 
 async def test_a_check_that_does_not_hold_stops_everything() -> None:
@@ -145,6 +168,7 @@ async def test_a_write_whose_answer_was_lost_is_read_back(known: bool, autojump_
     async with MemoryZooKeeper().open() as client:
         await client.create(topic_path(TOPIC))
         await client.create(STATE_CHANGES)
+        await client.create(DeletedTopic.PARENT)
         if known:
             await write_states(client, [change(index, None) for index in range(3)])
         spy = Spy(client)

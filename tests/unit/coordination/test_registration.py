@@ -1,8 +1,10 @@
+import pytest
 import trio
+import trio.testing
 
 from pipeline.coordination.interface import NodeStat
-from pipeline.coordination.registration import keep_registered
-from pipeline.errors import CoordinationUnavailableError
+from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.errors import CoordinationUnavailableError, NodeOwnedError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 
 PATH = "/ids/1"
@@ -25,8 +27,54 @@ async def test_a_zookeeper_that_goes_away_in_the_middle_is_waited_for() -> None:
         client.exists = exists  # type: ignore[method-assign]
         await nursery.start(
             lambda task_status: keep_registered(
-                client, PATH, b"me", is_former_self=lambda data: data == b"former life", task_status=task_status
+                client, PATH, lambda: b"me", is_former_self=lambda data: data == b"former life", task_status=task_status
             )
         )
         assert (await client.get(PATH)).data == b"me"
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_written_before_a_registration_that_somebody_else_holds() -> None:
+    zookeeper = MemoryZooKeeper()
+    prepared = []
+
+    async def before() -> None:
+        await trio.lowlevel.checkpoint()
+        prepared.append(zookeeper)
+
+    async with zookeeper.open() as other, zookeeper.open() as client:
+        await other.create(PATH, b"other", ephemeral=True)
+        with pytest.raises(NodeOwnedError):
+            await keep_registered(client, PATH, lambda: b"me", hooks=Hooks(before=before))
+        assert not prepared
+        assert (await client.get(PATH)).data == b"other"
+
+
+async def test_what_is_written_under_the_lock_is_no_loss() -> None:
+    zookeeper = MemoryZooKeeper()
+    current, writing, losses = b"first", trio.Lock(), []
+
+    async def lost() -> None:
+        await trio.lowlevel.checkpoint()
+        losses.append(current)
+
+    async with zookeeper.open() as client, zookeeper.open() as other, trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: keep_registered(
+                client, PATH, lambda: current, hooks=Hooks(lost=lost), writing=writing, task_status=task_status
+            )
+        )
+        async with writing:
+            await client.set(PATH, b"second")
+            await trio.testing.wait_all_tasks_blocked()
+            current = b"second"
+        await trio.testing.wait_all_tasks_blocked()
+        assert not losses
+        zookeeper.expire(client)
+        await trio.testing.wait_all_tasks_blocked()
+        assert losses == [b"second"]
+        await other.set(PATH, b"others'")
+        await trio.testing.wait_all_tasks_blocked()
+        assert losses == [b"second", b"second"]
+        assert (await client.get(PATH)).data == b"second"
         nursery.cancel_scope.cancel()

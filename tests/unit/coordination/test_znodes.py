@@ -157,7 +157,9 @@ def test_random_bytes_raise_nothing_else(decode: Callable[[bytes], object], data
 
 
 brokers = st.integers(0, 2**31 - 1).map(BrokerId)
-replicas = st.dictionaries(st.integers(0, 5000), st.lists(brokers, max_size=3).map(tuple), max_size=5)
+replicas = st.dictionaries(
+    st.integers(0, 5000), st.lists(brokers, min_size=1, max_size=3, unique=True).map(tuple), max_size=5
+)
 
 
 @given(st.none() | st.uuids(), replicas, replicas)

@@ -99,6 +99,10 @@ class Batches:
         """The bytes of all batches."""
         return [read_batch(log._segments, header) for header in self.read_all(log)]
 
+    def header(self, batch: bytes) -> BatchHeader:
+        """The header of a batch."""
+        return read_header(batch)
+
     def next_offset(self, batch: bytes) -> int:
         """The offset behind a batch."""
         return read_header(batch).next_offset

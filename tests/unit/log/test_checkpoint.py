@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import (
     RECOVERY_POINTS,
+    _decode_partition_metadata,
     decode_offsets,
     decode_properties,
+    encode_id,
     encode_offsets,
     encode_partition_metadata,
     encode_properties,
@@ -31,8 +33,45 @@ def test_offsets_come_back(offsets):
     assert decode_offsets(encode_offsets(offsets)) == offsets
 
 
-def test_offsets_look_as_in_kafka():
-    assert encode_offsets({TopicPartition("b", 1): 7, TopicPartition("a", 0): 3}) == b"0\n2\na 0 3\nb 1 7\n"
+def test_offsets_look_as_in_kafka_and_have_a_checksum_as_their_last_entry():
+    content = encode_offsets({TopicPartition("b", 1): 7, TopicPartition("a", 0): 3})
+    assert content.startswith(b"0\n3\na 0 3\nb 1 7\n#crc32c 0 ")
+    assert len(content.splitlines()) == 5
+
+
+def test_offsets_of_a_version_without_checksums_are_read():
+    assert decode_offsets(b"0\n2\na 0 3\nb 1 7\n") == {TopicPartition("b", 1): 7, TopicPartition("a", 0): 3}
+
+
+def test_an_older_version_finds_the_same_offsets_in_a_checkpoint_with_a_checksum():
+    """As it reads them: a line for each entry, of which it asks those it knows."""
+    version, count, *lines = encode_offsets({TopicPartition("a", 0): 3}).decode().splitlines()
+    assert (version, int(count)) == ("0", len(lines))
+    found = {(topic, int(partition)): int(offset) for topic, partition, offset in (line.split(" ") for line in lines)}
+    assert found["a", 0] == 3
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed_or_changes_nothing():
+    offsets = {TopicPartition("a", 0): 30, TopicPartition("b", 1): 7}
+    content = encode_offsets(offsets)
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            found = decode_offsets(flipped)
+        except ValueError:
+            continue
+        assert found.items() >= offsets.items()
+
+
+def test_a_flipped_bit_in_the_topic_id_is_noticed():
+    topic_id = uuid.UUID(int=0x0123456789ABCDEF0123456789ABCDEF)
+    content = encode_partition_metadata(topic_id)
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError):
+            _decode_partition_metadata(bytes(flipped))
 
 
 @settings(deadline=None)
@@ -52,8 +91,9 @@ def test_the_topic_id_comes_back(tmp_path):
     assert read_partition_metadata(DiskFiles(), tmp_path, is_on_disk=True) is None
     topic_id = uuid.uuid4()
     path = tmp_path / "partition.metadata"
-    path.write_bytes(encode_partition_metadata(topic_id))
-    assert read_partition_metadata(DiskFiles(), tmp_path, is_on_disk=True) == topic_id
+    for content in (encode_partition_metadata(topic_id), f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()):
+        path.write_bytes(content)
+        assert read_partition_metadata(DiskFiles(), tmp_path, is_on_disk=True) == topic_id
     for content in (b"", b"version: 0\ntopic_id: x", b"\xff"):
         path.write_bytes(content)
         with pytest.raises(StorageError, match="topic id"):

@@ -18,6 +18,8 @@ from pipeline.records.batch import (
     write_header,
 )
 from pipeline.records.compression import Codec
+from pipeline.records.memory import MIN_OPENED_BYTES
+from tests.support.bombs import bomb
 from tests.support.cleaning import (
     DAY_MS,
     NOW_MS,
@@ -187,6 +189,14 @@ def test_records_that_are_none_under_a_true_checksum_are_refused(log: Directory)
     log.add(content)
     with pytest.raises(CorruptBatchError):
         log.clean()
+
+
+def test_the_cleaner_opens_what_admission_admits_and_says_what_to_do_about_more(log: Directory) -> None:
+    admitted = bomb(Codec.ZSTD, MIN_OPENED_BYTES - (1 << 20), NOW_MS)
+    log.add(admitted)
+    assert len(log.clean()) == 1
+    with pytest.raises(CorruptBatchError, match=r"raise max\.message\.bytes of the topic"):
+        log.clean(max_opened_bytes=MIN_OPENED_BYTES // 2)
 
 
 def test_a_file_that_ends_within_a_batch_is_refused(log: Directory) -> None:

@@ -21,6 +21,7 @@ from pipeline.log.compaction_plan import SegmentRange
 from pipeline.log.segment import LOG_SUFFIX, segment_path
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from pipeline.records.memory import MIN_OPENED_BYTES
 
 REPORTS = [
     Progress(moved_bytes=1),
@@ -72,6 +73,7 @@ def test_jobs_are_done_one_after_the_other_until_the_channel_is_closed(tmp_path:
         delete_retention_ms=0,
         segment_bytes=1000,
         index_interval_bytes=0,
+        max_opened_bytes=MIN_OPENED_BYTES,
         map_bytes=1 << 20,
         map_load_factor=0.9,
         bytes_per_second=1e12,

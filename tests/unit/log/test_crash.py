@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipeline.errors import DiskFullError, StorageError
+from pipeline.log.checkpoint import read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
@@ -206,7 +207,7 @@ def test_a_failing_rename_of_the_checkpoint_takes_the_directory_offline_and_keep
         with pytest.raises(StorageError):
             action()
     directory.flush_due(batches.now_ms + 180_000)
-    assert (tmp_path / "logs" / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 1\n"
+    assert read_offsets(DiskFiles(), tmp_path / "logs" / "recovery-point-offset-checkpoint") == {NAME: 1}
     with pytest.raises(StorageError):
         directory.close()
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)

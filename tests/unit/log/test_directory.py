@@ -8,17 +8,15 @@ import pytest
 
 from pipeline.errors import ConfigurationError, DiskFullError, StorageError
 from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, read_offsets
+from pipeline.log.closing import LOGS_PER_CLOSING_THREAD
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories, find_directory_ids
-from pipeline.log.directory import (
-    CHECKPOINT_INTERVAL_MS,
-    LOGS_PER_CLOSING_THREAD,
-    LogDirectory,
-    NewLog,
-    parse_directory_name,
-)
+from pipeline.log.directory import CHECKPOINT_INTERVAL_MS, LogDirectory
 from pipeline.log.files import DiskFile, DiskFiles
-from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.log.leader_epochs import LEADER_EPOCHS
+from pipeline.log.loader import NewLog
+from pipeline.log.partition_files import parse_directory_name
+from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
 
 
@@ -98,6 +96,18 @@ def test_the_directory_of_another_broker_is_refused(open_directory, other):
     open_directory().close()
 
 
+@pytest.mark.parametrize("content", ["", "version=0\n", "broker.ie=1\ncluster.id=c\n"])
+def test_a_directory_that_names_no_broker_is_refused_with_what_to_do(open_directory, batches, tmp_path, content):
+    directory = open_directory()
+    batches.append(directory.create(TopicPartition("a", 0), now_ms=batches.now_ms), batches.make(2))
+    directory.close()
+    (tmp_path / "logs" / "meta.properties").write_text(content)
+    with pytest.raises(ConfigurationError, match=r"write broker\.id=1 into it"):
+        open_directory()
+    (tmp_path / "logs" / "meta.properties").write_text("broker.id=1\ncluster.id=c\n")
+    assert open_directory().logs[TopicPartition("a", 0)].log_end_offset == 2
+
+
 def test_a_deleted_log_is_gone_and_its_regions_stay(open_directory, batches, tmp_path):
     directory = open_directory()
     name = TopicPartition("a", 0)
@@ -123,7 +133,7 @@ def test_a_deletion_that_was_cut_off_is_finished(open_directory, batches, tmp_pa
     directory = open_directory()
     directory.create(TopicPartition("a", 0), now_ms=batches.now_ms)
     directory.close()
-    (tmp_path / "logs" / "a-0").rename(tmp_path / "logs" / "a-0.0123-delete")
+    (tmp_path / "logs" / "a-0").rename(tmp_path / "logs" / f"a-0.{uuid.uuid4().hex}-delete")
     directory = open_directory()
     assert not directory.logs
     assert not list((tmp_path / "logs").glob("*-delete"))
@@ -157,6 +167,20 @@ def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
     assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {}
     directory.flush_due(batches.now_ms + CHECKPOINT_INTERVAL_MS)
     assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {name: 3}
+    directory.close()
+
+
+def test_a_clock_that_was_set_back_keeps_nothing_from_the_disk_and_no_deleted_file(open_directory, batches, tmp_path):
+    directory = open_directory(LogConfig(flush_ms=10))
+    name, deleted = TopicPartition("a", 0), TopicPartition("b", 0)
+    log = directory.create(name, now_ms=batches.now_ms)
+    directory.create(deleted, now_ms=batches.now_ms)
+    batches.append(log, batches.make(3))
+    directory.delete(deleted, batches.now_ms)
+    directory.flush_due(batches.now_ms - 600_000)
+    assert log.recovery_point == 3
+    assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {name: 3}
+    assert [path.name for path in (tmp_path / "logs").iterdir() if path.is_dir()] == ["a-0"]
     directory.close()
 
 
@@ -214,6 +238,41 @@ def test_a_file_that_is_just_written_to_is_not_let_go(open_directory, batches):
     directory.close()
 
 
+def test_a_flush_under_way_writes_nothing_into_a_log_made_anew_under_the_name(open_directory, batches, tmp_path):
+    place = tmp_path / "logs" / "a-0"
+    syncing, may_sync = threading.Event(), threading.Event()
+
+    class SlowFiles(DiskFiles):
+        def sync_directory(self, directory):
+            if directory == place and threading.current_thread().name == "flush":
+                syncing.set()
+                assert may_sync.wait(60)
+            super().sync_directory(directory)
+
+    name, former, present = TopicPartition("a", 0), uuid.UUID(int=1), uuid.UUID(int=2)
+    directory = open_directory(files=SlowFiles())
+    log = directory.create(name, topic_id=former, now_ms=batches.now_ms)
+    log.begin_epoch(LeaderEpoch(7))
+    batches.append(log, batches.make(3))
+
+    def recreate():
+        directory.delete(name, batches.now_ms, former)
+        directory.create(name, topic_id=present, now_ms=batches.now_ms)
+
+    flushing = threading.Thread(target=log.flush, name="flush")
+    recreating = threading.Thread(target=recreate)
+    flushing.start()
+    assert syncing.wait(60)
+    recreating.start()
+    recreating.join(0.05)
+    may_sync.set()
+    flushing.join()
+    recreating.join()
+    assert directory.logs[name].topic_id == present
+    assert not (place / LEADER_EPOCHS).exists()
+    directory.close()
+
+
 def test_a_directory_has_an_id_for_life(open_directory, tmp_path):
     directory = open_directory()
     directory.close()
@@ -236,7 +295,7 @@ def test_a_directory_has_an_id_for_life(open_directory, tmp_path):
 
 def test_names_of_directories():
     assert parse_directory_name("a-b-0") == TopicPartition("a-b", 0)
-    for name in ("a", "-0", "a-", "a-x", "a-01", "a-0.f-delete", "a-٣", ".lock"):
+    for name in ("a", "-0", "a-", "a-x", "a-01", "a-0.f-delete", "a-٣", ".lock", "my backup-3", ".-0", f"a-{2**31}"):
         assert parse_directory_name(name) is None
 
 
@@ -380,11 +439,11 @@ def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(ope
         batches.append(log, batches.make(2))
         log.flush()
         directory.checkpoint_log_start_offsets()
-        directory.settle_tails()
+        directory.settle_tails({directory.id}, {})
         faulty.lose_power()
         directory = open_directory()
         assert directory.logs[name].topic_id == topic_id
-        directory.delete(name, batches.now_ms)
+        directory.delete(name, batches.now_ms, topic_id)
         directory.flush_due(batches.now_ms + 60_000)
         directory.close()
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
 from pipeline.log.producer_state import MAX_SEQUENCE, ProducerStates
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
 HEADER = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, 7, 0, 0, 1)
 
@@ -132,3 +132,67 @@ def test_a_damaged_snapshot_is_refused(junk, position, bit):
     with pytest.raises(ValueError, match="snapshot"):
         producers.restore(junk)
     assert len(producers) == 1
+
+
+def transactional(sequence, **fields):
+    return header(sequence, **fields)._replace(attributes=TRANSACTIONAL)
+
+
+@pytest.mark.timeout(60)
+def test_open_transactions_and_known_producers_make_no_append_slower():
+    """Turned over at each append, so many would take longer than the test may."""
+    producers = ProducerStates(expiration_ms=1000, max_producers=100_000)
+    for number in range(20_000):
+        append(producers, transactional(0, offset=number, producer_id=number))
+    for number in range(10_000):
+        append(producers, header(number, offset=40_000 + number, producer_id=50_000))
+        assert producers.first_unstable_offset == 0
+    for number in range(20_000):
+        append(producers, header(0, offset=50_000 + number, producer_id=20_000 + number))
+    assert len(producers) == 40_001
+    append(producers, header(10_000, offset=70_000, producer_id=50_000), now_ms=1001)
+    assert len(producers) == 20_001
+    for number in range(20_000):
+        assert producers.first_unstable_offset == number
+        producers.end_transaction(transactional(-1, offset=70_001 + number, producer_id=number))
+    assert producers.first_unstable_offset is None
+    append(producers, header(10_001, offset=99_000, producer_id=50_000), now_ms=1001)
+    assert len(producers) == 1
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(["plain", "open", "end", "restore"]), st.integers(0, 700)),
+        max_size=40,
+    )
+)
+def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(steps):
+    """Against a model that looks at all of them each time."""
+    producers, now_ms, offset = states(max_producers=4), 0, 0
+    known, open_since = {}, {}
+    for producer_id, kind, later_ms in steps:
+        now_ms, offset = now_ms + later_ms, offset + 1
+        if kind == "restore":
+            again = states(max_producers=4)
+            again.restore(producers.snapshot())
+            producers = again
+            continue
+        made = header(0, offset=offset, producer_id=producer_id)
+        made = made._replace(
+            base_sequence=-1 if kind == "end" else 0, attributes=TRANSACTIONAL if kind != "plain" else 0
+        )
+        producers.update(made._replace(attributes=made.attributes | CONTROL) if kind == "end" else made, now_ms)
+        known.pop(producer_id, None)
+        known[producer_id] = now_ms
+        if kind == "open":
+            open_since.setdefault(producer_id, offset)
+        idle = [name for name in known if name not in open_since]
+        while idle and (len(known) > 4 or now_ms - known[idle[0]] > 1000):
+            del known[idle.pop(0)]
+        if kind == "end":
+            ended = producers.end_transaction(made)
+            assert (ended is not None) == (producer_id in open_since)
+            open_since.pop(producer_id, None)
+        assert {one.producer_id: one.last_append_ms for one in producers.active()} == known
+        assert producers.first_unstable_offset == min(open_since.values(), default=None)

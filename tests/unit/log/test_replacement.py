@@ -21,6 +21,7 @@ from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import iterate_headers, read_header, validate_for_append
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.records.record import Record, iterate_records
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 from tests.support.cleaning import ABORT, COMMIT, batch_of, committed, marker, state, transactional
@@ -81,6 +82,7 @@ def job_for(log: UnifiedLog, now_ms: int = NOW_MS) -> CleaningJob:
         delete_retention_ms=1000,
         segment_bytes=2000,
         index_interval_bytes=1,
+        max_opened_bytes=MIN_OPENED_BYTES,
         map_bytes=1 << 20,
         map_load_factor=0.9,
         bytes_per_second=1e12,
@@ -244,7 +246,7 @@ def test_the_checkpoint_of_the_cleaner_is_kafkas_and_is_found_again(tmp_path: Pa
     compact(directory, DiskFiles(), Run())
     end = directory.logs[NAME].clean_offset
     assert end is not None and end > 30
-    assert (tmp_path / "logs" / "cleaner-offset-checkpoint").read_text() == f"0\n1\ntable 0 {end}\n"
+    assert f"\ntable 0 {end}\n" in (tmp_path / "logs" / "cleaner-offset-checkpoint").read_text()
     directory.close()
     directory = open_directory(tmp_path / "logs", DiskFiles())
     assert directory.logs[NAME].clean_offset == end

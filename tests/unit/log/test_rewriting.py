@@ -3,8 +3,8 @@ import random
 import pytest
 
 from pipeline.errors import StorageError
+from pipeline.log.checkpoint import SYNC_FAILED
 from pipeline.log.files import DiskFiles
-from pipeline.log.rewriting import SYNC_FAILED
 from pipeline.testing.faulty_files import FaultyFiles
 
 

@@ -1,9 +1,12 @@
 """Which logs may have lost records that were acknowledged: `may_lack_tail`."""
 
 import random
+import uuid
+from contextlib import suppress
 
 import pytest
 
+from pipeline.errors import StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
@@ -41,6 +44,10 @@ class Machine:
             log = self.directory.logs.get(name) or self.directory.create(name, now_ms=self.batches.now_ms)
             for _ in range(6):
                 self.batches.append(log, self.batches.make(2, size=100))
+
+    def settle(self, *names):
+        judged = dict.fromkeys(names, uuid.UUID(int=1))
+        self.directory.settle_tails({self.directory.id}, judged)
 
     def kill(self):
         self.directory.release()
@@ -88,8 +95,32 @@ def test_after_another_boot_all_may_lack_until_somebody_took_care(machine):
         assert machine.lacking() == [0, 1, 2]
         machine.kill()
     machine.open()
-    machine.directory.settle_tails()
-    assert machine.lacking() == [0, 1, 2]
+    machine.settle(*NAMES)
+    assert machine.lacking() == []
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
+
+
+@pytest.mark.parametrize("ends", ["clean", "killed"])
+def test_a_log_whose_topic_was_unknown_lacks_its_tail_until_the_topic_is_back(machine, ends):
+    machine.kill()
+    (machine.path / "a-2" / "00000000000000000000.log").rename(machine.path / "elsewhere")
+    (machine.path / "a-2" / "00000000000000000000.log").mkdir()
+    machine.boot = "second"
+    machine.open()
+    assert list(machine.directory.failed) == [NAMES[2]]
+    machine.settle(NAMES[0])
+    assert machine.lacking() == [1]
+    if ends == "clean":
+        with suppress(StorageError):
+            machine.directory.close()
+    machine.kill()
+    (machine.path / "a-2" / "00000000000000000000.log").rmdir()
+    (machine.path / "elsewhere").rename(machine.path / "a-2" / "00000000000000000000.log")
+    machine.open()
+    assert machine.lacking() == [1, 2]
+    machine.settle(*NAMES)
     machine.kill()
     machine.open()
     assert machine.lacking() == []
@@ -128,7 +159,7 @@ def test_damage_is_remembered_until_somebody_took_care(machine):
     machine.open()
     assert machine.lacking() == [1]
     assert machine.directory.logs[NAMES[1]].log_end_offset == 4
-    machine.directory.settle_tails()
+    machine.settle(*NAMES)
     machine.kill()
     machine.open()
     assert machine.lacking() == []
@@ -158,7 +189,7 @@ def test_a_log_that_ends_before_what_was_known_to_be_there_lacks_it(machine):
     machine.kill()
     machine.open()
     assert machine.lacking() == [0, 2]
-    machine.directory.settle_tails()
+    machine.settle(*NAMES)
     machine.kill()
     machine.open()
     assert machine.lacking() == []
@@ -175,3 +206,22 @@ def test_what_was_truncated_is_not_missing(machine):
     machine.open()
     assert machine.lacking() == []
     assert {log.log_end_offset for log in machine.directory.logs.values()} == {4}
+
+
+def test_a_log_that_lost_its_end_is_not_taken_for_clean_where_it_grows_again(machine):
+    name = NAMES[0]
+    log = machine.directory.logs[name]
+    log.clean_offset = Offset(12)
+    machine.directory.checkpoint_clean_offsets()
+    machine.kill()
+    for path in sorted((machine.path / "a-0").glob("*.log"))[1:]:
+        path.unlink()
+    machine.open()
+    end = machine.directory.logs[name].log_end_offset
+    assert end < 12
+    machine.settle(*NAMES)
+    machine.fill()
+    assert machine.directory.logs[name].log_end_offset > 12
+    machine.kill()
+    machine.open()
+    assert machine.directory.logs[name].clean_offset == end

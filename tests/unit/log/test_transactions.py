@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 
 import pytest
 from crc32c import crc32c
@@ -9,11 +10,13 @@ from crc32c import crc32c
 from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles
 from pipeline.log.producer_state import ProducerStates
+from pipeline.log.transactions import is_abort
 from pipeline.model import Offset
 from pipeline.records.batch import read_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.support.bombs import bomb
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 ABORT, COMMIT = 0, 1
@@ -150,3 +153,24 @@ def test_an_abort_whose_marker_a_crash_took_is_forgotten(open_log, batches, tmp_
     log = open_log()
     assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
     assert log.aborted_transactions(Offset(0), Offset(10)) == []
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+@pytest.mark.parametrize(("value_bytes", "is_marker"), [(60_000, True), (70_000, False)])
+def test_a_control_batch_is_opened_up_to_64_kib(codec, kind, value_bytes, is_marker):
+    builder = BatchBuilder(codec, 1 << 20)
+    assert builder.append(struct.pack(">hh", 0, kind), bytes(value_bytes), (), 0)
+    batch = flagged(builder.build(1, 0, -1), TRANSACTIONAL | CONTROL)
+    assert is_abort(bytes(batch), read_header(batch)) is ((kind == ABORT) if is_marker else None)
+
+
+def test_a_control_batch_that_is_a_bomb_takes_no_memory():
+    batch = flagged(bomb(Codec.GZIP, 100 << 20, 0), TRANSACTIONAL | CONTROL)
+    tracemalloc.start()
+    try:
+        assert is_abort(bytes(batch), read_header(batch)) is None
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2 << 20

@@ -1,4 +1,5 @@
 import random
+import threading
 
 import pytest
 
@@ -185,3 +186,32 @@ def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(open_log, batches,
         faulty.lose_power()
         assert batches.read_all(open_log(config)) == headers
         faulty = FaultyFiles(DiskFiles(), random.Random(capacity))
+
+
+def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(open_log, batches):
+    threads, noted = [], []
+
+    class Ending(DiskFiles):
+        """Ends a cleaning while the first file is removed."""
+
+        def unlink(self, path):
+            if not threads and path.suffix == ".log":
+                threads.append(
+                    threading.Thread(target=lambda: noted.append(log.note_cleaned(Offset(14), truncations_then)))
+                )
+                threads[0].start()
+                threads[0].join(0.05)
+            super().unlink(path)
+
+    log = open_log(LogConfig(segment_bytes=1), files=Ending())
+    fill(log, batches)
+    truncations_then = log.truncations
+    assert log.note_cleaned(Offset(12), truncations_then)
+    log.truncate_to(Offset(6))
+    threads[0].join()
+    assert noted == [False]
+    assert log.clean_offset == 6
+    fill(log, batches)
+    assert log.clean_offset == 6
+    assert log.note_cleaned(Offset(10), log.truncations)
+    assert log.clean_offset == 10

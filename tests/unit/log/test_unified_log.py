@@ -1,4 +1,5 @@
 import os
+import tracemalloc
 
 import pytest
 
@@ -11,7 +12,10 @@ from pipeline.errors import (
 )
 from pipeline.log.config import LogConfig
 from pipeline.model import Offset
-from pipeline.records.batch import iterate_headers
+from pipeline.records.batch import HEADER_SIZE, iterate_headers, write_crc
+from pipeline.records.compression import Codec
+from pipeline.records.memory import MIN_OPENED_BYTES
+from tests.support.bombs import bomb
 
 
 def test_append_assigns_dense_offsets_and_the_epoch(open_log, batches):
@@ -220,6 +224,36 @@ def test_offsets_by_time_where_time_goes_back(open_log, batches, small_segments)
     for timestamp in range(0, 510, 3):
         expected = next(((time, offset) for offset, time in enumerate(times) if time >= timestamp), None)
         assert log.offset_for_timestamp(timestamp) == expected
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_a_search_by_time_takes_little_memory_of_what_a_batch_holds(open_log, batches, codec):
+    log = open_log(LogConfig())
+    batches.append(log, bomb(codec, 48 << 20, 1000))
+    batches.append(log, bomb(codec, MIN_OPENED_BYTES + (2 << 20), 2000))
+    batches.append(log, batches.make(3, timestamp=3000, step_ms=10))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        assert log.offset_for_timestamp(500) == (1000, 0)
+        assert log.offset_for_timestamp(1500) == (2000, 1)
+        assert log.offset_for_timestamp(3005) == (3010, 3)
+        used = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert used < 16 << 20
+
+
+def test_a_batch_that_cannot_be_opened_is_found_by_time_at_its_base_offset(open_log, batches):
+    log = open_log(LogConfig())
+    batches.append(log, batches.make(2, timestamp=1000, step_ms=10))
+    garbage = bomb(Codec.GZIP, 1 << 20, 2000)
+    garbage[HEADER_SIZE:] = b"this is no gzip".ljust(len(garbage) - HEADER_SIZE)
+    write_crc(garbage, 0, len(garbage))
+    batches.append(log, garbage)
+    batches.append(log, batches.make(2, timestamp=3000, step_ms=10))
+    assert log.offset_for_timestamp(1500) == (2000, 2)
+    assert log.offset_for_timestamp(2500) == (3000, 3)
 
 
 def test_flush_by_number_of_messages(open_log, batches):

@@ -11,7 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from pipeline.errors import NetworkError, ProtocolError
 from pipeline.model import HostPort
-from pipeline.net.conversation import MAX_OWED, Answer, Owed
+from pipeline.net.answers import Answer, Owed
+from pipeline.net.conversation import MAX_OWED
 from pipeline.net.server import Peer
 from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.connection import ClientConnection, Request
@@ -19,7 +20,7 @@ from pipeline.protocol.messages.list_groups import ListGroupsRequest, ListGroups
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from pipeline.protocol.schema import Message
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 class Debt(Owed):

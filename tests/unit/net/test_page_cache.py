@@ -12,7 +12,7 @@ from pipeline.net.page_cache import CHUNK_BYTES, is_cached, read_into_cache
 from pipeline.net.transport import SocketTransport
 
 CONTENT = bytes(range(251)) * 20_000
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 @pytest.fixture

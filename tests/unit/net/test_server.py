@@ -23,7 +23,7 @@ from pipeline.protocol.messages.produce import (
 )
 from pipeline.protocol.schema import Message
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 class Client:
@@ -134,6 +134,19 @@ async def test_a_throttled_client_is_answered_at_once_and_then_not_heard(serve: 
         await client.receive()
         assert server.statistics.open_connections == 1
         client.transport.close()
+
+
+async def test_a_silence_that_became_shorter_ends(serve: Any) -> None:
+    def handle(request: Request[Message], peer: Peer) -> Throttled:
+        return Throttled(echo(request, peer), 3600, lambda: 0.0, 0.01)
+
+    with trio.fail_after(DEADLINE_S):
+        async with serve(handle) as (address, _):
+            client = await open_client(address)
+            await client.send((metadata_of("first"), 4), (metadata_of("second"), 4))
+            await client.receive()
+            await client.receive()
+            client.transport.close()
 
 
 async def test_shutdown_does_not_wait_for_throttled_clients(serve: Any) -> None:

@@ -25,7 +25,7 @@ from pipeline.protocol.messages.produce import (
 )
 from pipeline.protocol.schema import Message
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 MEGABYTE = 1_000_000
 
 

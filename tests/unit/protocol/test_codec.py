@@ -27,6 +27,7 @@ from pipeline.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from pipeline.protocol.primitives import MAX_STRING_BYTES, uvarint
 from pipeline.protocol.schema import Bool, Bytes, Float64, Int32, Message, Piece, String, Uuid, Wire, declarations
 from tests.support.protocol_messages import case_id, cases, messages_of
 
@@ -279,3 +280,31 @@ def test_lengths_around_the_ends_of_varints(length: int) -> None:
     assert decoded.responses[0].partitions[0].records == raw
     things = ThingsRequest(blob=raw, names=("n",) * min(length, 20_000))
     assert decode(ThingsRequest, 2, joined(encode(things, 2))) == things
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("text", ["x" * MAX_STRING_BYTES, "\N{SNOWMAN}" * (MAX_STRING_BYTES // 3)])
+def test_the_longest_string_goes_both_ways(version: int, text: str) -> None:
+    things = ThingsRequest(names=(text,), note=text if version == 2 else "")
+    assert decode(ThingsRequest, version, joined(encode(things, version))) == things
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("longer", ["x" * (MAX_STRING_BYTES + 1), "\N{SNOWMAN}" * (MAX_STRING_BYTES // 3 + 1)])
+def test_a_longer_string_is_not_sent(version: int, longer: str) -> None:
+    with pytest.raises(ProtocolError):
+        encode(ThingsRequest(names=("short", longer)), version)
+
+
+@pytest.mark.parametrize("size", [MAX_STRING_BYTES + 1, 40_000, 100_000])
+def test_a_longer_string_is_refused_in_compact_form_too(size: int) -> None:
+    """As Kafka's generated readers do: what one version lets in could not be told, or kept, in another."""
+    text = uvarint(size + 1) + b"x" * size
+    for data in (
+        b"\1" + b"\2" + text + b"\1\1\0" + b"\1" + bytes(8) + b"\0\0",
+        b"\1" + b"\1\1\1\0" + b"\1" + bytes(8) + b"\0" + b"\1\1" + uvarint(len(text)) + text,
+    ):
+        with pytest.raises(ProtocolError, match="longer than 32767 bytes"):
+            decode(ThingsRequest, 2, data)
+        shorter = data.replace(text, b"\3xx").replace(uvarint(len(text)), b"\3")
+        assert "xx" in {*decode(ThingsRequest, 2, shorter).names, decode(ThingsRequest, 2, shorter).note}

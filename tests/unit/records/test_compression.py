@@ -1,5 +1,6 @@
 import contextlib
 import random
+import tracemalloc
 import zlib
 
 import cramjam
@@ -10,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import CorruptBatchError
-from pipeline.records.compression import Codec, compress, decompress
+from pipeline.records.compression import (
+    FRAME_HEADER_BYTES,
+    PIECE_BYTES,
+    Codec,
+    compress,
+    decompress,
+    opening_bytes,
+    plain_pieces,
+)
 
 REAL_CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 BOMB_BYTES = 50_000_000
@@ -124,3 +133,56 @@ def test_linked_lz4_blocks_and_streamed_zstd_are_read() -> None:
     plain = b"0123456789" * 50_000
     assert decompress(Codec.LZ4, lz4.frame.compress(plain, block_linked=True), len(plain)) == plain
     assert decompress(Codec.ZSTD, _streamed_zstd(plain), len(plain)) == plain
+
+
+def _joined(codec: Codec, data: bytes, max_bytes: int) -> bytes:
+    return b"".join(plain_pieces(codec, data, max_bytes))
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(data=st.binary(max_size=500), repeat=st.integers(1, 3000))
+def test_pieces_are_together_the_whole(codec: Codec, data: bytes, repeat: int) -> None:
+    plain = data * repeat
+    packed = bytes(compress(codec, plain))
+    assert _joined(codec, packed, len(plain)) == plain
+    if plain:
+        with pytest.raises(CorruptBatchError):
+            _joined(codec, packed, len(plain) - 1)
+
+
+@pytest.mark.parametrize("packed", [_streamed_zstd(b"line\n" * 300_000), zlib.compress(b"a" * 999, wbits=31) * 50])
+def test_pieces_of_frames_that_other_libraries_write(packed: bytes) -> None:
+    codec = Codec.GZIP if packed[:2] == b"\x1f\x8b" else Codec.ZSTD
+    assert _joined(codec, packed, 1 << 30) == decompress(codec, packed, 1 << 30)
+
+
+@pytest.mark.parametrize("codec", REAL_CODECS)
+@given(data=st.data())
+def test_pieces_refuse_what_the_whole_refuses(codec: Codec, data: st.DataObject) -> None:
+    plain = b"0123456789" * 300_000
+    packed = bytearray(compress(codec, plain))
+    position = data.draw(st.integers(0, len(packed) - 1))
+    packed[position : position + 1] = data.draw(st.binary(max_size=3))
+    results = []
+    for opened in (decompress, _joined):
+        try:
+            results.append(bytes(opened(codec, bytes(packed), len(plain) + 100)))
+        except CorruptBatchError:
+            results.append(b"refused")
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("codec", REAL_CODECS)
+def test_pieces_of_a_bomb_stay_within_the_memory_that_is_told_beforehand(codec: Codec) -> None:
+    packed = bytes(compress(codec, bytes(BOMB_BYTES)))
+    told = opening_bytes(codec, packed[:FRAME_HEADER_BYTES], len(packed), BOMB_BYTES)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        size = sum(map(len, plain_pieces(codec, packed, BOMB_BYTES)))
+        used = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert size == BOMB_BYTES
+    assert used <= told + 2 * PIECE_BYTES
+    assert told <= 64 << 20

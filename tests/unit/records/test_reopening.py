@@ -50,8 +50,32 @@ def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec
 @given(RECORDS)
 def test_a_scan_sees_times_and_keys(records: list) -> None:  # type: ignore[type-arg]
     batch = _batch(records)
-    seen = list(scan_records(bytes(batch[HEADER_SIZE:]), read_header(batch)))
-    assert seen == [(timestamp, key is not None) for key, _, _, timestamp in records]
+    seen = list(scan_records([bytes(batch[HEADER_SIZE:])], read_header(batch)))
+    assert seen == [(timestamp, index, key is not None) for index, (key, _, _, timestamp) in enumerate(records)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(RECORDS, st.binary(max_size=20), st.integers(0, 60), st.integers(0, 60), st.integers(1, 70))
+def test_a_scan_of_pieces_sees_what_a_scan_of_the_whole_sees(
+    records: list,
+    noise: bytes,
+    start: int,
+    end: int,
+    size: int,  # type: ignore[type-arg]
+) -> None:
+    batch = _batch(records)
+    header = read_header(batch)
+    whole = batch[HEADER_SIZE:]
+    whole[start:end] = noise
+    seen = []
+    for pieces in ([bytes(whole)], [bytes(whole[at : at + size]) for at in range(0, len(whole), size)]):
+        found: list[object] = []
+        try:
+            found += scan_records(pieces, header)
+        except CorruptBatchError:
+            found = [CorruptBatchError]
+        seen.append(found)
+    assert seen[0] == seen[1]
 
 
 @settings(max_examples=100, deadline=None)
@@ -61,11 +85,37 @@ def test_hostile_payloads_are_refused_or_scanned(records: list, noise: bytes, st
     payload = bytearray(batch[HEADER_SIZE:])
     payload[start:end] = noise
     with contextlib.suppress(CorruptBatchError):
-        assert len(list(scan_records(bytes(payload), read_header(batch)))) == len(records)
+        assert len(list(scan_records([bytes(payload)], read_header(batch)))) == len(records)
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x0e\0\0\0\1\1\0", b"\x0c\0\0\0\1\1", b"\x0c\0\0\2\1\1\0", b"\xff" * 20])
 def test_records_that_do_not_fill_the_payload_are_corrupt(payload: bytes) -> None:
     header = read_header(_batch([(None, None, [], 5)]))
     with pytest.raises(CorruptBatchError):
-        list(scan_records(payload, header))
+        list(scan_records([payload], header))
+
+
+UNSOUND = {
+    "a value that ends behind its record": (b"\x0e\0\0\0\1\x08\0\0", 0),
+    "a value of a negative length": (b"\x0e\0\0\0\1\x03\0\0", 0),
+    "no length of the value": (b"\x0c\0\0\0\3\0\0", 0),
+    "a key of a negative length": (b"\x0e\0\0\0\3\0\0\0", 0),
+    "a length of more bytes than a number has": (b"\x18\0\0\0\1\x80\x80\x80\x80\x80\0\0\0", 0),
+    "a length of more bits than a number has": (b"\x16\0\0\0\1\x80\x80\x80\x80\x70\0\0", 0),
+    "a time after all times": (b"\x0e\0\2\0\1\0\0\0", 2**63 - 1),
+    "a time before all times": (b"\x0e\0\1\0\1\0\0\0", -(2**63)),
+}
+
+
+@pytest.mark.parametrize(("payload", "base_timestamp"), UNSOUND.values(), ids=UNSOUND)
+def test_a_scan_refuses_what_no_cleaner_opens(payload: bytes, base_timestamp: int) -> None:
+    header = read_header(_batch([(None, None, [], 5)]))._replace(base_timestamp=base_timestamp)
+    for pieces in ([payload], [payload[at : at + 1] for at in range(len(payload))]):
+        with pytest.raises(CorruptBatchError):
+            list(scan_records(pieces, header))
+
+
+def test_a_scan_goes_on_behind_keys_and_values_that_fill_many_pieces() -> None:
+    batch = _batch([(b"k" * 1000, b"v" * 3000, [("h", b"x" * 500)], time) for time in (5, 6)])
+    pieces = [bytes(batch[at : at + 100]) for at in range(HEADER_SIZE, len(batch), 100)]
+    assert list(scan_records(pieces, read_header(batch))) == [(5, 0, True), (6, 1, True)]

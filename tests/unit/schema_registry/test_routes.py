@@ -170,7 +170,7 @@ async def test_without_the_log(journal, open_registry):
         assert (await http.get("/schemas/ids/1")).status_code == 200
         assert (await http.get("/healthz")).status_code == 200
         journal.reachable = True
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while (await register(http, "t", '"string"')).status_code != 200:
                 await trio.lowlevel.checkpoint()
 

@@ -1,6 +1,7 @@
 """The controller against a ZooKeeper in memory: elections of itself and of leaders, and how few requests they take."""
 
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,17 +13,23 @@ from pipeline.broker.controller import reign
 from pipeline.broker.controller.controller_plan import ElectPreferred
 from pipeline.broker.controller.reassignment import Outcome
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch, ControllerNode
-from pipeline.coordination.interface import Operation
-from pipeline.coordination.partition_states import StateChange, write_states
+from pipeline.coordination.deleted_topics import record_path
+from pipeline.coordination.interface import CoordinationClient, Operation, SetNode
+from pipeline.coordination.partition_states import StateChange, read_states, write_states
 from pipeline.coordination.znodes import (
+    BROKER_IDS,
     PartitionState,
     TopicAssignment,
+    TopicConfig,
+    broker_path,
     topic_path,
 )
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.controllers import DEADLINE_S, is_led, make_topic, register, running, state_of
+from tests.support.controllers import DEADLINE_S, Rig, is_led, make_topic, register, running, state_of
+
+LOST, WAITS = TopicPartition("lost", 0), TopicPartition("waits", 0)
 
 
 async def test_one_controller_and_the_next_when_it_is_gone() -> None:
@@ -177,6 +184,83 @@ async def test_preferred_leaders_by_hand_and_reassignments() -> None:
         assert stopped == {first: Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)}
 
 
+async def make_unclean(client: CoordinationClient, name: str) -> None:
+    config = TopicConfig(topic=name, settings={"unclean.leader.election.enable": "true"})
+    await client.create(config.path, config.encode())
+
+
+async def test_a_registration_that_cannot_be_used_holds_back_nothing_but_partitions_that_wait_for_that_broker(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other, zookeeper.open() as unusable:
+        await unusable.create(broker_path(BrokerId(9)), b"no registration", ephemeral=True)
+        async with zookeeper.open() as dying:
+            await register(dying, 2)
+            await rig.until(lambda view: 2 in view.brokers)
+            for name, isr in (("lost", 2), ("waits", 9)):
+                await make_unclean(other, name)
+                await make_topic(other, name, [(2, 9, 1)])
+                await rig.until(is_led(name, 1))
+                known = await state_of(other, name)
+                only = replace(known, isr=(BrokerId(isr),), leader=BrokerId(isr))
+                await write_states(other, [StateChange(topic_id=uuid.UUID(int=1), state=only, version=0)])
+            await rig.until(lambda view: (found := view.partition(WAITS)) is not None and found.isr == (9,))
+        await rig.until(lambda view: (found := view.partition(LOST)) is not None and found.leader == 1)
+        assert rig.controller.counts.unclean_elections == 1
+        by_hand = await rig.controller.elect([WAITS], is_unclean=True, timeout_s=5)
+        assert by_hand == {WAITS: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+        assert (await state_of(other, "waits")).isr == (9,)
+        await unusable.delete(broker_path(BrokerId(9)))  # of which the view learns nothing: it never knew that broker
+        await rig.until(lambda view: (found := view.partition(WAITS)) is not None and found.leader == 1)
+
+
+async def test_no_state_is_written_below_a_topic_that_was_recreated_while_zookeeper_was_asked_who_is_alive() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        plain = rig.client.client.children
+        asked = trio.Event()
+
+        async def children(path: str) -> Sequence[str]:
+            found = await plain(path)
+            if path == BROKER_IDS and not asked.is_set():
+                asked.set()
+                await other.delete(topic_path("new"))
+                await rig.until(lambda view: view.topic("new") is None)
+                recreated = TopicAssignment(
+                    topic="new", topic_id=uuid.UUID(int=7), partitions={0: (BrokerId(3), BrokerId(4))}
+                )
+                await other.create(recreated.path, recreated.encode())
+                await rig.until(lambda view: view.topic("new") is not None)
+            return list(found)
+
+        await make_unclean(other, "t")
+        async with zookeeper.open() as dying:
+            await register(dying, 2)
+            await rig.until(lambda view: 2 in view.brokers)
+            await make_topic(other, "t", [(2, 1)])
+            await rig.until(is_led("t", 1))
+            known = await state_of(other, "t")
+            await write_states(
+                other, [StateChange(topic_id=uuid.UUID(int=1), state=replace(known, isr=(BrokerId(2),)), version=0)]
+            )
+            name = TopicPartition("t", 0)
+            await rig.until(lambda view: (found := view.partition(name)) is not None and found.isr == (2,))
+            await rig.controller._reigning()._writing.acquire()
+            await make_topic(other, "before", [(1,)])  # planned first, so that the next plan is one of all topics
+            await rig.until(lambda view: view.topic("before") is not None)
+            await trio.testing.wait_all_tasks_blocked()
+            await make_topic(other, "new", [(1,)])
+            await rig.until(lambda view: view.topic("new") is not None)
+        await rig.until(lambda view: 2 not in view.brokers)
+        rig.client.client.children = children  # type: ignore[method-assign]
+        rig.controller._reigning()._writing.release()
+        await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader == 1)
+        assert asked.is_set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await read_states(other, [TopicPartition("new", 0)]) == {}
+
+
 async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then() -> None:
     """Who is let go deletes its log: it may be the last one in sync."""
     zookeeper, name = MemoryZooKeeper(), TopicPartition("t", 0)
@@ -196,7 +280,9 @@ async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then()
                 state = await state_of(other, "t")
                 lone = replace(state, leader=BrokerId(1), leader_epoch=LeaderEpoch(9), isr=(BrokerId(1),))
                 version = (await other.get(state.path)).version
-                assert (await write_states(other, [StateChange(state=lone, version=version)]))[name] is not None
+                assert (
+                    await write_states(other, [StateChange(topic_id=uuid.UUID(int=1), state=lone, version=version)])
+                )[name] is not None
             await plain(operations)
 
         rig.client.client.transaction = transaction  # type: ignore[method-assign]
@@ -205,6 +291,69 @@ async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then()
         await trio.testing.wait_all_tasks_blocked()
         assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data).removing_replicas == {0: (1,)}
         assert ends == 2
+
+
+async def test_an_assignment_of_a_deleted_topic_is_not_written_over_that_of_a_recreated_one() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        await register(other, 2)
+        await rig.until(lambda view: 2 in view.brokers)
+        await make_topic(other, "t", [(1,)])
+        await rig.until(is_led("t", 1))
+        name, client = TopicPartition("t", 0), rig.client.client
+        plain, topic = client.transaction, TopicAssignment.decode("t", (await other.get(topic_path("t"))).data)
+        recreated = replace(topic, topic_id=uuid.UUID(int=9), partitions={0: (BrokerId(1),)})
+
+        async def wake_late(operations: Sequence[Operation]) -> None:
+            if any(operation.path == topic_path("t") for operation in operations):
+                client.transaction = plain  # type: ignore[method-assign]
+                await other.create(record_path(topic.id))
+                await other.set(recreated.path, recreated.encode())
+                version = (await other.get(recreated.path)).version
+                operations = [
+                    replace(each, version=version) if isinstance(each, SetNode) else each for each in operations
+                ]
+            await plain(operations)
+
+        client.transaction = wake_late  # type: ignore[method-assign]
+        outcomes = await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=5)
+        assert outcomes[name].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data) == recreated
+
+
+async def put_in_sync(rig: Rig, client: CoordinationClient, name: TopicPartition, *isr: int) -> None:
+    """As a leader would, once its follower has all."""
+    state = await state_of(client, name.topic, name.partition)
+    wider = replace(state, isr=tuple(map(BrokerId, isr)))
+    version = (await client.get(state.path)).version
+    await write_states(client, [StateChange(topic_id=uuid.UUID(int=1), state=wider, version=version)])
+    await rig.until(lambda view: (found := view.partition(name)) is not None and found.isr == isr)
+
+
+async def test_leaders_spread_soon_after_brokers_are_back_and_in_sync(autojump_clock: trio.testing.MockClock) -> None:
+    zookeeper, names = MemoryZooKeeper(), [TopicPartition("t", index) for index in range(2)]
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        await make_topic(other, "t", [(2, 1), (2, 1), (1, 2)])
+        await rig.until(is_led("t", 3))
+        await register(other, 2)
+        await rig.until(lambda view: 2 in view.brokers)
+        await put_in_sync(rig, other, names[0], 1, 2)
+        await put_in_sync(rig, other, TopicPartition("t", 2), 1, 2)
+        await trio.sleep(5 * reign.QUIET_S)
+        assert (await state_of(other, "t")).leader == 1, "the other one is not in sync yet"
+        await put_in_sync(rig, other, names[1], 1, 2)
+        async with zookeeper.open() as passing:
+            for _ in range(3):  # somebody comes and goes all the time
+                await register(passing, 3)
+                await trio.sleep(reign.QUIET_S / 2)
+                await passing.delete(broker_path(BrokerId(3)))
+                await trio.sleep(reign.QUIET_S / 2)
+        assert (await state_of(other, "t")).leader == 1
+        with trio.fail_after(2 * reign.QUIET_S):
+            await rig.until(lambda view: all((found := view.partition(name)) and found.leader == 2 for name in names))
+        version = (await other.get((await state_of(other, "t")).path)).version
+        await trio.sleep(5 * reign.QUIET_S)
+        assert (await other.get((await state_of(other, "t")).path)).version == version
 
 
 async def test_old_notifications_are_purged_and_whoever_missed_them_reads_all(

@@ -91,6 +91,32 @@ def decided(planned: Plan) -> tuple[int, int, str] | None:
         pytest.param(partition("123", 1, "123"), "23", "23", False, (2, 6, "23"), id="leader dead, the others stop"),
         pytest.param(partition("1", 1, "1"), "2", "", False, (-1, 6, "1"), id="one replica, dead"),
         pytest.param(partition("1", -1, "1", epoch=6), "12", "", False, (1, 7, "1"), id="one replica, back"),
+        pytest.param(partition("1", -1, "", epoch=6), "12", "", False, (1, 7, "1"), id="one replica, left"),
+        pytest.param(
+            partition("21", -1, "", epoch=6, adding="2", removing="1"),
+            "12",
+            "",
+            False,
+            (1, 7, "1"),
+            id="one replica, left while it was moved",
+        ),
+        pytest.param(
+            partition("21", -1, "", epoch=6, adding="2", removing="1"),
+            "2",
+            "",
+            False,
+            None,
+            id="one replica, left while it was moved, dead",
+        ),
+        pytest.param(
+            partition("21", -1, "", epoch=6, adding="2", removing="1"),
+            "2",
+            "",
+            True,
+            (2, 7, "2"),
+            id="the new one, uncleanly",
+        ),
+        pytest.param(partition("12", -1, "", epoch=6, removing="1"), "12", "", False, None, id="one of two is let go"),
         pytest.param(partition("23", 1, "123"), "123", "", False, (2, 6, "23"), id="leader is no replica any more"),
         pytest.param(partition("12", 1, "123"), "123", "", False, (1, 5, "12"), id="removed replica leaves the ISR"),
         pytest.param(
@@ -131,6 +157,26 @@ def test_a_new_partition(live: str, stopping: str, expected: tuple[int, int, str
     assert (
         decided(plan(state(PartitionView(replicas=brokers("123")), live=live, stopping=stopping), Look())) == expected
     )
+
+
+@pytest.mark.parametrize(
+    ("known", "broken", "allow_unclean", "expected"),
+    [
+        pytest.param(partition("123", -1, "", epoch=6), "1", True, (2, 7, "2"), id="another one, uncleanly"),
+        pytest.param(partition("123", -1, "", epoch=6), "123", True, None, id="none of them, uncleanly"),
+        pytest.param(partition("123", 1, "123"), "1", False, (2, 6, "23"), id="another one in sync"),
+        pytest.param(partition("123", 1, "1"), "1", False, None, id="the only one in sync leaves by itself"),
+        pytest.param(partition("1", 1, "1"), "1", True, None, id="the only one"),
+    ],
+)
+def test_a_replica_that_was_lost_to_a_disk_is_not_elected(
+    known: PartitionView, broken: str, allow_unclean: bool, expected: tuple[int, int, str] | None
+) -> None:
+    lost = {broker: frozenset({TopicPartition("t", 0)}) for broker in brokers(broken)}
+    before = replace(state(known, live="123", allow_unclean=allow_unclean), offline_replicas=lost)
+    assert decided(plan(before, Look())) == expected
+    by_hand = plan(before, ElectPreferred())
+    assert not by_hand.decisions or by_hand.decisions[0].leader not in lost
 
 
 def test_a_reassignment_ends_when_its_target_is_in_sync_and_led() -> None:
@@ -256,7 +302,8 @@ def test_what_holds_for_every_plan(before: ClusterState, event: Event) -> None:
             assert set(decision.isr) <= set(old.replicas)
         if decision.is_unclean:
             topic = next(topic for topic in before.topics if topic.name == decision.topic_partition.topic)
-            assert topic.settings.unclean_leader_election or isinstance(event, ElectUnclean)
+            is_only_one = not old.isr and old.origin_replicas == (decision.leader,)
+            assert topic.settings.unclean_leader_election or isinstance(event, ElectUnclean) or is_only_one
             assert not before.live & set(old.isr) & set(old.replicas)
         else:
             assert is_new or set(decision.isr) <= set(old.isr)
@@ -284,5 +331,6 @@ def test_looking_comes_to_rest_with_leaders_wherever_there_can_be_one(before: Cl
         for found in topic.partitions.values():
             able = known.live & set(found.isr) & set(found.replicas)
             assert (found.leader in able) if able else (found.leader == NO_BROKER)
+            assert able or found.isr or len(found.origin_replicas) > 1 or not known.live & set(found.origin_replicas)
             if found.adding or found.removing:
                 assert found.state_version < 0 or not set(target_replicas(found)) <= able - known.shutting_down

@@ -67,6 +67,12 @@ def test_replicas_that_come_and_go(
         (assignment("123"), None, "123", True, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
         (assignment("34512", "45", "12"), None, "45", True, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (assignment("34512", "45", "12"), "126", "4", True, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        pytest.param(
+            assignment("34912", "49", "12"), None, "94", True, ErrorCode.INVALID_REPLICA_ASSIGNMENT, id="only new ones"
+        ),
+        pytest.param(
+            assignment("459", "45", "9"), None, "49", True, ErrorCode.INVALID_REPLICA_ASSIGNMENT, id="the other is dead"
+        ),
     ],
 )
 def test_refused_wishes_leave_everything_as_it_is(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from pipeline.broker.groups import coordinator as coordinators
+from pipeline.broker.groups import alarms
 from pipeline.broker.groups import group as groups
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
@@ -59,19 +59,21 @@ async def answer_of(answer):
     return answer if hasattr(answer, "error_code") else await answer
 
 
-async def join(coordinator, group_id="g", member_id="", **more):
-    request = Join(
-        waiter=coordinator.new_waiter(),
-        fresh_id=coordinator.new_member_id("client"),
-        member_id=member_id,
-        session_timeout_ms=SESSION_MS,
-        rebalance_timeout_ms=60_000,
-        protocol_type="consumer",
-        protocols=(("range", b"metadata"),),
-        must_know_id=False,
+def ask_join(coordinator, group_id="g", member_id="", **more):
+    given = {
+        "session_timeout_ms": SESSION_MS,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": (("range", b"metadata"),),
+        "must_know_id": False,
+        "fresh_id": coordinator.new_member_id("client"),
         **more,
-    )
-    return await answer_of(coordinator.join(group_id, request))
+    }
+    return coordinator.join(group_id, Join(waiter=coordinator.new_waiter(), member_id=member_id, **given))
+
+
+async def join(coordinator, group_id="g", member_id="", **more):
+    return await answer_of(ask_join(coordinator, group_id, member_id, **more))
 
 
 async def sync(coordinator, joined, group_id="g", assignments=None):
@@ -303,8 +305,9 @@ async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock):
     async with running() as (coordinator, *_):
         joined = await enter_alone(coordinator)
         value = coordinator.find("g").metadata()
-    async with running() as (successor, *_):
-        successor.on_loaded(7, {"g": LoadedGroup(metadata=value), "offsets only": LoadedGroup()})
+    async with running() as (successor, journal, _):
+        for group_id, loaded in (("g", LoadedGroup(metadata=value)), ("offsets only", LoadedGroup())):
+            successor.on_loaded(journal.partition_for(group_id), {group_id: loaded})
         sender = Identity(member_id=joined.member_id, generation=1)
         assert successor.heartbeat("g", sender) is ErrorCode.NONE
         assert successor.count_by_state() == {state: int(state in {State.STABLE, State.EMPTY}) for state in State}
@@ -374,9 +377,8 @@ async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock
 
 
 async def test_alarms_that_mean_nothing_any_more_are_forgotten(autojump_clock, monkeypatch):
-    monkeypatch.setattr(coordinators, "MIN_ALARMS", 10)
+    monkeypatch.setattr(alarms, "MIN_ALARMS", 10)
     async with running() as (coordinator, *_):
-        coordinator._most_alarms = 10
         for _ in range(100):
             joined = await enter_alone(coordinator)
             (error,) = coordinator.leave("g", [Leaver(member_id=joined.member_id)])
@@ -385,3 +387,103 @@ async def test_alarms_that_mean_nothing_any_more_are_forgotten(autojump_clock, m
         joined = await enter_alone(coordinator)
         await trio.sleep(SESSION_MS / 1000 + 1)
         assert coordinator.find("g").state is State.EMPTY
+
+
+async def test_an_id_that_nobody_used_takes_no_group_of_others_with_it(autojump_clock):
+    """A client gets an id and leaves with it, so the group goes; others form one of that name. When the id's session
+    would have ended, they are still there, and their generations go on.
+    """
+    async with running() as (coordinator, *_):
+        given = ask_join(coordinator, must_know_id=True)
+        assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        assert list(coordinator.leave("g", [Leaver(given.member_id)])) == [ErrorCode.NONE]
+        assert coordinator.find("g") is None
+        await trio.sleep(SESSION_MS / 2000)
+        joined = await enter_alone(coordinator)
+        await trio.sleep(SESSION_MS / 2000 + 1)
+        assert coordinator.heartbeat("g", Identity(member_id=joined.member_id, generation=1)) is ErrorCode.NONE
+
+
+async def test_a_write_decided_before_the_group_was_given_away_is_not_written_after_it(autojump_clock):
+    """Neither when another broker leads, nor when this one does again and has loaded what the log holds."""
+    async with running() as (coordinator, journal, nursery):
+        joined = await enter_alone(coordinator)
+        journal.delay_s = 5
+        coordinator.leave("g", [Leaver(joined.member_id)])
+        answers = []
+
+        async def enter():
+            answers.append(await sync(coordinator, await join(coordinator)))
+
+        nursery.start_soon(enter)
+        await trio.sleep(1)
+        assert len(journal.records) == 1
+        coordinator.on_unloaded(journal.partition_for("g"))
+        coordinator.on_loaded(journal.partition_for("g"), {})
+        await trio.sleep(20)
+        assert [answer.error_code for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+        assert len(journal.records) == 2
+        assert coordinator.find("g") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["protocol_type", "protocol", "group_instance_id", "client_id", "client_host", "group"]
+)
+async def test_what_the_journal_has_no_room_for_ends_the_write_and_nothing_else(autojump_clock, name):
+    long = "x" * 40_000
+    more = {"protocols": ((long, b""),)} if name == "protocol" else {} if name == "group" else {name: long}
+    group_id = long if name == "group" else "g"
+    async with running() as (coordinator, *_):
+        joined = await join(coordinator, group_id, **more)
+        answer = await sync(coordinator, joined, group_id)
+        assert (joined.error_code, answer.error_code) == (0, ErrorCode.UNKNOWN_SERVER_ERROR)
+        await trio.sleep(10 * SESSION_MS / 1000)
+        assert coordinator.find(group_id).state is State.EMPTY
+        await enter_alone(coordinator, "other")
+        assert all(not entry.is_writing and not entry.jobs for entry in coordinator._entries)
+
+
+async def test_an_id_made_of_the_longest_name_fits_where_ids_go():
+    async with running() as (coordinator, *_):
+        made = coordinator.new_member_id("\N{SNOWMAN}" * 10_922)
+        assert len(made.encode()) < 32_767
+        assert made != coordinator.new_member_id("\N{SNOWMAN}" * 10_922)
+        assert coordinator.new_member_id("x" * 249).startswith("x" * 249 + "-")
+
+
+@pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0, 1, 2**31 - 1])
+async def test_a_silent_static_member_is_waited_for_in_peace(autojump_clock, rebalance_timeout_ms, monkeypatch):
+    """Whatever time it asked for to come back in: until its session ends, and the group is not asked all the time."""
+    async with running() as (coordinator, _, nursery):
+        waiting = ask_join(
+            coordinator, group_instance_id="a", fresh_id="a-1", rebalance_timeout_ms=rebalance_timeout_ms
+        )
+        joined = await join(coordinator)
+        static = await answer_of(waiting)
+        for member in sorted((joined, static), key=lambda answer: answer.leader != answer.member_id):
+            sender = Identity(member_id=member.member_id, generation=member.generation_id)
+            nursery.start_soon(answer_of, coordinator.sync("g", Sync(waiter=coordinator.new_waiter(), sender=sender)))
+        await trio.sleep(1)
+        assert coordinator.find("g").state is State.STABLE
+        coordinator.leave("g", [Leaver(joined.member_id)])
+        rung = []
+        ring = groups.Group.ring
+        monkeypatch.setattr(groups.Group, "ring", lambda *given: (rung.append(given), ring(*given))[1])
+        with trio.move_on_after(2 * SESSION_MS / 1000):
+            while coordinator.find("g").state is not State.EMPTY:
+                await trio.sleep(1)
+        assert len(rung) < 20
+        assert coordinator.find("g").state is State.EMPTY
+
+
+async def test_giving_away_one_partition_of_very_many_groups_holds_up_nobody():
+    async with running() as (coordinator, journal, _):
+        for number in range(20_000):
+            coordinator.check_commit(f"group-{number}", "", -1, None)
+        lost = {group.id for group in coordinator.groups if journal.partition_for(group.id) == 3}
+        started = time.thread_time()
+        for partition in range(10):
+            if partition != 3:
+                coordinator.on_unloaded(partition)
+        assert time.thread_time() - started < 0.1
+        assert {group.id for group in coordinator.groups} == lost

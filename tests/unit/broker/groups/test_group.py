@@ -1,9 +1,11 @@
 """The classic protocol, case by case, on simulated time. What is expected is what Apache Kafka 4 does."""
 
 import struct
+import time
 
 import pytest
 
+from pipeline.broker.groups.member import subscribed_topics
 from pipeline.broker.groups.model import GroupMetadataValue, MemberMetadataValue
 from pipeline.broker.groups.rebalance import NEW_MEMBER_TIMEOUT_MS
 from pipeline.broker.groups.transitions import State
@@ -497,3 +499,35 @@ def test_topics_are_read_where_they_can_be(driver, protocol_type, subscriptions,
         driver.enter(protocols=(("range", said),), protocol_type=protocol_type)
     driver.wait(6000)
     assert driver.group.subscribed_topics == topics
+
+
+def test_what_a_member_subscribes_to_is_not_opened_while_it_joins(driver):
+    """However long it is; and one that names more topics than anybody reads is as good as unknown."""
+    names = struct.pack(">hi", 3, 5_000_000) + bytes(10_000_000)
+    started = time.process_time()
+    driver.enter(protocols=(("range", names),))
+    driver.wait(6000)
+    assert driver.group.state is State.COMPLETING
+    assert driver.group.subscribed_topics is None
+    assert time.process_time() - started < 0.2
+
+
+@pytest.mark.parametrize(("members", "is_known"), [(9, True), (11, False)])
+def test_topics_are_read_up_to_a_bound_of_the_whole_group(members, is_known):
+    topics = subscribed_topics([subscription(*map(str, range(10_000)))] * members)
+    assert topics == (frozenset(map(str, range(10_000))) if is_known else None)
+
+
+def test_ids_that_were_given_out_count_as_members():
+    """Or a client that asks for ids and never comes back could fill the memory."""
+    driver = Driver(max_size=2)
+    given = [driver.answers[driver.ask_join()] for _ in range(3)]
+    assert [answer.error_code for answer in given] == [
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+    ]
+    driver.ask_join(given[0].member_id)
+    assert error_of(driver, driver.ask_join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    driver.wait(10_001)
+    assert error_of(driver, driver.ask_join()) is ErrorCode.MEMBER_ID_REQUIRED

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from pipeline.broker.groups.events import AlarmKind
+from pipeline.broker.groups.member import PENDING_BYTES
 from pipeline.broker.groups.transitions import State
 from pipeline.protocol.errors import ErrorCode
 from tests.support.groups import Driver
@@ -102,6 +103,7 @@ class Model(Driver):
         self.highest = group.generation
         held = Counter(waiter for member in members for waiter in (member.join, member.sync) if waiter is not None)
         assert held == Counter(self.waiting), "a request that waits belongs to one member"
+        assert roster.held_bytes == sum(member.held_bytes for member in members) + PENDING_BYTES * len(roster.pending)
         assert roster.awaiting_join == sum(member.join is not None for member in members)
         assert roster.static == {member.group_instance_id: member.id for member in members if member.group_instance_id}
         assert not roster.pending & set(roster.members)

@@ -14,6 +14,8 @@ import trio
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.disk_threads import DiskThreads
+from pipeline.broker.groups import journal as journals
 from pipeline.broker.groups.journal import (
     GROUP_METADATA_TOPIC,
     MAX_UNDER_WAY,
@@ -35,7 +37,7 @@ from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
 from pipeline.log.config import DAY_MS
 from pipeline.log.directories import LogDirectories
 from pipeline.log.files import DiskFiles
-from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 
@@ -86,11 +88,14 @@ class Rig:
             log = self.directories.get(NAME) or self.directories.create(
                 NAME, is_new=True, now_ms=NOW_MS, topic_id=TOPIC_ID, config=log_config(self.settings, DAY_MS)
             )
-            upkeep: Any = SimpleNamespace(flush_soon=lambda _: None, in_sync=InSyncWatch(self.view, 10_000))
+            upkeep: Any = SimpleNamespace(
+                disks=DiskThreads(), flush_soon=lambda _: None, in_sync=InSyncWatch(self.view, 10.0)
+            )
             self.partition = Partition(log, self.settings, NoObserver(), upkeep, BrokerId(1))
         brokers = tuple(BrokerId(number) for number in isr)
+        self.view.set_brokers({own: BrokerEndpoint(id=own, address=HostPort("h", 9092)) for own in brokers})
         self.partition.lead(
-            PartitionView(replicas=brokers, leader=BrokerId(1), leader_epoch=LeaderEpoch(epoch), isr=brokers), NOW_MS
+            PartitionView(replicas=brokers, leader=BrokerId(1), leader_epoch=LeaderEpoch(epoch), isr=brokers)
         )
         self.journal.opened(self.partition)
 
@@ -102,7 +107,7 @@ class Rig:
     def follower_has(self, end_offset: int | None = None) -> None:
         """Broker 2 has all before there, or all there is."""
         end_offset = self.partition.log.log_end_offset if end_offset is None else end_offset
-        self.partition.follower_fetched(BrokerId(2), Offset(end_offset), Offset(0), NOW_MS, has_epoch=True)
+        self.partition.follower_fetched(BrokerId(2), Offset(end_offset), Offset(0), broker_epoch=-1, has_epoch=True)
 
     async def loaded(self, known: int) -> Mapping[str, LoadedGroup]:
         """What is loaded after so many loads."""
@@ -173,6 +178,10 @@ async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
         ("polygenelubricants", -(2**31), 0),
         ("😀", 1772899, 49),
         ("hello world", 1794106052, 2),
+        ("a" * 63, -1877504895, 45),
+        ("a" * 64, 1926890496, 46),
+        ("a" * 65, -395936671, 21),
+        ("ab" * 16_383, 930717599, 49),
     ],
 )
 def test_groups_are_where_kafka_looks_for_them(group_id: str, number: int, partition: int) -> None:
@@ -335,6 +344,28 @@ async def test_others_go_on_while_a_long_journal_is_loaded(tmp_path: Path) -> No
         assert {found.offset for found in rig.heard.loaded[-1][1]["g"].offsets.values()} == {29}
 
 
+async def test_very_many_groups_are_told_in_slices_and_taken_back_if_the_partition_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "SLICE_GROUPS", 10)
+    async with running(tmp_path) as rig:
+        await rig.open()
+        for number in range(35):
+            await rig.journal.write(f"g{number}", one(number, f"g{number}"))
+        assert len(await rig.reopen()) == 10
+        assert rig.code() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        rig.close()
+        assert rig.heard.unloaded == [0, 0]
+        known = len(rig.heard.loaded)
+        await rig.open(rig.partition.leader_epoch + 1)
+        with trio.fail_after(20):
+            while rig.code() is not ErrorCode.NONE:
+                await trio.lowlevel.checkpoint()
+        told = [groups for _, groups in rig.heard.loaded[known:]]
+        assert [len(groups) for groups in told] == [10, 10, 10, 5]
+        assert {group_id for groups in told for group_id in groups} == {f"g{number}" for number in range(35)}
+
+
 async def test_a_load_ends_when_the_partition_goes(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         await rig.open()
@@ -421,11 +452,11 @@ async def test_too_few_in_sync_refuse_at_once_and_what_is_under_way_may_come_all
         await turns()
         both, alone = (BrokerId(1), BrokerId(2)), (BrokerId(1),)
         state = PartitionView(replicas=both, leader=alone[0], leader_epoch=LeaderEpoch(0), isr=alone, state_version=1)
-        rig.partition.update(state, NOW_MS)
+        rig.partition.update(state)
         assert await wait_for(write) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await wait_for(rig.journal.begin("g", one(2))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (rig.batches, ended) == (1, [])
-        rig.partition.update(replace(state, isr=both, state_version=2), NOW_MS)
+        rig.partition.update(replace(state, isr=both, state_version=2))
         rig.follower_has()
         await turns()
         assert ended == [None]

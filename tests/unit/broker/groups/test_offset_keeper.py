@@ -16,6 +16,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 RETENTION_MS = 100
+YEAR_MS = 365 * 24 * 3600 * 1000
 
 
 def committed(offset: int, at_ms: int = 1000) -> OffsetAndMetadata:
@@ -257,3 +258,39 @@ async def test_time_passes(rig: Rig, autojump_clock: trio.testing.MockClock) -> 
         await trio.sleep(2)
         assert not rig.keeper.of_group("even")
         nursery.cancel_scope.cancel()
+
+
+async def test_a_clock_that_is_wrong_for_a_moment_lets_no_offset_expire(rig: Rig, autojump_clock: object) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.keeper.expire_for_ever, 10_000)
+        await trio.sleep(9)
+        rig.now_ms += YEAR_MS
+        await trio.sleep(2)
+        rig.now_ms -= YEAR_MS
+        await trio.sleep(20)
+        assert rig.keeper.of_group("odd").keys() == {A, B}
+        rig.now_ms += YEAR_MS
+        await trio.sleep(20)
+        assert rig.keeper.of_group("odd") == {}
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_journal_cannot_hold_is_refused_and_leaves_nothing_under_way(rig: Rig) -> None:
+    """A group id, or a note, that no record of the journal has room for."""
+    for group_id, change in (("g" * 40_000, {A: committed(1)}), ("g", {A: committed(2**63)})):
+        with pytest.raises(KafkaError) as refused:
+            rig.keeper.commit(group_id, change)
+        assert refused.value.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert rig.keeper.under_way == 0
+
+
+async def test_a_write_that_does_not_begin_leaves_nothing_under_way(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever kept it from beginning."""
+
+    def break_down(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rig.journal, "begin", break_down)
+    with pytest.raises(ZeroDivisionError):
+        rig.keeper.commit("g", {A: committed(1)})
+    assert rig.keeper.under_way == 0

@@ -13,7 +13,7 @@ from pipeline.broker.groups.offsets import (
     commit_value,
     journal_records,
 )
-from pipeline.broker.groups.records import OffsetKey, decode_key, decode_offset_value
+from pipeline.broker.groups.records import OffsetKey, decode_key, decode_offset_value, encode_offset_value
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -96,6 +96,24 @@ def test_what_expires(standing: Standing, now_ms: int, gone: set[TopicPartition]
     offsets = Offsets()
     offsets.apply("g", {A: committed(), B: committed()})
     assert set(offsets.expired("g", standing, now_ms=now_ms, retention_ms=100)) == gone
+
+
+@pytest.mark.parametrize(
+    ("retention_time_ms", "expires_ms"),
+    [
+        (-(2**63), 1000),
+        (-1, None),
+        (-2, 1000),
+        (-1001, 1000),
+        (0, 1000),
+        (2**63 - 1001, 2**63 - 1),
+        (2**63 - 1, 2**63 - 1),
+    ],
+)
+def test_a_retention_time_ends_within_what_the_journal_can_name(retention_time_ms: int, expires_ms: int | None) -> None:
+    kept = value_of("", retention_time_ms)
+    assert kept.expire_timestamp_ms == expires_ms
+    assert decode_offset_value(encode_offset_value(kept)).expire_timestamp_ms == expires_ms
 
 
 def test_a_retention_time_of_the_commit_decides() -> None:

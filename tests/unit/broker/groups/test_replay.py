@@ -14,6 +14,7 @@ from pipeline.model import Offset, TopicPartition
 from pipeline.records.batch import HEADER_SIZE, iterate_headers, read_header, write_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from tests.support.bombs import bomb
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
@@ -125,3 +126,10 @@ def test_transactions_count_when_they_are_committed() -> None:
         wrote(9, 3, A),
     ]
     assert replayed(*log).groups() == {"g": LoadedGroup(offsets={A: committed(3), B: committed(2)})}
+
+
+def test_a_batch_that_holds_too_much_is_passed_over_and_named() -> None:
+    replay = replayed(built(one(5)), bomb(Codec.GZIP, 100 << 20, 1000))
+    assert set(replay.groups()) == {"g"}
+    assert replay.problems.count == 1
+    assert "uncompressed it is larger" in replay.problems.told[0]

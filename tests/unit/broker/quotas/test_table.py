@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from pipeline.broker.quotas.table import Quota, QuotaKind, QuotaTable, parse_quota
+from pipeline.broker.quotas.table import MAX_QUOTA, MIN_QUOTA, Quota, QuotaKind, QuotaTable, parse_quota
 from pipeline.coordination.quota_znodes import DEFAULT, QuotaConfig, QuotaEntity, decode_name, encode_name
 
 PRECEDENCE = [
@@ -63,3 +63,10 @@ def test_a_quota_of_one_kind_leaves_the_other_to_the_next_in_line() -> None:
 def test_what_is_no_quota(text: str) -> None:
     with pytest.raises(ValueError):
         parse_quota(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts_as"), [("5e-324", MIN_QUOTA), ("0.5", MIN_QUOTA), ("2.5", 2.5), ("1e308", MAX_QUOTA)]
+)
+def test_a_quota_beyond_the_bounds_counts_as_the_bound(text: str, counts_as: float) -> None:
+    assert parse_quota(text) == counts_as

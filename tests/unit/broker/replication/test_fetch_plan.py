@@ -32,6 +32,7 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
 )
 
 NOWHERE = Offset(0)
+EPOCH = 3
 TOPIC_ID = uuid.UUID(int=7)
 LIMITS = FetchLimits(
     own_id=BrokerId(2),
@@ -69,7 +70,7 @@ def followed(index: int = 0, log: MemoryLog | None = None, epoch: int = 5) -> Fo
 
 
 def begin_session(plan: FetchPlan, session_id: int = 9) -> FetchRequest:
-    request = plan.fetch_request(hold_back=False)
+    request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert plan.take_response(FetchResponse(session_id=session_id), 0.0, plan.requests) == []
     return request
@@ -115,11 +116,11 @@ def test_a_request_tells_only_what_changed() -> None:
     partitions[1].log.log_end_offset = Offset(10)  # type: ignore[misc]
     plan.taken(partitions[1])
     plan.taken(partitions[2])
-    request = plan.fetch_request(hold_back=False)
+    request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert (request.session_id, request.session_epoch, request.max_wait_ms) == (9, 1, 500)
     assert [(partition.partition, partition.fetch_offset) for partition in asked(request)] == [(1, 10)]
-    request = plan.fetch_request(hold_back=False)
+    request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert (request.session_epoch, request.topics, request.forgotten_topics_data) == (2, [], [])
 
@@ -131,7 +132,9 @@ def test_a_new_start_of_the_log_is_told() -> None:
     begin_session(plan)
     partition.log.log_start_offset = Offset(4)  # type: ignore[misc]
     plan.taken(partition)
-    assert [partition.log_start_offset for partition in asked(plan.fetch_request(hold_back=False))] == [4]
+    assert [
+        partition.log_start_offset for partition in asked(plan.fetch_request(hold_back=False, replica_epoch=EPOCH))
+    ] == [4]
 
 
 def test_a_partition_that_left_is_forgotten_and_may_come_back() -> None:
@@ -140,11 +143,13 @@ def test_a_partition_that_left_is_forgotten_and_may_come_back() -> None:
         plan.add(followed(index))
     begin_session(plan)
     plan.remove(TopicPartition("t", 0))
-    request = plan.fetch_request(hold_back=False)
+    request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert [(topic.topic_id, topic.partitions) for topic in request.forgotten_topics_data] == [(TOPIC_ID, [0])]
     plan.add(followed(0, epoch=6))
-    assert [partition.current_leader_epoch for partition in asked(plan.fetch_request(hold_back=False))] == [6]
+    assert [
+        partition.current_leader_epoch for partition in asked(plan.fetch_request(hold_back=False, replica_epoch=EPOCH))
+    ] == [6]
 
 
 def test_a_partition_that_left_before_it_was_told_is_nobodys_business() -> None:
@@ -153,7 +158,7 @@ def test_a_partition_that_left_before_it_was_told_is_nobodys_business() -> None:
     begin_session(plan)
     plan.add(followed(1))
     plan.remove(TopicPartition("t", 1))
-    request = plan.fetch_request(hold_back=False)
+    request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert (request.topics, request.forgotten_topics_data) == ([], [])
 
@@ -167,7 +172,7 @@ def test_a_lost_session_begins_anew_with_all_partitions() -> None:
     assert (
         plan.take_response(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), 0.0, plan.requests) is None
     )
-    request = plan.fetch_request(hold_back=False)
+    request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert (request.session_id, request.session_epoch) == (9, 0)  # which ends the old one
     assert [partition.partition for partition in asked(request)] == [0]
@@ -177,7 +182,7 @@ def test_without_room_for_a_session_every_request_is_whole_and_waits() -> None:
     plan = FetchPlan(LIMITS)
     plan.add(followed(0))
     begin_session(plan, session_id=0)
-    request = plan.fetch_request(hold_back=False)
+    request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert request is not None
     assert (request.session_id, request.session_epoch, request.max_wait_ms) == (0, 0, 500)
     assert len(asked(request)) == 1
@@ -210,7 +215,7 @@ def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> Non
             plan.taken(partition)
         plan.resume(now_s)
         holds_back = rng.random() < 0.3
-        request = plan.fetch_request(hold_back=holds_back)
+        request = plan.fetch_request(hold_back=holds_back, replica_epoch=EPOCH)
         if request is None:
             continue
         session = sessions.begin(
@@ -220,7 +225,7 @@ def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> Non
             request.forgotten_topics_data,
             uses_topic_ids=True,
             is_follower=True,
-            now_ms=step,
+            now_s=step,
         )
         assert session is not None
         plan.take_response(FetchResponse(session_id=session.id), now_s, plan.requests)
@@ -263,7 +268,7 @@ def test_who_was_refused_waits_longer_each_time_and_is_out_of_the_session_meanwh
     now_s, waits = 100.0, []
     for _ in range(8):
         plan.take_response(answer(code=ErrorCode.UNKNOWN_LEADER_EPOCH), now_s, plan.requests)
-        request = plan.fetch_request(hold_back=False)
+        request = plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
         assert request is not None
         assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]
         due_s = plan.resume(now_s)
@@ -271,7 +276,7 @@ def test_who_was_refused_waits_longer_each_time_and_is_out_of_the_session_meanwh
         waits.append(due_s - now_s)
         now_s = due_s
         assert plan.resume(now_s) is None
-        assert [asked.partition for asked in asked(plan.fetch_request(hold_back=False))] == [0]
+        assert [asked.partition for asked in asked(plan.fetch_request(hold_back=False, replica_epoch=EPOCH))] == [0]
     assert waits[0] == pytest.approx(FIRST_BACKOFF_S)
     assert waits[1] == pytest.approx(2 * FIRST_BACKOFF_S)
     assert waits[-1] == pytest.approx(LIMITS.max_backoff_s)
@@ -290,7 +295,7 @@ def test_an_answer_does_not_count_for_a_partition_that_left_or_begins_a_new_epoc
     assert plan.take_response(answer(1), 0.0, plan.requests) == []
     assert plan.take_response(answer(1, ErrorCode.FENCED_LEADER_EPOCH), 0.0, plan.requests) == []
     earlier = plan.requests
-    plan.fetch_request(hold_back=False)
+    plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
     assert plan.take_response(answer(1), 0.0, earlier) == []  # of elsewhere: its log may have been cut since
     answers = plan.take_response(answer(1), 0.0, plan.requests)
     assert answers is not None
@@ -306,21 +311,21 @@ def test_throttled_partitions_stand_back_while_the_rate_is_used_up() -> None:
         plan.add(followed(index))
     plan.throttle(TopicPartition("t", 1), is_throttled=True)
     begin_session(plan)
-    request = plan.fetch_request(hold_back=True)
+    request = plan.fetch_request(hold_back=True, replica_epoch=EPOCH)
     assert request is not None
     assert [topic.partitions for topic in request.forgotten_topics_data] == [[1]]
-    assert asked(plan.fetch_request(hold_back=True)) == []
-    assert [partition.partition for partition in asked(plan.fetch_request(hold_back=False))] == [1]
-    plan.fetch_request(hold_back=True)
+    assert asked(plan.fetch_request(hold_back=True, replica_epoch=EPOCH)) == []
+    assert [partition.partition for partition in asked(plan.fetch_request(hold_back=False, replica_epoch=EPOCH))] == [1]
+    plan.fetch_request(hold_back=True, replica_epoch=EPOCH)
     plan.throttle(TopicPartition("t", 1), is_throttled=False)  # it is in sync now
-    assert [partition.partition for partition in asked(plan.fetch_request(hold_back=True))] == [1]
+    assert [partition.partition for partition in asked(plan.fetch_request(hold_back=True, replica_epoch=EPOCH))] == [1]
 
 
 def test_nothing_is_asked_when_all_stand_back() -> None:
     plan = FetchPlan(LIMITS)
     plan.add(followed())
     plan.throttle(TopicPartition("t", 0), is_throttled=True)
-    assert plan.fetch_request(hold_back=True) is None
+    assert plan.fetch_request(hold_back=True, replica_epoch=EPOCH) is None
 
 
 # Truncating
@@ -338,7 +343,7 @@ def test_logs_that_agree_are_fetched_at_once() -> None:
     plan = FetchPlan(LIMITS)
     partition = followed(log=log_of((1, 0), (3, 40), end=100))
     plan.add(partition)
-    assert plan.fetch_request(hold_back=False) is None
+    assert plan.fetch_request(hold_back=False, replica_epoch=EPOCH) is None
     assert compare(plan, 3, 120) == (3, [])
     assert plan.is_fetching(partition)
 
@@ -350,10 +355,12 @@ def test_what_the_leader_never_had_is_cut() -> None:
     _, cuts = compare(plan, 3, 90)
     assert cuts == [Cut(partition, Offset(90), None)]
     assert partition.phase is Phase.SET_ASIDE
-    assert plan.fetch_request(hold_back=False) is None
+    assert plan.fetch_request(hold_back=False, replica_epoch=EPOCH) is None
     partition.log.log_end_offset = Offset(90)  # type: ignore[misc]
     plan.go_on(partition, None)
-    assert [partition.fetch_offset for partition in asked(plan.fetch_request(hold_back=False))] == [90]
+    assert [
+        partition.fetch_offset for partition in asked(plan.fetch_request(hold_back=False, replica_epoch=EPOCH))
+    ] == [90]
 
 
 def test_it_goes_on_comparing_until_the_epochs_agree() -> None:

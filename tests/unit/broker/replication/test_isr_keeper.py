@@ -1,7 +1,7 @@
 """Who is in sync with the leader of a partition, as it comes into ZooKeeper."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,23 +14,27 @@ import trio.testing
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import Partition
 from pipeline.broker.replicas import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.cluster_znodes import STATE_CHANGES
+from pipeline.coordination.deleted_topics import record_path
+from pipeline.coordination.interface import Operation
 from pipeline.coordination.partition_states import StateChange, Written, read_states, write_states
-from pipeline.coordination.znodes import PartitionState, topic_path
+from pipeline.coordination.znodes import PartitionState, broker_epoch_path, topic_path
 from pipeline.log.files import DiskFiles
 from pipeline.log.loader import create_log
-from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from tests.unit.broker.conftest import Observed, batch
 
 LEADER, SECOND, THIRD = REPLICAS = BrokerId(1), BrokerId(2), BrokerId(3)
 T = TopicPartition("t", 0)
-MAX_LAG_MS = 10_000
+TOPIC_ID = uuid.UUID(int=7)
+MAX_LAG_S = 10.0
 CONTROLLER_EPOCH = 8
 CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/none", "zookeeper.connect": "memory:0"})
 
@@ -48,16 +52,21 @@ class Rig:
     def append(self) -> None:
         self.partition.append(memoryview(batch(b"x")), keep_offsets=False, now_ms=now_ms())
 
-    def fetched(self, replica: BrokerId) -> None:
+    def fetched(self, replica: BrokerId, epoch: int = NO_BROKER_EPOCH) -> None:
         """It has all."""
         end_offset = self.partition.log.log_end_offset
-        self.partition.follower_fetched(replica, end_offset, Offset(0), now_ms(), has_epoch=True)
+        self.partition.follower_fetched(replica, end_offset, Offset(0), broker_epoch=epoch, has_epoch=True)
+
+    def register(self, replica: BrokerId, epoch: int) -> None:
+        """The leader learns of it."""
+        brokers = self.view.brokers
+        self.view.set_brokers({**brokers, replica: replace(brokers[replica], epoch=epoch)})
 
     async def state(self) -> Written:
         return (await read_states(self.client, [T]))[T]
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        with trio.fail_after(10 * MAX_LAG_MS / 1000):
+        with trio.fail_after(10 * MAX_LAG_S):
             while not condition():
                 await trio.sleep(0.5)
 
@@ -80,23 +89,23 @@ async def leading(path: Path, *isr: BrokerId) -> AsyncIterator[Rig]:
             isr=isr,
             controller_epoch=CONTROLLER_EPOCH,
         )
-        await write_states(client, [StateChange(state=first, version=None)])
+        await write_states(client, [StateChange(topic_id=TOPIC_ID, state=first, version=None)])
         topic = TopicView(
-            name="t", topic_id=uuid.UUID(int=7), partitions={0: PartitionView(replicas=REPLICAS)}, settings=settings
+            name="t", topic_id=TOPIC_ID, partitions={0: PartitionView(replicas=REPLICAS)}, settings=settings
         )
         view.set_topic(topic)
         view.set_brokers({own: BrokerEndpoint(id=own, address=HostPort("h", 9092)) for own in REPLICAS})
-        view.accept_states({"t": topic.topic_id}, await read_states(client, [T]))
-        watch = InSyncWatch(view, MAX_LAG_MS)
+        view.accept_states(view.asking([T]), await read_states(client, [T]))
+        watch = InSyncWatch(view, MAX_LAG_S)
         log = create_log(
             DiskFiles(), path / "t-0", T, log_config(settings, 1_000_000), topic_id=topic.topic_id, now_ms=0
         )
-        upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None, in_sync=watch)
+        upkeep: Any = SimpleNamespace(disks=DiskThreads(), flush_soon=lambda partition: None, in_sync=watch)
         partition = Partition(log, settings, Observed(), upkeep, LEADER)
         found = view.partition(T)
         assert found is not None
-        partition.lead(found, now_ms())
-        keeper = IsrKeeper(client, view, watch, {T: partition}, LEADER, now_ms)
+        partition.lead(found)
+        keeper = IsrKeeper(client, view, watch, {T: partition}, LEADER)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keeper.run)
             yield Rig(zookeeper, client, view, partition, keeper)
@@ -116,7 +125,7 @@ async def test_who_caught_up_joins_at_once_and_who_fell_behind_leaves(tmp_path: 
         assert (rig.view.partition(T) or state).isr == (1, 2, 3)
         assert len(await rig.client.children(STATE_CHANGES)) == 2
         await rig.until(lambda: rig.partition.isr == (1, 3))
-        assert MAX_LAG_MS <= (trio.current_time() - began_s) * 1000 <= 2 * MAX_LAG_MS
+        assert MAX_LAG_S <= trio.current_time() - began_s <= 2 * MAX_LAG_S
         assert rig.partition.high_watermark == 1
         assert (rig.keeper.expands, rig.keeper.shrinks) == (1, 1)
 
@@ -124,18 +133,37 @@ async def test_who_caught_up_joins_at_once_and_who_fell_behind_leaves(tmp_path: 
 async def test_what_somebody_else_wrote_stands_until_it_is_known(tmp_path: Path, autojump_clock: Any) -> None:
     async with leading(tmp_path, LEADER, SECOND) as rig:
         state, version = await rig.state()
-        await write_states(rig.client, [StateChange(state=state, version=version)])
+        await write_states(rig.client, [StateChange(topic_id=TOPIC_ID, state=state, version=version)])
         rig.fetched(SECOND)
         rig.fetched(THIRD)
-        await trio.sleep(2 * MAX_LAG_MS / 1000)
+        await trio.sleep(2 * MAX_LAG_S)
         assert (await rig.state()).version == 1
         assert rig.partition.isr == (1, 2)
-        rig.view.accept_states(rig.view.topic_ids([T]), await read_states(rig.client, [T]))
         found = rig.view.partition(T)
-        assert found is not None
-        rig.partition.update(found, now_ms())
+        assert found is not None and found.state_version == 1
+        rig.partition.update(found)
         rig.fetched(THIRD)  # it must say again what it has
         await rig.until(lambda: rig.partition.isr == (1, 2, 3))
+
+
+async def test_who_was_added_counts_where_somebody_wrote_over_an_answer_that_was_lost(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        state, version = await rig.state()
+        added = replace(state, isr=(LEADER, SECOND, THIRD))
+        await write_states(rig.client, [StateChange(topic_id=TOPIC_ID, state=added, version=version)])
+        rig.fetched(THIRD)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.append()
+        rig.fetched(SECOND)
+        await trio.sleep(2 * MAX_LAG_S)
+        assert (rig.partition.isr, rig.partition.high_watermark) == ((1, 2), 0)
+        found = rig.view.partition(T)
+        assert found is not None and found.isr == (1, 2, 3)
+        rig.partition.update(found)
+        rig.fetched(THIRD)
+        await rig.until(lambda: rig.partition.high_watermark == 1)
 
 
 async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, autojump_clock: Any) -> None:
@@ -145,7 +173,7 @@ async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, 
         await trio.testing.wait_all_tasks_blocked()
         rig.append()
         rig.fetched(SECOND)
-        await trio.sleep(2 * MAX_LAG_MS / 1000)
+        await trio.sleep(2 * MAX_LAG_S)
         assert (rig.partition.isr, rig.partition.high_watermark) == ((1, 2), 0)
         rig.zookeeper.start()
         await rig.until(lambda: (rig.keeper.expands, rig.keeper.shrinks) == (1, 1))
@@ -169,6 +197,45 @@ async def test_what_was_heard_late_of_a_former_life_does_not_let_the_next_one_in
         assert rig.partition.isr == (1, 2, 3)
 
 
+async def test_a_follower_that_has_begun_another_life_is_not_added_by_what_it_fetched_before(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        await rig.client.create(broker_epoch_path(THIRD))
+        rig.register(THIRD, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await rig.client.set(broker_epoch_path(THIRD), b"") == 1  # the leader does not know yet
+        rig.fetched(THIRD, 0)
+        await trio.sleep(3 * MAX_LAG_S)
+        assert ((await rig.state()).state.isr, rig.partition.isr) == ((1, 2), (1, 2))
+        rig.register(THIRD, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.fetched(THIRD, 0)
+        await trio.sleep(3 * MAX_LAG_S)
+        assert rig.partition.isr == (1,)  # the second has fallen silent meanwhile
+        rig.fetched(THIRD, 1)
+        await rig.until(lambda: rig.partition.isr == (1, 3))
+
+
+async def test_a_registration_that_is_seen_while_the_write_is_refused_lets_the_new_life_in(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        await rig.client.create(broker_epoch_path(THIRD))
+        rig.register(THIRD, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.zookeeper.stop()
+        rig.fetched(THIRD, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.register(THIRD, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.zookeeper.start()
+        await rig.client.set(broker_epoch_path(THIRD), b"")
+        rig.fetched(SECOND)
+        rig.fetched(THIRD, 1)
+        await rig.until(lambda: rig.partition.isr == (1, 2, 3))
+
+
 async def test_the_leader_of_a_deleted_topic_writes_nothing_of_one_of_the_same_name(
     tmp_path: Path, autojump_clock: Any
 ) -> None:
@@ -177,8 +244,31 @@ async def test_the_leader_of_a_deleted_topic_writes_nothing_of_one_of_the_same_n
         assert topic is not None
         rig.view.set_topic(replace(topic, topic_id=uuid.UUID(int=8)))
         rig.fetched(THIRD)
-        await trio.sleep(2 * MAX_LAG_MS / 1000)
+        await trio.sleep(2 * MAX_LAG_S)
         assert (await rig.state()).version == 0
+
+
+async def test_a_leader_that_was_cut_off_writes_nothing_of_a_recreated_topic_whose_state_has_the_same_version(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with leading(tmp_path, LEADER, SECOND) as rig:
+        recreated = replace((await rig.state()).state, leader=SECOND, isr=(SECOND,))
+        plain = rig.client.transaction
+
+        async def come_back_late(operations: Sequence[Operation]) -> None:
+            rig.client.transaction = plain  # type: ignore[method-assign]
+            await rig.client.create(record_path(TOPIC_ID))
+            await rig.client.delete(recreated.path)
+            await rig.client.create(recreated.path, recreated.encode())
+            await plain(operations)
+
+        rig.client.transaction = come_back_late  # type: ignore[method-assign]
+        rig.fetched(THIRD)
+        await trio.sleep(2 * MAX_LAG_S)
+        assert rig.client.transaction == plain
+        assert await rig.state() == (recreated, 0)
+        assert rig.partition.isr == (1, 2)
+        assert rig.keeper.expands == 0
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
@@ -187,14 +277,15 @@ async def test_one_that_is_not_in_sync_is_waited_for_only_while_it_keeps_up(
 ) -> None:
     """Also where nobody appends or fetches news any more."""
     async with leading(tmp_path, LEADER, SECOND) as rig:
-        state, version = await rig.state()
-        await write_states(rig.client, [StateChange(state=state, version=version)])  # so that it cannot join
-        rig.fetched(THIRD)
+        await rig.client.create(broker_epoch_path(THIRD))
+        rig.register(THIRD, 0)
+        await rig.client.set(broker_epoch_path(THIRD), b"")  # so that it cannot join
+        rig.fetched(THIRD, 0)
         await trio.testing.wait_all_tasks_blocked()
         rig.append()
         rig.fetched(SECOND)
         assert rig.partition.high_watermark == 0
         if not is_silent:
-            rig.fetched(THIRD)
-        await trio.sleep(2 * MAX_LAG_MS / 1000)
+            rig.fetched(THIRD, 0)
+        await trio.sleep(2 * MAX_LAG_S)
         assert rig.partition.high_watermark == 1

@@ -17,6 +17,7 @@ import trio.testing
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import Partition
 from pipeline.broker.replicas import log_config
 from pipeline.broker.replication.fetch_plan import FetchLimits, FollowedPartition
@@ -188,6 +189,7 @@ def settings_for(leader: Leader, max_wait_ms: int = LONG_WAIT_MS) -> FetcherSett
         network=SOCKETS,
         throttle=ReplicationThrottle(MAX_INT64),
         find_address=lambda _: leader.address,
+        find_epoch=lambda: 3,
     )
 
 
@@ -205,7 +207,9 @@ def replica(path: Path, index: int = 0, files: Files | None = None, **overrides:
         clean=False,
         now_ms=NOW_MS,
     )
-    upkeep: Any = SimpleNamespace(flush_soon=lambda partition: None, in_sync=InSyncWatch(ClusterView("c"), 10_000))
+    upkeep: Any = SimpleNamespace(
+        disks=DiskThreads(), flush_soon=lambda partition: None, in_sync=InSyncWatch(ClusterView("c"), 10.0)
+    )
     partition = Partition(log, settings, Observed(), upkeep, FOLLOWER)
     partition.follow(PartitionView(replicas=(LEADER, FOLLOWER), leader=LEADER, leader_epoch=LeaderEpoch(5)))
     return partition

@@ -35,7 +35,7 @@ def test_a_new_rate_counts_at_once() -> None:
 def test_a_rate_of_nothing_stops_all() -> None:
     throttle = ReplicationThrottle(0)
     throttle.count(100_000, 0.0)
-    assert throttle.pause_s(0.0) > 10_000
+    assert throttle.pause_s(0.0) >= 3600
 
 
 @pytest.mark.parametrize(

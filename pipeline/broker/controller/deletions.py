@@ -1,0 +1,44 @@
+"""Deleted topics, as the controller finishes them: completes unfinished deletions, and prunes old records of them.
+
+Nothing here needs the controller epoch: each step is guarded by the record of the deletion, and may be done twice.
+"""
+
+import structlog
+import trio
+
+from pipeline.broker.cluster_view import ClusterView
+from pipeline.coordination.deleted_topics import prune_records, remove_znodes
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.errors import CoordinationError
+from pipeline.model import Clock
+
+LOOK_S = 5.0
+PRUNE_S = 300.0
+
+log = structlog.get_logger()
+
+
+async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock: Clock) -> None:
+    """Remove what is left of deleted topics, and records of deletions that nobody needs, until cancelled."""
+    due_s = trio.current_time()
+    seen: set[str] = set()
+    while True:
+        await trio.sleep(LOOK_S)
+        for name in sorted(seen & view.being_deleted):  # the broker that deletes a topic has had some seconds for it
+            try:
+                await remove_znodes(zookeeper, name, clock())
+            except CoordinationError as error:
+                log.warning("topic_deletion_waits", topic=name, reason=str(error))
+            else:
+                log.info("topic_deletion_completed", topic=name)
+        seen = set(view.being_deleted)
+        if trio.current_time() >= due_s:
+            due_s = trio.current_time() + PRUNE_S
+            living = {topic.topic_id for topic in view.topics()}
+            try:
+                count = await prune_records(zookeeper, living, clock())
+            except CoordinationError as error:
+                log.info("deletion_records_not_pruned", reason=str(error))
+            else:
+                if count:
+                    log.info("deletion_records_pruned", count=count)

@@ -1,0 +1,95 @@
+"""The groups that a broker coordinates, by the partition of the journal that keeps them.
+
+Invariants: a group id names one entry of its partition; an entry that was removed stays removed, and a later group of
+the same id is another entry. So whatever still holds an old entry (an alarm, a write) cannot take away the new one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.transitions import State
+from pipeline.protocol.errors import ErrorCode
+
+Record = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A write, and what to do when it has ended. `records` are made when its turn comes; making them may raise."""
+
+    records: Callable[[], Sequence[Record]]
+    ended: Callable[[ErrorCode], None]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A group as it is kept here. `since_ms`: wall clock, when it came into its state; None if nobody knows."""
+
+    group: Group
+    partition: int
+    since_ms: int | None = None
+    has_records: bool = False
+    """True if something of the group is in the journal, its offsets included."""
+    jobs: deque[Job] = field(default_factory=deque)
+    is_writing: bool = False
+    held_bytes: int = 0
+    """What the group was last counted with."""
+    is_being_removed: bool = False
+    """Nobody joins or commits meanwhile: what they would write might go with the group."""
+
+    @property
+    def is_void(self) -> bool:
+        """True if nothing is known of the group that is worth keeping: it was asked for, and nobody came."""
+        return (
+            self.group.state is State.EMPTY
+            and not self.has_records
+            and not self.is_being_removed
+            and not self.group.roster.pending
+        )
+
+
+class Entries:
+    """Entries by partition and group id."""
+
+    __slots__ = ("_by_partition", "held_bytes")
+
+    def __init__(self) -> None:
+        self._by_partition: dict[int, dict[str, Entry]] = {}
+        self.held_bytes = 0
+        """About what the members of all groups take in memory."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for entries in self._by_partition.values() for entry in entries.values())
+
+    def find(self, group_id: str, partition: int) -> Entry | None:
+        """The entry of a group, if there is one."""
+        return self._by_partition.get(partition, {}).get(group_id)
+
+    def holds(self, entry: Entry) -> bool:
+        """True if this very entry is the one of its group."""
+        return self.find(entry.group.id, entry.partition) is entry
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry as the current one of its group."""
+        self._by_partition.setdefault(entry.partition, {})[entry.group.id] = entry
+
+    def remove(self, entry: Entry) -> None:
+        """Remove this entry, unless it was removed already. Another one of the same group stays."""
+        if self.holds(entry):
+            del self._by_partition[entry.partition][entry.group.id]
+            self.held_bytes -= entry.held_bytes
+
+    def count(self, entry: Entry) -> None:
+        """Count the memory that the group takes now. Call after each change of the group."""
+        held_bytes = entry.group.roster.held_bytes
+        if held_bytes != entry.held_bytes and self.holds(entry):
+            self.held_bytes += held_bytes - entry.held_bytes
+            entry.held_bytes = held_bytes
+
+    def remove_partition(self, partition: int) -> Sequence[Entry]:
+        """Remove and return all entries of a partition."""
+        removed = tuple(self._by_partition.pop(partition, {}).values())
+        self.held_bytes -= sum(entry.held_bytes for entry in removed)
+        return removed

@@ -1,0 +1,135 @@
+"""Large requests answered in slices, so that nobody waits for the whole of somebody else's request.
+
+A handler answers at once, which is right for the requests that clients send and holds the event loop for seconds with
+the largest ones that the protocol allows. Requests of the keys in SLICINGS, whose elements are answered one by one, are
+cut into requests of few elements; others have their turn between two of these, and one answer is made of their answers.
+
+Invariants: the answer holds the same elements in the same order as that of the whole request; a request that is not
+large costs two comparisons more than before.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import trio
+
+from pipeline.net.answers import LargeAnswer
+from pipeline.protocol.api import ApiKey
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slicing:
+    """How a request is cut: the field of its elements, that of the answers to them, and how many a slice has.
+
+    `parts`: elements hold further lists, in this field of the request and that of the answer, whose lengths count.
+    """
+
+    asked: str
+    answered: str
+    size: int
+    is_once: bool = False
+    """True if an element that is named again is answered only once."""
+    parts: tuple[str, str] | None = None
+
+    def is_large(self, body: Any) -> bool:
+        """True if the request has more than one slice."""
+        elements = getattr(body, self.asked) or ()
+        if len(elements) > self.size:
+            return True
+        if self.parts is None:
+            return False
+        return sum(len(getattr(element, self.parts[0])) for element in elements) > self.size
+
+    def slices(self, elements: Sequence[Any]) -> Iterator[list[tuple[Any, bool]]]:
+        """Cut the elements; each comes with True if it goes on with the parts of the element before it."""
+        part: list[tuple[Any, bool]] = []
+        count = 0
+        for element in dict.fromkeys(elements) if self.is_once else elements:
+            for piece, goes_on in self._pieces(element):
+                part.append((piece, goes_on))
+                count += 1 if self.parts is None else max(1, len(getattr(piece, self.parts[0])))
+                if count >= self.size:
+                    yield part
+                    part, count = [], 0
+        if part:
+            yield part
+
+    def _pieces(self, element: Any) -> Iterator[tuple[Any, bool]]:
+        if self.parts is None or len(getattr(element, self.parts[0])) <= self.size:
+            yield element, False
+            return
+        name = self.parts[0]
+        items = getattr(element, name)
+        for start in range(0, len(items), self.size):
+            yield replace(element, **{name: items[start : start + self.size]}), start > 0
+
+    def join(self, answers: list[Any], part: list[tuple[Any, bool]], more: Iterable[Any]) -> None:
+        """Add the answers to a slice to those before."""
+        for (_, goes_on), answer in zip(part, more, strict=True):
+            if goes_on and self.parts is not None:
+                name = self.parts[1]
+                answers[-1] = replace(answers[-1], **{name: [*getattr(answers[-1], name), *getattr(answer, name)]})
+            else:
+                answers.append(answer)
+
+
+class Turns:
+    """Turns that a long piece of work gives to others, one after so many elements."""
+
+    __slots__ = ("_left", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._left = self._size = size
+
+    async def after(self, count: int = 1) -> None:
+        """Count elements that were worked on, and give others their turn if it is time."""
+        self._left -= count
+        if self._left <= 0:
+            self._left = self._size
+            await trio.lowlevel.checkpoint()
+
+
+OF_PARTITIONS = Slicing(asked="topics", answered="topics", size=2000, parts=("partitions", "partitions"))
+
+SLICINGS: Mapping[ApiKey, Slicing] = MappingProxyType(
+    {
+        ApiKey.LIST_OFFSETS: OF_PARTITIONS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OF_PARTITIONS,
+        ApiKey.DESCRIBE_GROUPS: Slicing(asked="groups", answered="groups", size=200, is_once=True),
+        ApiKey.FIND_COORDINATOR: Slicing(asked="coordinator_keys", answered="coordinators", size=2000),
+    }
+)
+
+_Handle = Callable[[Any], Any]
+
+
+async def handle_in_slices(slicing: Slicing, body: Any, handle: _Handle) -> LargeAnswer:
+    """Have slice after slice of a large request handled; others have their turn in between."""
+    answers: list[Any] = []
+    first: Any = None
+    for part in slicing.slices(getattr(body, slicing.asked)):
+        await trio.lowlevel.checkpoint()
+        answer = handle(replace(body, **{slicing.asked: [element for element, _ in part]}))
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        first = answer if first is None else first
+        slicing.join(answers, part, getattr(answer, slicing.answered))
+    return LargeAnswer(replace(first, **{slicing.answered: answers}))
+
+
+async def for_each(items: Iterable[_Item], workers: int, act: Callable[[_Item], Awaitable[None]]) -> None:
+    """Act on every item, on so many at a time; others have their turn after each."""
+    rest = iter(items)
+
+    async def work() -> None:
+        for item in rest:
+            await act(item)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(workers):
+            nursery.start_soon(work)

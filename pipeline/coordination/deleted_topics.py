@@ -1,0 +1,311 @@
+"""Deletes topics in ZooKeeper: first a durable record with the topic id, then the znodes, many by one transaction.
+
+Invariants:
+
+- A topic is deleted by one transaction, which writes `/admin/deleted_topics/<topic id>` and marks the topic's znode. A
+  znode that is merely missing is no deletion: brokers remove a log only if the record of its topic id exists.
+- A marked topic has no partitions and is unknown to clients. Its znodes are removed children first, the topic's own
+  znode and its settings last, in the transaction that completes the record. Anybody may go on where another stopped.
+- Each of these transactions demands the version of the record, which the last one raises. So a broker that was stopped
+  for long in the midst of a deletion removes nothing of a topic that was made under the same name since.
+- Writes of partition states and assignments demand that there is no record of the topic's id (`demand_not_deleted`).
+  So a broker that was cut off or stopped for long changes nothing of a recreated topic, equal versions or not.
+- Records are kept for RECORD_AGE_MS, and at most MAX_RECORDS of them, so that their names fit into an answer of
+  ZooKeeper many times over. A broker that comes back later keeps the log as a stray: the safe direction.
+"""
+
+import json
+import uuid
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import ClassVar, Self, TypeVar
+
+import structlog
+import trio
+from pydantic import BaseModel, ValidationError
+
+from pipeline.coordination.interface import (
+    MAX_AT_ONCE,
+    CheckNode,
+    CoordinationClient,
+    CreateNode,
+    DeleteNode,
+    Operation,
+    SetNode,
+)
+from pipeline.coordination.znodes import (
+    TopicAssignment,
+    decode_uuid,
+    encode_uuid,
+    partitions_path,
+    topic_config_path,
+    topic_path,
+)
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationError,
+    CoordinationLostError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+
+MAX_RECORDS = 10_000
+STATE = "state"
+"""The name of a partition's state below the partition's znode."""
+RECORD_AGE_MS = 90 * 24 * 3600 * 1000
+VIEW_AGE_MS = 600 * 1000
+"""So old a view of the living topics never is."""
+REMOVED_AT_ONCE = 100
+"""Znodes that one transaction removes: requests of others, a new leader among them, wait behind each for some 10 ms."""
+ATTEMPTS = 10
+
+_Item = TypeVar("_Item")
+
+log = structlog.get_logger()
+
+
+class _RecordJson(BaseModel):
+    version: int
+    topic: str
+    timestamp: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """The record of a deletion: `/admin/deleted_topics/<topic id>`. Ours; Kafka has none."""
+
+    PARENT: ClassVar[str] = "/admin/deleted_topics"
+
+    topic_id: uuid.UUID
+    topic: str
+    timestamp_ms: int
+    is_complete: bool = False
+    """True if nothing of the topic is left in ZooKeeper."""
+
+    @property
+    def path(self) -> str:
+        """`/admin/deleted_topics/<topic id>`."""
+        return record_path(self.topic_id)
+
+    def encode(self) -> bytes:
+        """JSON version 1."""
+        fields = {"version": 1, "topic": self.topic, "timestamp": self.timestamp_ms, "complete": self.is_complete}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, topic_id: uuid.UUID, data: bytes) -> Self:
+        """JSON version 1. Raises CoordinationError."""
+        try:
+            fields = _RecordJson.model_validate_json(data)
+        except ValidationError as error:
+            raise CoordinationError(record_path(topic_id), "holds no record of a deleted topic") from error
+        return cls(topic_id=topic_id, topic=fields.topic, timestamp_ms=fields.timestamp, is_complete=fields.complete)
+
+
+def record_path(topic_id: uuid.UUID) -> str:
+    """`/admin/deleted_topics/<topic id>`."""
+    return f"{DeletedTopic.PARENT}/{encode_uuid(topic_id)}"
+
+
+def demand_not_deleted(topic_id: uuid.UUID) -> Sequence[Operation]:
+    """Return the parts of a transaction that refuse it, with NodeExistsError, if the topic of this id was deleted.
+
+    ZooKeeper cannot check that a znode does not exist. So these parts create the record and delete it again. Without
+    the parent of all records (`make_records_directory`) they raise NoNodeError. Both errors have the record's path.
+    """
+    path = record_path(topic_id)
+    return CreateNode(path=path), DeleteNode(path=path)
+
+
+async def make_records_directory(zookeeper: CoordinationClient) -> None:
+    """Make the parent of all records. Nothing happens if it exists. Raises CoordinationError."""
+    if await zookeeper.exists(DeletedTopic.PARENT) is None:
+        try:
+            await zookeeper.create(DeletedTopic.PARENT)
+        except NodeExistsError:
+            await trio.lowlevel.checkpoint()
+
+
+async def find_deleted(zookeeper: CoordinationClient, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Return those ids whose topics were deleted, as far as records are kept. Raises CoordinationUnavailableError."""
+    found = set()
+    for part in _parts(sorted(topic_ids)):
+        values = await zookeeper.get_each([record_path(topic_id) for topic_id in part])
+        found |= {
+            topic_id
+            for topic_id, value in zip(part, values, strict=True)
+            if value is not None and _decode(record_path(topic_id), value.data) is not None
+        }
+    return found
+
+
+async def mark_deleted(zookeeper: CoordinationClient, name: str, topic_id: uuid.UUID, now_ms: int) -> None:
+    """Delete the topic of this name and id, but for its znodes. Nothing happens where there is no such topic.
+
+    Raises CoordinationError. After CoordinationUnavailableError the topic may be deleted or not.
+    """
+    for _ in range(ATTEMPTS):
+        found = await zookeeper.get_or_none(topic_path(name))
+        if found is None:
+            return
+        assignment = TopicAssignment.decode(name, found.data)
+        if assignment.id != topic_id or assignment.is_deleted:
+            return
+        marked = replace(assignment, partitions={}, adding_replicas={}, removing_replicas={}, is_deleted=True)
+        record = DeletedTopic(topic_id=topic_id, topic=name, timestamp_ms=now_ms)
+        try:
+            await zookeeper.transaction(
+                [
+                    SetNode(path=marked.path, data=marked.encode(), version=found.version),
+                    await _write_record(zookeeper, record),
+                ]
+            )
+        except (BadVersionError, NoNodeError, NodeExistsError, CoordinationLostError):
+            continue
+        return
+    raise CoordinationError(topic_path(name), "is changed by others all the time; try again")
+
+
+async def write_record(zookeeper: CoordinationClient, record: DeletedTopic) -> None:
+    """Write the record of a deletion, over one that exists. Raises CoordinationError."""
+    for _ in range(ATTEMPTS):
+        try:
+            await zookeeper.transaction([await _write_record(zookeeper, record)])
+        except (NodeExistsError, NoNodeError, BadVersionError, CoordinationLostError):
+            continue
+        return
+    raise CoordinationError(record.path, "is changed by others all the time; try again")
+
+
+async def _write_record(zookeeper: CoordinationClient, record: DeletedTopic) -> Operation:
+    """Make the parents, and return what writes the record."""
+    known = await zookeeper.exists(record.path)
+    if known is not None:
+        return SetNode(path=record.path, data=record.encode(), version=known.version)
+    await make_records_directory(zookeeper)
+    return CreateNode(path=record.path, data=record.encode())
+
+
+async def remove_znodes(zookeeper: CoordinationClient, name: str, now_ms: int) -> None:
+    """Remove the znodes of a topic that is marked as deleted, and return when none is left.
+
+    Nothing happens to a topic that is not marked. Raises CoordinationError.
+    """
+    is_usual = True
+    for _ in range(ATTEMPTS):
+        found = await zookeeper.get_or_none(topic_path(name))
+        if found is None or not (marked := TopicAssignment.decode(name, found.data)).is_deleted:
+            return
+        record = DeletedTopic(topic_id=marked.id, topic=name, timestamp_ms=now_ms)
+        known = await zookeeper.exists(record.path)
+        if known is None:  # somebody removed it by hand
+            await write_record(zookeeper, record)
+            continue
+        try:
+            paths = await (_usual_paths(zookeeper, name) if is_usual else _tree(zookeeper, topic_path(name)))
+            await _remove(zookeeper, record, paths, topic_version=found.version, record_version=known.version)
+        except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError, CoordinationLostError) as error:
+            is_usual = is_usual and not isinstance(error, NotEmptyError)
+            log.info("topic_deletion_repeated", topic=name, reason=str(error))
+            continue
+        return
+    raise CoordinationError(topic_path(name), "is deleted, but its znodes are changed by others all the time")
+
+
+async def _remove(
+    zookeeper: CoordinationClient,
+    record: DeletedTopic,
+    paths: Sequence[str],
+    *,
+    topic_version: int,
+    record_version: int,
+) -> None:
+    guard = CheckNode(path=record.path, version=record_version)
+    for part in _parts(paths, REMOVED_AT_ONCE):
+        await zookeeper.transaction([guard, *(DeleteNode(path=path) for path in part)])
+    complete = replace(record, is_complete=True)
+    operations: list[Operation] = [SetNode(path=record.path, data=complete.encode(), version=record_version)]
+    if await zookeeper.exists(topic_config_path(record.topic)) is not None:
+        operations.append(DeleteNode(path=topic_config_path(record.topic)))
+    await zookeeper.transaction([*operations, DeleteNode(path=topic_path(record.topic), version=topic_version)])
+
+
+async def _usual_paths(zookeeper: CoordinationClient, topic: str) -> list[str]:
+    """All znodes below a topic's, children before their parents, if there are no others than brokers write."""
+    if partitions_path(topic) not in await _children(zookeeper, topic_path(topic)):
+        return []
+    partitions = await _children(zookeeper, partitions_path(topic))
+    states: list[str] = []
+    for part in _parts(f"{path}/{STATE}" for path in partitions):
+        found = await zookeeper.get_each(part)
+        states += [path for path, value in zip(part, found, strict=True) if value is not None]
+    return [*states, *partitions, partitions_path(topic)]
+
+
+async def _tree(zookeeper: CoordinationClient, path: str) -> list[str]:
+    """All znodes below one, children before their parents, whoever made them."""
+    children = await _children(zookeeper, path)
+    below: dict[str, list[str]] = {}
+
+    async def walk(child: str) -> None:
+        below[child] = await _tree(zookeeper, child)
+
+    async with trio.open_nursery() as nursery:
+        for child in children:
+            nursery.start_soon(walk, child)
+    return [found for child in children for found in (*below[child], child)]
+
+
+async def _children(zookeeper: CoordinationClient, path: str) -> list[str]:
+    try:
+        return [f"{path}/{name}" for name in await zookeeper.children(path)]
+    except NoNodeError:
+        return []
+
+
+async def prune_records(zookeeper: CoordinationClient, living: Container[uuid.UUID], now_ms: int) -> int:
+    """Remove records that are old or too many, or whose topic lives again, and return how many.
+
+    A record that is not complete is kept: it guards a deletion under way. Raises CoordinationError.
+    """
+    try:
+        names = await zookeeper.children(DeletedTopic.PARENT)
+    except NoNodeError:
+        return 0
+    complete: list[tuple[int, str]] = []
+    doomed: list[str] = []
+    for part in _parts(f"{DeletedTopic.PARENT}/{name}" for name in names):
+        for path, value in zip(part, await zookeeper.get_each(part), strict=True):
+            if value is None:
+                continue
+            record = _decode(path, value.data)
+            if record is None or not record.is_complete:
+                continue
+            age_ms = now_ms - record.timestamp_ms
+            if age_ms > RECORD_AGE_MS or (record.topic_id in living and age_ms > VIEW_AGE_MS):
+                doomed.append(path)
+            else:
+                complete.append((record.timestamp_ms, path))
+    doomed += [path for _, path in sorted(complete)[: max(len(complete) - MAX_RECORDS, 0)]]
+    for part in _parts(doomed):
+        await zookeeper.transaction([DeleteNode(path=path) for path in part])
+    return len(doomed)
+
+
+def _decode(path: str, data: bytes) -> DeletedTopic | None:
+    """The record in the znode of this path, None for what somebody else put there."""
+    try:
+        return DeletedTopic.decode(decode_uuid(path, path.rpartition("/")[2]), data)
+    except CoordinationError as error:
+        log.warning("deletion_record_unreadable", error=str(error))
+        return None
+
+
+def _parts(items: Iterable[_Item], size: int = MAX_AT_ONCE) -> Iterator[list[_Item]]:
+    """Split the items into lists that each fit one request."""
+    left = iter(items)
+    while part := list(islice(left, size)):
+        yield part

@@ -1,0 +1,131 @@
+"""The offset checkpoints of one log dir: how far each log is on the disk, compacted, committed, and where it starts.
+
+Invariants:
+
+- A checkpoint never names an offset of an earlier log of the same name, nor one beyond what a log holds.
+- What was known of a partition that failed to open stays until it is opened, or deleted.
+"""
+
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pipeline.log.checkpoint import (
+    CLEAN_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    encode_offsets,
+    read_offsets,
+    replace_file,
+)
+from pipeline.log.files import Files
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import Offset, TopicPartition
+
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, HIGH_WATERMARKS)
+
+
+class OffsetCheckpoints:
+    """The checkpoints. `logs` and `failed` are live views of the log dir's partitions."""
+
+    def __init__(
+        self,
+        files: Files,
+        root: Path,
+        logs: Mapping[TopicPartition, UnifiedLog],
+        failed: Collection[TopicPartition],
+    ) -> None:
+        self.writing = threading.Lock()
+        self._files = files
+        self._root = root
+        self._logs = logs
+        self._failed = failed
+        self._written: dict[str, dict[TopicPartition, Offset]] = {kind: {} for kind in CHECKPOINTS}
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
+
+    def read(self) -> None:
+        """Take what the files say. Raises StorageError."""
+        for kind in CHECKPOINTS:
+            self._written[kind] = read_offsets(self._files, self._root / kind)
+        self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
+
+    def written(self, kind: str, name: TopicPartition) -> Offset | None:
+        """Return the offset of a partition in the checkpoint file of this kind, None if there is none."""
+        return self._written[kind].get(name)
+
+    def adopt(self, log: UnifiedLog) -> None:
+        """Take over the checkpointed offsets of a log that was opened, within the offsets that it holds."""
+        name = log.topic_partition
+        log.may_lack_tail |= self._high_watermarks.get(name, 0) > log.log_end_offset
+        if name in self._high_watermarks:
+            self._high_watermarks[name] = self.high_watermark(log)
+        clean_offset = self._written[CLEAN_OFFSETS].get(name)
+        if clean_offset is not None:  # a log that lost its end in a crash may grow past it again
+            log.clean_offset = min(clean_offset, log.log_end_offset)
+
+    def forget(self, name: TopicPartition) -> None:
+        """Forget a log that is deleted, moved away, or about to be created."""
+        self._high_watermarks.pop(name, None)
+
+    def kinds_naming(self, names: Collection[TopicPartition]) -> list[str]:
+        """Return the kinds of checkpoints that name one of these partitions."""
+        return [kind for kind, known in self._written.items() if not known.keys().isdisjoint(names)]
+
+    def replace(self, name: TopicPartition, log_start_offset: Offset) -> None:
+        """Replace the entries of this name by those of its next log. Call with `writing` held. Raises StorageError."""
+        for kind in CHECKPOINTS:
+            offsets = {known: at for known, at in self._written[kind].items() if known != name}
+            if kind == LOG_START_OFFSETS and log_start_offset:
+                offsets[name] = log_start_offset
+            self._replace_file(kind, offsets)
+
+    def high_watermark(self, log: UnifiedLog) -> Offset:
+        """Return the last checkpointed high watermark of a log, within the offsets that the log holds."""
+        checkpointed = self._high_watermarks.get(log.topic_partition, Offset(0))
+        return min(max(checkpointed, log.log_start_offset), log.log_end_offset)
+
+    def take_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Have these written by the next `write`; those of other logs stay as they were."""
+        with self.writing:  # an offset may have been taken before its log was truncated
+            for name, log in list(self._logs.items()):
+                if name in offsets:
+                    self._high_watermarks[name] = min(offsets[name], log.log_end_offset)
+
+    def moved_back(self, log: UnifiedLog) -> list[str]:
+        """An offset of this log moved back: return the checkpoints that tell of more, to be written."""
+        name = log.topic_partition
+        now = {
+            RECOVERY_POINTS: log.recovery_point,
+            LOG_START_OFFSETS: log.log_start_offset,
+            CLEAN_OFFSETS: log.clean_offset or Offset(0),
+            HIGH_WATERMARKS: log.log_end_offset,
+        }
+        with self.writing:
+            if name in self._high_watermarks:
+                self._high_watermarks[name] = min(self._high_watermarks[name], log.log_end_offset)
+        return [kind for kind, offset in now.items() if self._written[kind].get(name, 0) > offset]
+
+    def write(self, *kinds: str) -> None:
+        """Write these checkpoints anew if they changed. Raises StorageError."""
+        with self.writing:
+            for kind in kinds:
+                offsets = self._current(kind)
+                offsets |= {known: at for known, at in self._written[kind].items() if known in self._failed}
+                self._replace_file(kind, offsets)
+
+    def _current(self, kind: str) -> dict[TopicPartition, Offset]:
+        logs = list(self._logs.items())
+        if kind == RECOVERY_POINTS:
+            return {name: log.recovery_point for name, log in logs}
+        if kind == CLEAN_OFFSETS:
+            return {name: log.clean_offset for name, log in logs if log.clean_offset is not None}
+        if kind == HIGH_WATERMARKS:
+            known = self._high_watermarks
+            return {name: known[name] for name, _ in logs if name in known}
+        return {name: log.log_start_offset for name, log in logs if log.log_start_offset}
+
+    def _replace_file(self, kind: str, offsets: dict[TopicPartition, Offset]) -> None:
+        if offsets != self._written[kind]:
+            replace_file(self._files, self._root / kind, encode_offsets(offsets))
+            self._written[kind] = offsets

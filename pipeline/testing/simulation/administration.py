@@ -1,0 +1,222 @@
+"""An administrator at work while things go wrong: topics come, grow and go, replicas move, leaders are elected.
+
+Requests are cut off midway: the administrator waits for a moment, or as long as it takes. So nobody knows which of them
+were carried out. Checked is what holds all the same:
+
+- A topic that was made, and whose deletion nobody asked for, keeps what was acknowledged, where it was told.
+- A record that was acknowledged before a deletion that succeeded is not there after it.
+- Each topic ends with the replication factor that it was made with (`recovery`).
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from pipeline.client.admin import NewTopic, create_partitions, create_topics, delete_topics
+from pipeline.client.batches import RecordMetadata
+from pipeline.client.cluster import Cluster
+from pipeline.client.config import ProducerConfig
+from pipeline.client.elections import ElectionType, alter_reassignments, elect_leaders
+from pipeline.client.producer import Producer, open_producer
+from pipeline.errors import PipelineError
+from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.testing.simulation.client_context import ClientContext, wall_clock
+from pipeline.testing.simulation.history import Acknowledged, Logs
+
+ADMINISTRATOR = "administrator"
+BETWEEN_S = (0.2, 2.0)
+PATIENCE_S = (0.02, 0.1, 0.5, 3.0, 10.0)
+WORK = ("make", "make", "grow", "move", "move", "replace", "cancel", "elect", "remove", "remake")
+MAX_TOPICS = 3
+MAX_PARTITIONS = 5
+WRITE_TIMEOUT_MS = 3_000
+
+
+@dataclass(eq=False)
+class ManagedTopic:
+    """A topic of the administrator."""
+
+    name: str
+    replication: int
+    partitions: int
+    is_made: bool = False
+    """True if somebody was told that it is there."""
+    is_doomed: bool = False
+    """True if its deletion was asked for."""
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    gone: dict[bytes, None] = field(default_factory=dict)
+    """Values that went with a deletion that succeeded."""
+
+    def check(self, logs: Logs) -> Iterator[str]:
+        """Yield the faults of the topic at the end."""
+        found = {name: records for name, records in logs.items() if name.topic == self.name}
+        for name, records in found.items():
+            for offset, value in records.items():
+                if value in self.gone:
+                    yield f"{name}@{offset}: {value!r}, which was deleted with its topic"
+        if not self.is_doomed:
+            for record in self.acknowledged:
+                there = found.get(record.topic_partition, {}).get(record.offset)
+                if there != record.value and record.offset >= 0:
+                    yield f"lost: {record.value!r}, acknowledged at {record.topic_partition}@{record.offset}: {there!r}"
+
+
+@dataclass(eq=False)
+class Administration:
+    """Two clients: one that administers, and one that writes to the topics that come and go."""
+
+    context: ClientContext
+    kept: Mapping[str, int]
+    """Partitions of the topics that are moved, but stay."""
+    replication: int
+    topics: dict[str, ManagedTopic] = field(default_factory=dict)
+    _number: int = 0
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start both clients."""
+        nursery.start_soon(self.administer, ADMINISTRATOR)
+        nursery.start_soon(self.write, "churner")
+
+    def intended(self, topic: str) -> int:
+        """The replication factor of a topic."""
+        return self.topics[topic].replication if topic in self.topics else self.replication
+
+    def check(self, logs: Logs) -> Iterator[str]:
+        """Yield the faults of all topics at the end. A topic of one replica may lose its tail with the power."""
+        for topic in self.topics.values():
+            if topic.replication > 1:
+                yield from topic.check(logs)
+
+    # The administrator
+
+    async def administer(self, name: str) -> None:
+        """Change topics and replicas, one by one or several at once, until the clients' work is over."""
+        rng = self.context.rng(name)
+        async with self.context.open(name) as cluster:
+            while not self.context.is_over:
+                await trio.sleep(rng.uniform(*BETWEEN_S))
+                await self._do(rng.choice(WORK), rng, cluster)
+
+    async def _do(self, what: str, rng: random.Random, cluster: Cluster) -> None:
+        known = [topic for topic in self.topics.values() if not topic.is_doomed]
+        if what == "make" or not known:
+            if len(known) < MAX_TOPICS:
+                await self._make(rng, cluster)
+        elif what == "grow":
+            await self._grow(rng, cluster, rng.choice(known))
+        elif what in {"move", "replace", "cancel"}:
+            await self._move(rng, cluster, what)
+        elif what == "elect":
+            await self._patiently(rng, what, partial(elect_leaders, cluster, None, ElectionType.PREFERRED))
+        else:
+            await self._remove(rng, cluster, rng.choice(known), is_made_again=what == "remake")
+
+    async def _make(self, rng: random.Random, cluster: Cluster) -> None:
+        self._number += 1
+        replication = rng.choice([self.replication, self.replication, max(1, self.replication - 1), 1])
+        topic = ManagedTopic(f"churn-{self._number}", replication, rng.randint(1, 2))
+        self.topics[topic.name] = topic
+        await self._create(rng, cluster, topic)
+
+    async def _create(self, rng: random.Random, cluster: Cluster, topic: ManagedTopic) -> None:
+        new = NewTopic(name=topic.name, partitions=topic.partitions, replication_factor=topic.replication)
+        create = partial(create_topics, cluster, [new], exist_ok=True)
+        topic.is_made = await self._patiently(rng, f"make {topic.name}", create) or topic.is_made
+
+    async def _grow(self, rng: random.Random, cluster: Cluster, topic: ManagedTopic) -> None:
+        wanted = min(MAX_PARTITIONS, topic.partitions + rng.randint(1, 2))
+        grow = partial(create_partitions, cluster, {topic.name: wanted})
+        if await self._patiently(rng, f"grow {topic.name} to {wanted}", grow):
+            topic.partitions = wanted
+
+    async def _move(self, rng: random.Random, cluster: Cluster, what: str) -> None:
+        counts = {**self.kept, **{name: topic.partitions for name, topic in self.topics.items()}}
+        names = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
+        chosen = rng.sample(names, min(len(names), rng.randint(1, 3)))
+        await self._assign(rng, cluster, chosen)
+        if what == "replace":
+            await self._assign(rng, cluster, chosen)
+        elif what == "cancel":
+            stop = partial(alter_reassignments, cluster, dict.fromkeys(chosen))
+            await self._patiently(rng, f"cancel {_names(chosen)}", stop)
+
+    async def _assign(self, rng: random.Random, cluster: Cluster, chosen: list[TopicPartition]) -> None:
+        brokers = [machine.id for machine in self.context.cluster.machines]
+        targets: dict[TopicPartition, list[BrokerId]] = {
+            name: rng.sample(brokers, self.intended(name.topic)) for name in chosen
+        }
+        self.context.cluster.inside.removals.moved.update(dict.fromkeys(chosen))
+        move = partial(alter_reassignments, cluster, targets)
+        await self._patiently(rng, f"move {_names(chosen)}", move)
+
+    async def _remove(self, rng: random.Random, cluster: Cluster, topic: ManagedTopic, *, is_made_again: bool) -> None:
+        topic.is_doomed = True
+        self.context.cluster.inside.removals.deleted[topic.name] = None
+        before = [record.value for record in topic.acknowledged]
+        if await self._patiently(rng, f"remove {topic.name}", partial(delete_topics, cluster, [topic.name])):
+            topic.gone.update(dict.fromkeys(before))
+        if is_made_again:
+            await self._create(rng, cluster, topic)
+
+    async def _patiently(self, rng: random.Random, what: str, act: Callable[..., Awaitable[object]]) -> bool:
+        """Ask, and wait for a moment or longer. Return True if it was done for certain."""
+        patience_s = rng.choice(PATIENCE_S)
+        self.context.tell(ADMINISTRATOR, f"{what}, waits {patience_s:g} s")
+        with trio.move_on_after(patience_s):
+            try:
+                await act(timeout_s=max(PATIENCE_S))
+            except PipelineError as error:
+                self.context.tell(ADMINISTRATOR, f"{what}: {error}")
+                return False
+            self.context.tell(ADMINISTRATOR, f"{what}: done")
+            return True
+        return False
+
+    # The writer
+
+    async def write(self, name: str) -> None:
+        """Write to topics that are there."""
+        rng = self.context.rng(name)
+        config = ProducerConfig(
+            linger_ms=0,
+            request_timeout_ms=WRITE_TIMEOUT_MS,
+            delivery_timeout_ms=WRITE_TIMEOUT_MS,
+            max_block_ms=WRITE_TIMEOUT_MS,
+        )
+        number = 0
+        async with self.context.open(name) as cluster:
+            while not self.context.is_over:
+                try:
+                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
+                        while not self.context.is_over:
+                            await trio.sleep(rng.expovariate(4))
+                            number += 1
+                            await self._write_one(rng, producer, f"{name}/{number}".encode())
+                except PipelineError as error:
+                    self.context.tell(name, f"begins anew: {error}")
+
+    async def _write_one(self, rng: random.Random, producer: Producer, value: bytes) -> None:
+        there = [topic for topic in self.topics.values() if topic.is_made]
+        if there:
+            topic = rng.choice(there)
+            number = rng.randrange(topic.partitions)
+            callback = partial(self._delivered, topic, TopicPartition(topic.name, number), value)
+            await producer.send(topic.name, value, partition=number, callback=callback)
+
+    def _delivered(
+        self,
+        topic: ManagedTopic,
+        target: TopicPartition,
+        value: bytes,
+        told: RecordMetadata | None,
+        _error: Exception | None,
+    ) -> None:
+        if told is not None:
+            topic.acknowledged.append(Acknowledged(value, target, Offset(told.offset)))
+
+
+def _names(partitions: list[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions))

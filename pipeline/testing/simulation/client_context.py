@@ -1,0 +1,57 @@
+"""Context shared by all simulated clients: the cluster, the history they write, and when their work is over."""
+
+import random
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import trio
+
+from pipeline.client.cluster import Cluster, open_cluster
+from pipeline.client.config import ClientConfig
+from pipeline.model import HostPort
+from pipeline.testing.simulation.cluster import SimulatedCluster
+from pipeline.testing.simulation.history import History
+from pipeline.testing.simulation.machine import EPOCH_MS
+
+REQUEST_TIMEOUT_MS = 4_000
+REQUEST_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+DELIVERY_TIMEOUT_MS = 12_000
+
+
+def wall_clock() -> int:
+    """The time of the clients."""
+    return EPOCH_MS + int(trio.current_time() * 1000)
+
+
+def client_config(name: str, addresses: tuple[HostPort, ...]) -> ClientConfig:
+    """Settings of an impatient client."""
+    return ClientConfig(
+        bootstrap=addresses,
+        client_id=name,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        default_api_timeout_ms=REQUEST_TIMEOUT_MS * 2,
+        metadata_max_age_ms=5_000,
+    )
+
+
+@dataclass(eq=False)
+class ClientContext:
+    """A client runs until it is cancelled, or `is_over`."""
+
+    cluster: SimulatedCluster
+    history: History
+    seed: str
+    is_over: bool = False
+
+    def rng(self, name: str) -> random.Random:
+        """The dice of a client."""
+        return random.Random(f"{name} {self.seed}")
+
+    def open(self, name: str) -> AbstractAsyncContextManager[Cluster]:
+        """A cluster as this client sees it, from a host of its own."""
+        host = self.cluster.network.host(name)
+        return open_cluster(client_config(name, self.cluster.addresses), connect=host.connect)
+
+    def tell(self, name: str, what: str) -> None:
+        """Add to the trace."""
+        self.cluster.trace.add(name, what)

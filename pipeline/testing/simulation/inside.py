@@ -1,0 +1,98 @@
+"""Observations inside brokers and ZooKeeper while a cluster runs, and the rules that judge them.
+
+Only what lives counts: a process that was killed goes on for a turn, and whatever it does then has no effect.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pipeline.broker.partition import Partition
+from pipeline.log.observed import ObservedPartition
+from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.testing.simulation.observer import Appends, LifeObserver
+from pipeline.testing.simulation.process import PROCESS, Process
+from pipeline.testing.simulation.removal_rules import RemovalRules, WatchedFiles
+from pipeline.testing.simulation.state_rules import StateRules, states_of
+from pipeline.testing.simulation.synced_rules import SyncedRules
+from pipeline.testing.simulation.watermark_rules import WatermarkRules
+from pipeline.testing.simulation.zookeeper import TOPICS_PATH, SimulatedZooKeeper
+
+Replicas = Mapping[TopicPartition, Partition]
+
+
+@dataclass(eq=False)
+class Inside:
+    """The rules of one cluster."""
+
+    zookeeper: SimulatedZooKeeper
+    watermarks: WatermarkRules
+    states: StateRules = field(default_factory=StateRules)
+    appends: Appends = field(default_factory=Appends)
+    removals: RemovalRules = field(default_factory=RemovalRules)
+    synced: SyncedRules = field(default_factory=SyncedRules)
+    _serving: dict[BrokerId, tuple[Process, Replicas]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.zookeeper.on_changes = self._changed
+        self.zookeeper.on_restored = self.states.forget
+
+    def problems(self) -> Iterator[str]:
+        """Yield the problems found so far."""
+        yield from self.watermarks.problems
+        yield from self.states.problems
+        yield from self.appends.problems()
+        yield from self.removals.problems
+        yield from self.synced.problems
+
+    def observer(self, broker: BrokerId, life: int) -> LifeObserver:
+        """The observer of a broker's life."""
+        return LifeObserver(self.appends, lambda partition: self._opened(broker, partition), broker, life)
+
+    def _opened(self, broker: BrokerId, partition: ObservedPartition) -> None:
+        assert isinstance(partition, Partition)
+        self.watermarks.loaded(broker, partition)
+        self.synced.opened(broker, partition)
+        process, _ = self._serving.get(broker, (None, {}))
+        state = self.zookeeper.states().get(partition.topic_partition)
+        if process is not None and process.is_alive and state is not None and broker in state.isr:
+            self.watermarks.check_in_sync(partition.topic_partition, partition)
+
+    def serves(self, broker: BrokerId, process: Process, replicas: Replicas) -> None:
+        """A broker has come up with these replicas, a live view."""
+        self._serving[broker] = process, replicas
+        for name, state in self.zookeeper.states().items():
+            if broker in state.isr and name in replicas:
+                self.watermarks.check_in_sync(name, replicas[name])
+
+    def files(self, broker: BrokerId) -> WatchedFiles:
+        """The files of a machine."""
+        return WatchedFiles(lambda name: self._removed(broker, name))
+
+    def _removed(self, broker: BrokerId, topic_partition: TopicPartition) -> None:
+        state = self.zookeeper.states().get(topic_partition)
+        self.removals.removed(broker, topic_partition, None if state is None else state.isr)
+        self.synced.removed(broker, topic_partition)
+
+    def lost_power(self, broker: BrokerId) -> None:
+        """A machine has lost what it had not synced."""
+        isrs = {name: state.isr for name, state in self.zookeeper.states().items()}
+        self.watermarks.lost_power(broker, isrs)
+        self.synced.lost_power(broker)
+
+    def moved(self, partition: Partition, before: Offset, now: Offset) -> None:
+        """A high watermark has moved."""
+        process = PROCESS.get()
+        if process is not None and process.is_alive:
+            origin = self.zookeeper.origin_ids(partition.topic_partition)
+            self.watermarks.moved(partition, before, now, len(origin))
+
+    def _changed(self, znodes: Mapping[str, bytes | None]) -> None:
+        for path, data in znodes.items():
+            if path.startswith(TOPICS_PATH):
+                self.zookeeper.trace.add("zookeeper", f"{path} {'is gone' if data is None else data.decode()}")
+        for name, state in states_of(znodes).items():
+            self.states.written(name, state, is_single=len(self.zookeeper.replica_ids(name)) == 1)
+            for broker in state.isr if state is not None else ():
+                process, replicas = self._serving.get(BrokerId(broker), (None, {}))
+                if process is not None and process.is_alive and name in replicas:
+                    self.watermarks.check_in_sync(name, replicas[name])

@@ -1,0 +1,117 @@
+"""The high watermark as it moves inside the brokers, and what must hold of it at each of its steps.
+
+`watched_high_watermarks` replaces the attribute of a replica by a property for the length of a run, so that no step is
+missed. `WatermarkRules` judges each step, and looks again whenever a state was written or a broker begins to serve.
+
+Invariants, for each partition of each topic id:
+
+  1. The high watermark of a leader never goes back.
+  2. A high watermark is never beyond the end of its own log.
+  3. A leader advances its high watermark only to what min.insync.replicas replicas have; a leader of fewer replicas to
+     what all of them have.
+  4. A broker that serves, and that ZooKeeper has in the ISR, has everything below any leader's high watermark so far.
+
+A partition with one replica in sync may lose its tail with the power: what it had is forgotten then.
+"""
+
+import uuid
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.broker.partition import Partition
+from pipeline.broker.replication.replica_role import ReplicaRole
+from pipeline.log.observed import ObservedPartition
+from pipeline.model import BrokerId, Offset, TopicPartition
+
+Moved = Callable[[Partition, Offset, Offset], None]
+"""A replica, its high watermark before, and now."""
+Place = tuple[TopicPartition, uuid.UUID | None]
+"""A partition of a topic, and the topic's id."""
+
+
+@contextmanager
+def watched_high_watermarks(moved: Moved) -> Generator[None]:
+    """Have each step of each high watermark in this process told."""
+    owner: Any = ReplicaRole
+    slot = owner.__dict__["high_watermark"]
+
+    def read(partition: Partition) -> Offset:
+        offset: Offset = slot.__get__(partition)
+        return offset
+
+    def write(partition: Partition, offset: Offset) -> None:
+        try:
+            before = read(partition)
+        except AttributeError:  # the partition is being made
+            before = offset
+        slot.__set__(partition, offset)
+        if before != offset:
+            moved(partition, before, offset)
+
+    owner.high_watermark = property(read, write)
+    try:
+        yield
+    finally:
+        owner.high_watermark = slot
+
+
+@dataclass(eq=False)
+class WatermarkRules:
+    """Judges; `problems` are sentences. `min_isr` is what the topics ask for."""
+
+    min_isr: int
+    problems: list[str] = field(default_factory=list)
+    _committed: dict[Place, Offset] = field(default_factory=dict)
+    _replicas: dict[Place, dict[BrokerId, ObservedPartition]] = field(default_factory=dict)
+    """The newest life of each replica. Of a process that was killed it is the last one: the machine has its files."""
+    _synced: dict[Place, dict[BrokerId, Offset]] = field(default_factory=dict)
+    """What the disk holds for certain of a replica whose machine lost its power."""
+
+    def loaded(self, broker: BrokerId, partition: ObservedPartition) -> None:
+        """A broker has opened a replica."""
+        self._replicas.setdefault(place_of(partition), {})[broker] = partition
+        self._synced.get(place_of(partition), {}).pop(broker, None)
+
+    def moved(self, partition: Partition, before: Offset, now: Offset, assigned: int) -> None:
+        """A replica has moved its high watermark. So many are `assigned`, without those that a reassignment adds: a
+        leader hears late of these.
+        """
+        name = f"{partition.topic_partition} on broker {partition.own_id}"
+        if now > partition.log.log_end_offset:
+            self.problems.append(f"{name}: high watermark {now} beyond the log end {partition.log.log_end_offset}")
+        if not partition.is_leader:
+            return
+        if now < before:
+            self.problems.append(f"{name}: the leader's high watermark goes back from {before} to {now}")
+        place = place_of(partition)
+        known = dict(self._synced.get(place, {}))
+        known.update((broker, replica.log.log_end_offset) for broker, replica in self._replicas.get(place, {}).items())
+        holders = sum(end >= now for end in known.values())
+        if holders < min(self.min_isr, assigned):
+            self.problems.append(f"{name}: high watermark {now}, which {holders} replicas have: ends {known}")
+        self._committed[place] = max(now, self._committed.get(place, now))
+
+    def lost_power(self, broker: BrokerId, isrs: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        """Forget what this broker held beyond its synced records, and what it alone vouched for."""
+        for place, replicas in self._replicas.items():
+            lost = replicas.pop(broker, None)
+            if lost is not None:
+                self._synced.setdefault(place, {})[broker] = lost.log.recovery_point
+            if isrs.get(place[0]) == (broker,):
+                self._committed.pop(place, None)
+
+    def check_in_sync(self, topic_partition: TopicPartition, partition: Partition) -> None:
+        """A broker that serves is in the ISR, with this replica."""
+        least = self._committed.get(place_of(partition))
+        end = partition.log.log_end_offset
+        if least is not None and end < least and partition.log.failure is None:
+            self.problems.append(
+                f"{topic_partition}: broker {partition.own_id} is in sync, and ends at {end}; {least} was committed"
+            )
+
+
+def place_of(partition: ObservedPartition) -> Place:
+    """The partition and the topic id of a replica."""
+    return partition.topic_partition, partition.log.topic_id

@@ -1,0 +1,64 @@
+"""What groups take in memory, and what becomes of those for whom there is no room."""
+
+import pytest
+import trio
+
+from pipeline.broker.groups import coordinator as coordinators
+from pipeline.broker.groups.events import Leaver
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from tests.unit.broker.groups.test_coordinator import SESSION_MS, ask_join, enter_alone, join, running, sync
+
+MAX_HELD_BYTES = 100_000
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch):
+    monkeypatch.setattr(coordinators, "MAX_HELD_BYTES", MAX_HELD_BYTES)
+
+
+def fill(coordinator, **more):
+    """Have clients ask for ids, each in a group of its own, until there is no room."""
+    for number in range(MAX_HELD_BYTES):
+        try:
+            assert ask_join(coordinator, f"g{number}", must_know_id=True, **more).error_code == (
+                ErrorCode.MEMBER_ID_REQUIRED
+            )
+        except KafkaError as error:
+            assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return number
+    raise AssertionError("there is room for everybody")
+
+
+async def test_ids_that_nobody_uses_are_bounded_and_their_room_comes_back(autojump_clock):
+    async with running() as (coordinator, *_):
+        assert 40 <= fill(coordinator) <= 50
+        assert MAX_HELD_BYTES - 3000 < coordinator.held_bytes <= MAX_HELD_BYTES
+        await trio.sleep(SESSION_MS / 1000 + 1)
+        assert (coordinator.held_bytes, len(coordinator.groups)) == (0, 0)
+        await enter_alone(coordinator)
+
+
+async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock):
+    """And comes back with what it said before; with more it has to wait."""
+    async with running() as (coordinator, *_):
+        joined = await enter_alone(coordinator)
+        fill(coordinator)
+        again = await join(coordinator, member_id=joined.member_id)
+        assert (again.error_code, (await sync(coordinator, again)).error_code) == (0, 0)
+        with pytest.raises(KafkaError) as refused:
+            await join(coordinator, member_id=joined.member_id, protocols=(("range", bytes(4000)),))
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock):
+    async with running() as (coordinator, journal, _):
+        by_leaving = await enter_alone(coordinator, "a")
+        await enter_alone(coordinator, "b")
+        large = await join(coordinator, "c", protocols=(("range", bytes(50_000)),))
+        await sync(coordinator, large, "c", {large.member_id: bytes(20_000)})
+        assert coordinator.held_bytes > 70_000
+        coordinator.leave("a", [Leaver(by_leaving.member_id)])
+        coordinator.on_unloaded(journal.partition_for("c"))
+        assert coordinator.held_bytes < 5000
+        await trio.sleep(SESSION_MS / 1000 + 1)
+        assert coordinator.held_bytes == 0

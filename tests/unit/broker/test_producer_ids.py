@@ -1,0 +1,20 @@
+"""Blocks of producer ids."""
+
+from pipeline.broker.producer_ids import BLOCK_SIZE, IDS_PER_MS, next_block
+from pipeline.coordination.interface import NodeValue
+from pipeline.model import BrokerId
+
+BROKER = BrokerId(1)
+
+
+def test_blocks_follow_each_other() -> None:
+    first = next_block(None, BROKER, 0)
+    assert (first.first, first.last) == (0, BLOCK_SIZE - 1)
+    assert next_block(NodeValue(first.encode(), 0), BROKER, 0).first == BLOCK_SIZE
+
+
+def test_a_block_that_zookeeper_forgot_is_not_claimed_again() -> None:
+    backup = NodeValue(next_block(None, BROKER, 1).encode(), 0)
+    forgotten = next_block(backup, BROKER, 1)
+    assert next_block(backup, BROKER, 2).first == 2 * IDS_PER_MS
+    assert next_block(backup, BROKER, 3).first > forgotten.last

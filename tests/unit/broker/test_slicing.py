@@ -1,0 +1,280 @@
+"""The largest requests of a hostile client: answered whole, and nobody else waits for them."""
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from pipeline.broker.slicing import SLICINGS, Slicing, for_each
+from pipeline.net.transport import connect
+from pipeline.protocol.api import ApiKey
+from pipeline.protocol.connection import ClientConnection
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pipeline.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
+from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pipeline.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from pipeline.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from pipeline.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from pipeline.protocol.schema import Message
+from tests.support.large_requests import KnownTopic, large_requests
+from tests.unit.broker.conftest import Broker, Start, batch
+
+MAX_STEP_S = 0.2
+DEADLINE_S = 60
+TOPICS = 100
+NAMES = [f"topic-{number:03d}" for number in range(TOPICS)]
+
+
+@pytest.fixture(autouse=True)
+def frozen_heap() -> Iterator[None]:
+    """Keep what other tests left in this process out of garbage collections, as a broker does with its own start."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Steps(trio.abc.Instrument):
+    """The processor time of the longest step of any task but those that watch, between two turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._ignored: set[trio.lowlevel.Task] = set()
+        self._began_s = 0.0
+
+    def ignore(self) -> None:
+        self._ignored.add(trio.lowlevel.current_task())
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began_s = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task not in self._ignored:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
+
+
+def partitions_of(kind: Any, count: int, **fields: Any) -> list[Any]:
+    return [kind(**fields) for _ in range(count)]
+
+
+HOSTILE: Sequence[tuple[str, Message, int]] = (
+    ("metadata of names that are not there", MetadataRequest(
+        topics=[MetadataRequestTopic(name=f"none-{number}") for number in range(40_000)],
+        allow_auto_topic_creation=False,
+    ), 13),
+    ("metadata of one topic, again and again", MetadataRequest(
+        topics=partitions_of(MetadataRequestTopic, 40_000, name=NAMES[0]), allow_auto_topic_creation=False), 13),
+    ("metadata of all", MetadataRequest(topics=None), 13),
+    ("settings of all topics", DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=2, resource_name=name) for name in NAMES * 5],
+        include_synonyms=True, include_documentation=True), 4),
+    ("settings of the broker, again and again", DescribeConfigsRequest(
+        resources=partitions_of(DescribeConfigsResource, 300, resource_type=4, resource_name="1"),
+        include_synonyms=True, include_documentation=True), 4),
+    ("ends of one partition", ListOffsetsRequest(topics=[ListOffsetsTopic(
+        name=NAMES[0], partitions=partitions_of(ListOffsetsPartition, 40_000, partition_index=0, timestamp=-1))]), 8),
+    ("epochs of one partition", OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(
+        topic=NAMES[0], partitions=partitions_of(OffsetForLeaderPartition, 40_000, partition=0, leader_epoch=0))]), 4),
+    ("coordinators", FindCoordinatorRequest(coordinator_keys=[f"group-{number}" for number in range(40_000)]), 4),
+    ("offsets of one group, again and again", OffsetFetchRequest(
+        groups=partitions_of(OffsetFetchRequestGroup, 20_000, group_id="none", topics=None)), 8),
+    ("offsets of very many groups", OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=f"none-{number}", topics=None) for number in range(20_000)]), 8),
+    ("a fetch of very many partitions", FetchRequest(max_wait_ms=0, topics=[FetchTopic(
+        topic=NAMES[0], partitions=partitions_of(FetchPartition, 10_000, partition=0, partition_max_bytes=1000))]), 12),
+    ("very many new topics, to be checked", CreateTopicsRequest(topics=[
+        CreatableTopic(name=f"new-{number}", num_partitions=1, replication_factor=1) for number in range(2_000)
+    ], timeout_ms=10_000, validate_only=True), 7),
+    ("starts of all logs", DeleteRecordsRequest(topics=[
+        DeleteRecordsTopic(name=name, partitions=[DeleteRecordsPartition(partition_index=0, offset=0)])
+        for name in NAMES
+    ], timeout_ms=10_000), 2),
+    ("log dirs", DescribeLogDirsRequest(topics=None), 4),
+)  # fmt: skip
+
+
+async def create_all(broker: Broker) -> None:
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in NAMES]
+    response = await broker.ask(CreateTopicsRequest(topics=topics, timeout_ms=DEADLINE_S * 1000), timeout_s=DEADLINE_S)
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.NONE}
+
+
+async def ask_raw(broker: Broker, message: Message, version: int) -> Message:
+    """The answer, by a connection of its own: what this client computes is not the broker's."""
+    machine = ClientConnection("hostile")
+    transport = await connect(broker.address)
+    try:
+        await transport.send(machine.encode_request(message, version)[1])
+        while (answer := machine.next_response()) is None:
+            while (received := transport.receive_now(machine.get_buffer())) is None:
+                await transport.wait_readable()
+            assert received, "the broker closed the connection"
+            machine.bytes_received(received)
+        return answer[1]
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize(("message", "version"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
+async def test_no_request_holds_the_event_loop_for_long(start: Start, message: Message, version: int) -> None:
+    steps = Steps()
+    steps.ignore()
+    async with start() as broker:
+        await create_all(broker)
+        trio.lowlevel.add_instrument(steps)
+        try:
+            with trio.fail_after(DEADLINE_S):
+                await ask_raw(broker, message, version)
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+    assert steps.longest_s < MAX_STEP_S
+
+
+@pytest.mark.timeout(300)
+async def test_no_request_of_any_kind_holds_the_event_loop_for_long(start: Start) -> None:
+    steps, longest_s = Steps(), {}
+    steps.ignore()
+    async with start(offsets_topic_num_partitions=1, auto_create_topics_enable="false") as broker:
+        for name in NAMES[:3]:
+            await broker.create(name, 100)
+        found = await broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in NAMES[:3]]))
+        topics = [KnownTopic(topic.name, topic.topic_id, len(topic.partitions)) for topic in found.topics]
+        gc.collect()
+        gc.freeze()  # a broker has not the tests in its memory
+        trio.lowlevel.add_instrument(steps)
+        try:
+            for large in large_requests(topics, "group", 20_000):
+                steps.longest_s = 0.0
+                with trio.fail_after(DEADLINE_S):
+                    await ask_raw(broker, large.message, large.version)
+                longest_s[large.label] = steps.longest_s
+                print(f"{large.label}: {steps.longest_s * 1000:.0f} ms")
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+            gc.unfreeze()
+    assert {label: held_s for label, held_s in longest_s.items() if held_s > MAX_STEP_S} == {}
+
+
+async def test_a_fetch_of_very_many_partitions_waits_and_is_woken_by_an_append(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("topic", 3)
+        partitions = [FetchPartition(partition=index % 3, partition_max_bytes=1000) for index in range(5_000)]
+        for session_epoch in (-1, 0):
+            asked = FetchRequest(
+                max_wait_ms=DEADLINE_S * 1000,
+                min_bytes=1,
+                session_epoch=session_epoch,
+                topics=[await broker.named(FetchTopic, "topic", partitions=partitions)],
+            )
+            answers: list[Any] = []
+
+            async def fetch(asked: FetchRequest = asked, answers: list[Any] = answers) -> None:
+                answers.append(await ask_raw(broker, asked, 13))
+
+            with trio.fail_after(DEADLINE_S):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(fetch)
+                    await trio.testing.wait_all_tasks_blocked()
+                    if not answers:
+                        assert (await broker.produce("topic", batch(b"value"), partition=2)).error_code == 0
+            found = answers[0].responses[0].partitions
+            if session_epoch == -1:
+                assert [part.partition_index for part in found] == [part.partition for part in partitions]
+            assert any(part.records for part in found)
+            assert {part.error_code for part in found} == {0}
+
+
+async def test_a_commit_of_very_many_partitions_keeps_what_was_said_last_of_each(start: Start) -> None:
+    async with start(offsets_topic_num_partitions=1) as broker:
+        await broker.create("topic", 2)
+        with trio.fail_after(DEADLINE_S):
+            while (await broker.ask(FindCoordinatorRequest(coordinator_keys=["g"]))).coordinators[0].error_code:
+                await trio.sleep(0.01)
+        for count, code in ((3_000, ErrorCode.NONE), (60_000, ErrorCode.NONE)):
+            partitions = [
+                OffsetCommitRequestPartition(partition_index=number % 2, committed_offset=number)
+                for number in range(count)
+            ]
+            topics = [OffsetCommitRequestTopic(name="topic", partitions=partitions)]
+            answer: Any = await ask_raw(broker, OffsetCommitRequest(group_id="g", topics=topics), 9)
+            assert {part.error_code for part in answer.topics[0].partitions} == {code}
+            assert len(answer.topics[0].partitions) == count
+            asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+            kept: Any = await ask_raw(broker, asked, 8)
+            told = {part.partition_index: part.committed_offset for part in kept.groups[0].topics[0].partitions}
+            assert told == {0: count - 2, 1: count - 1}
+
+
+async def test_a_large_request_is_answered_as_its_slices_are(start: Start) -> None:
+    async with start() as broker:
+        await create_all(broker)
+        asked = [*NAMES, *(f"none-{number}" for number in range(200))]
+        topics = [MetadataRequestTopic(name=name) for name in asked]
+        answer: Any = await ask_raw(broker, MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+        assert [topic.name for topic in answer.topics] == asked
+        assert [node.node_id for node in answer.brokers] == [1]
+        partitions = partitions_of(ListOffsetsPartition, 4_500, partition_index=0, timestamp=-1)
+        partitions[4_200] = ListOffsetsPartition(partition_index=7, timestamp=-1)
+        ends = [ListOffsetsTopic(name=name, partitions=partitions) for name in NAMES[:2]]
+        assert SLICINGS[ApiKey.LIST_OFFSETS].is_large(ListOffsetsRequest(topics=ends))
+        answer = await ask_raw(broker, ListOffsetsRequest(topics=ends), 8)
+        assert [topic.name for topic in answer.topics] == NAMES[:2]
+        for topic in answer.topics:
+            assert [part.partition_index for part in topic.partitions] == [part.partition_index for part in partitions]
+            assert topic.partitions[4_200].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_slices_hold_no_more_than_their_size_and_join_to_the_whole() -> None:
+    slicing = Slicing(asked="topics", answered="topics", size=10, parts=("partitions", "partitions"))
+    sizes = (3, 25, 0, 10, 7, 7)
+    topics = [
+        ListOffsetsTopic(
+            name=str(number), partitions=[ListOffsetsPartition(partition_index=index) for index in range(size)]
+        )
+        for number, size in enumerate(sizes)
+    ]
+    joined: list[Any] = []
+    for part in slicing.slices(topics):
+        assert sum(len(topic.partitions) for topic, _ in part) < 2 * slicing.size
+        slicing.join(joined, part, [topic for topic, _ in part])
+    assert [(topic.name, list(topic.partitions)) for topic in joined] == [
+        (topic.name, list(topic.partitions)) for topic in topics
+    ]
+
+
+async def test_few_items_are_acted_on_at_a_time_and_all_in_the_end() -> None:
+    active, most, done = 0, 0, []
+
+    async def act(item: int) -> None:
+        nonlocal active, most
+        active += 1
+        most = max(most, active)
+        await trio.lowlevel.checkpoint()
+        active -= 1
+        done.append(item)
+
+    await for_each(range(50), 4, act)
+    assert sorted(done) == list(range(50))
+    assert most == 4

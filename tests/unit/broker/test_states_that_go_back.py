@@ -1,0 +1,209 @@
+"""ZooKeeper that is restored from an older backup while brokers run: its states are followed, and written again."""
+
+import uuid
+from pathlib import Path
+from random import Random
+
+import trio
+import trio.testing
+
+from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
+from pipeline.broker.config import BrokerConfig
+from pipeline.broker.replication.spent_epochs import SpentEpochs, raise_spent_epochs, spent_epoch
+from pipeline.broker.topic_settings import topic_settings
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.config import ProducerConfig
+from pipeline.client.producer import open_producer
+from pipeline.coordination.partition_states import StateChange, Written, write_states
+from pipeline.coordination.znodes import PartitionState, TopicAssignment
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicPartition
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.brokers import Brokers, clock, replicated_cluster
+
+T = TopicPartition("t", 0)
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+SETTINGS = {
+    "replica_lag_time_max_ms": 2000,
+    "replica_fetch_wait_max_ms": 50,
+    "auto_leader_rebalance_enable": "false",
+    "min_insync_replicas": 2,
+}
+
+
+def state(*, epoch: int, isr: tuple[BrokerId, ...] = (ONE, TWO), leader: BrokerId = ONE) -> PartitionState:
+    return PartitionState(
+        topic="t", partition=0, leader=leader, leader_epoch=LeaderEpoch(epoch), isr=isr, controller_epoch=1
+    )
+
+
+def view_of_t(tmp_path: Path) -> ClusterView:
+    config = BrokerConfig.from_settings(
+        {"broker.id": 1, "log.dirs": str(tmp_path), "zookeeper.connect": "memory:0", "listeners": "PLAINTEXT://h:1"}
+    )
+    view = ClusterView("c")
+    view.set_topic(
+        TopicView(
+            name="t",
+            topic_id=uuid.UUID(int=1),
+            partitions={0: PartitionView(replicas=(ONE, TWO))},
+            settings=topic_settings({}, config),
+        )
+    )
+    return view
+
+
+def known(view: ClusterView) -> PartitionView:
+    found = view.partition(T)
+    assert found is not None
+    return found
+
+
+def test_an_older_state_that_was_asked_for_later_is_taken_and_its_epochs_are_spent(tmp_path: Path) -> None:
+    view = view_of_t(tmp_path)
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=7), 20)})
+    assert (known(view).is_spent, known(view).next_epoch) == (False, 8)
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=5, isr=(ONE,)), 15)})
+    found = known(view)
+    assert (found.state_version, found.leader_epoch, found.isr) == (15, 5, (ONE,))
+    assert (found.is_spent, found.next_epoch) == (True, 8)
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=8), 16)})
+    assert (known(view).is_spent, known(view).next_epoch) == (False, 9)
+
+
+def test_an_older_state_that_was_asked_for_before_is_passed_by(tmp_path: Path) -> None:
+    view = view_of_t(tmp_path)
+    before = view.asking([T])
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=7), 20)})
+    view.accept_states(before, {T: Written(state(epoch=6), 19)})
+    assert (known(view).state_version, known(view).is_spent) == (20, False)
+
+
+def test_another_state_of_the_same_version_is_one_of_another_history(tmp_path: Path) -> None:
+    view = view_of_t(tmp_path)
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=7), 20)})
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=7), 20)})
+    assert not known(view).is_spent
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=7, isr=(ONE,)), 20)})
+    assert (known(view).isr, known(view).is_spent) == ((ONE,), True)
+    view.accept_states(view.asking([T]), {T: Written(state(epoch=6, leader=TWO), 25)})
+    assert (known(view).leader, known(view).is_spent, known(view).next_epoch) == (TWO, True, 8)
+
+
+def test_epochs_of_records_that_a_replica_has_are_spent() -> None:
+    def judged(leader: BrokerId, epoch: int, last: int, told: int = NO_LEADER_EPOCH) -> int | None:
+        view = PartitionView(replicas=(ONE, TWO), leader=leader, leader_epoch=LeaderEpoch(epoch))
+        return spent_epoch(view, ONE, LeaderEpoch(told), LeaderEpoch(last))
+
+    assert judged(ONE, 5, 4) is None
+    assert judged(ONE, 5, 5) == 5
+    assert judged(TWO, 5, 5) is None
+    assert judged(TWO, 5, 6) == 6
+    assert judged(TWO, 5, 5, 7) == 7
+    assert judged(BrokerId(-1), 5, 9) is None
+
+
+async def produce(brokers: Brokers, *values: bytes) -> None:
+    async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+        for value in values:
+            await producer.send("t", value)
+
+
+def last_offsets(brokers: Brokers) -> set[int]:
+    return {replica.log.log_end_offset for replica in brokers.replicas("t")}
+
+
+async def test_isr_changes_and_elections_are_written_again_after_zookeeper_went_back(tmp_path: Path) -> None:
+    async with replicated_cluster(tmp_path, **SETTINGS) as brokers:
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1, replication_factor=3)])
+        await brokers.wait_for_isr("t", 3)
+        await produce(brokers, b"a")
+        backup = brokers.zookeeper.backup()
+        first = brokers.leader("t")
+        assert first is not None
+        await brokers.stop(first)
+        await brokers.wait_for_isr("t", 2)
+        await produce(brokers, b"b")
+        await brokers.start(first)
+        await brokers.wait_for_isr("t", 3)
+        epoch = max(replica.leader_epoch for replica in brokers.replicas("t"))
+        brokers.zookeeper.restore(backup)
+        await brokers.wait_until(lambda: any(r.is_leader and r.leader_epoch > epoch for r in brokers.replicas("t")))
+        await produce(brokers, b"c")
+        await brokers.wait_for_isr("t", 3)
+        follower = next(replica.own_id for replica in brokers.replicas("t") if not replica.is_leader)
+        await brokers.stop(follower)
+        await brokers.wait_for_isr("t", 2)
+        await brokers.start(follower)
+        await brokers.wait_for_isr("t", 3)
+        led = brokers.leader("t")
+        assert led is not None
+        await brokers.stop(led)
+        await brokers.wait_for_isr("t", 2)
+        await produce(brokers, b"d")
+        assert brokers.leader("t") != led
+        await brokers.wait_until(lambda: last_offsets(brokers) == {4})
+
+
+async def test_isr_changes_that_zookeeper_forgot_are_written_again_by_the_same_leader(tmp_path: Path) -> None:
+    async with replicated_cluster(tmp_path, **SETTINGS) as brokers:
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1, replication_factor=3)])
+        await brokers.wait_for_isr("t", 3)
+        backup = brokers.zookeeper.backup()
+        led = brokers.leader("t")
+        follower = next(replica.own_id for replica in brokers.replicas("t") if not replica.is_leader)
+        await brokers.stop(follower)
+        await brokers.wait_for_isr("t", 2)
+        brokers.zookeeper.restore(backup)
+        await produce(brokers, b"a")
+        await brokers.wait_for_isr("t", 2)
+        await brokers.start(follower)
+        await brokers.wait_for_isr("t", 3)
+        await brokers.wait_until(lambda: last_offsets(brokers) == {1})
+        assert brokers.leader("t") == led
+
+
+async def test_brokers_that_were_down_while_zookeeper_went_back_use_no_epoch_of_their_logs_twice(
+    tmp_path: Path,
+) -> None:
+    async with replicated_cluster(tmp_path, **SETTINGS) as brokers:
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1, replication_factor=3)])
+        await brokers.wait_for_isr("t", 3)
+        await produce(brokers, b"a")
+        backup = brokers.zookeeper.backup()
+        for number in range(4):
+            led = brokers.leader("t")
+            assert led is not None
+            await brokers.stop(led)
+            await brokers.wait_for_isr("t", 2)
+            await produce(brokers, str(number).encode())
+            await brokers.start(led)
+            await brokers.wait_for_isr("t", 3)
+        last = max(replica.log.last_epoch for replica in brokers.replicas("t"))
+        await brokers.stop(1, 2, 3)
+        brokers.zookeeper.restore(backup)
+        await brokers.start(1, 2, 3)
+        await brokers.wait_until(lambda: any(r.is_leader and r.leader_epoch > last for r in brokers.replicas("t")))
+        await brokers.wait_for_isr("t", 3)
+        await produce(brokers, b"b")
+        await brokers.wait_until(lambda: last_offsets(brokers) == {6})
+
+
+async def test_an_epoch_is_raised_once_its_topic_is_known_again(tmp_path: Path) -> None:
+    view, spent = view_of_t(tmp_path), SpentEpochs()
+    topic, zookeeper = view.topic("t"), MemoryZooKeeper()
+    assert topic is not None
+    async with zookeeper.open() as client, trio.open_nursery() as nursery:
+        made = TopicAssignment(topic="t", topic_id=topic.topic_id, partitions={0: (ONE, TWO)})
+        await client.create(made.path, made.encode())
+        written = await write_states(client, [StateChange(state=state(epoch=1), topic_id=topic.topic_id, version=None)])
+        first = written[T]
+        assert first is not None
+        view.remove_topic("t", is_deleted=False)
+        nursery.start_soon(raise_spent_epochs, client, view, spent)
+        spent.note(T, LeaderEpoch(4))
+        await trio.testing.wait_all_tasks_blocked()
+        view.set_topic(topic)
+        view.accept_states(view.asking([T]), {T: first})
+        with trio.fail_after(60):
+            await view.wait_until(lambda view: known(view).leader_epoch == 5)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,100 @@
+"""Closed segments that a start trusts: what their ends tell it."""
+
+import pytest
+
+from pipeline.errors import StorageError
+from pipeline.log.config import LogConfig
+
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=1, retention_ms=7 * 24 * 3_600_000)
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture(params=["clean", "killed"])
+def reopen(request, open_log, batches):
+    """A log of several closed segments, of a record a day; a call opens the log again, with what changed meanwhile."""
+    log = open_log(CONFIG)
+    for day in range(60):
+        batches.append(log, batches.make(1, size=100, timestamp=batches.now_ms + day * DAY_MS))
+    if request.param == "clean":
+        log.close()
+    else:
+        log.flush()
+    recovery_point = log.recovery_point
+    assert log.segment_count > 4
+
+    def reopen(config=CONFIG):
+        return open_log(config, recovery_point=recovery_point, clean=request.param == "clean")
+
+    reopen.bases = [segment.base_offset for segment in log._segments]
+    reopen.newest = [segment.max_timestamp for segment in log._segments]
+    return reopen
+
+
+def file(tmp_path, base_offset, suffix):
+    return tmp_path / "events-0" / f"{base_offset:020d}{suffix}"
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_is_cut_at_an_entry_is_made_anew(reopen, tmp_path, batches, suffix):
+    path = file(tmp_path, reopen.bases[1], suffix)
+    content = path.read_bytes()
+    size = 8 if suffix == ".index" else 12
+    for count in range(len(content) // size):
+        path.write_bytes(content[: count * size])
+        log = reopen()
+        assert [segment.max_timestamp for segment in log._segments] == reopen.newest
+        batches.check_indexes(log)
+        if suffix == ".timeindex":
+            assert path.read_bytes() == content
+
+
+def test_retention_never_takes_a_segment_for_older_than_its_newest_record(reopen, tmp_path, batches):
+    for base in reopen.bases[:-1]:
+        path = file(tmp_path, base, ".timeindex")
+        path.write_bytes(path.read_bytes()[:24])
+    log = reopen()
+    now_ms = reopen.newest[0] + CONFIG.retention_ms
+    assert not log.take_expired(log.log_end_offset, now_ms)
+    for day in range(60):
+        assert log.offset_for_timestamp(batches.now_ms + day * DAY_MS)[1] == day
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("cut", ["within a batch", "between batches", "to nothing"])
+def test_a_closed_segment_that_was_cut_keeps_the_partition_from_being_opened(reopen, tmp_path, batches, number, cut):
+    path = file(tmp_path, reopen.bases[number], ".log")
+    content = path.read_bytes()
+    batch_bytes = len(batches.make(1, size=100))
+    path.write_bytes(content[: {"within a batch": -10, "between batches": -batch_bytes, "to nothing": 0}[cut]])
+    for _ in range(2):
+        with pytest.raises(StorageError, match="restore the file") as caught:
+            reopen()
+        assert str(path) in str(caught.value)
+    path.write_bytes(content)
+    assert len(batches.read_all(reopen())) == 60
+
+
+def test_a_segment_that_is_missing_is_noticed_and_an_operator_may_go_on_without_it(reopen, tmp_path, batches):
+    missing, end = reopen.bases[2], reopen.bases[3]
+    file(tmp_path, missing, ".log").unlink()
+    with pytest.raises(StorageError, match=f"write {missing} into {end:020d}.gap"):
+        reopen()
+    file(tmp_path, end, ".gap").write_text(str(missing))
+    log = reopen()
+    offsets = [header.base_offset for header in batches.read_all(log)]
+    assert offsets == [offset for offset in range(60) if not missing <= offset < end]
+    batches.append(log, batches.make(1))
+
+
+def test_a_flipped_bit_in_a_time_index_hides_no_record_from_a_search_by_time(reopen, tmp_path, batches):
+    path = file(tmp_path, reopen.bases[1], ".timeindex")
+    content = path.read_bytes()
+    days = range(reopen.bases[1], reopen.bases[2])
+    for bit in range(0, 8 * len(content), 3):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        log = reopen()
+        for day in days:
+            found = log.offset_for_timestamp(batches.now_ms + day * DAY_MS)
+            assert found is not None and found[1] == day

@@ -1,0 +1,64 @@
+"""Callers catch one foreseen error, however many tasks fail at once, and also while they are cancelled."""
+
+import pytest
+import trio
+
+from pipeline.errors import NetworkError, PipelineError, StorageError
+from pipeline.net.nurseries import essential_error, unwrapped_errors
+
+
+async def fail_when_cancelled(error):
+    try:
+        await trio.sleep_forever()
+    finally:
+        raise error
+
+
+async def test_of_two_foreseen_errors_the_first_is_caught_and_names_the_other():
+    with pytest.raises(PipelineError) as caught, unwrapped_errors():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_when_cancelled, StorageError("/a", "refused"))
+            await trio.testing.wait_all_tasks_blocked()
+            raise NetworkError("gone")
+    both = [str(caught.value), *caught.value.__notes__]
+    assert sorted(both) in (
+        ["At the same time: StorageError: /a: refused", "gone"],
+        ["/a: refused", "At the same time: NetworkError: gone"],
+    )
+
+
+async def test_an_error_beside_a_cancellation_is_caught_and_the_cancellation_comes_again():
+    caught = False
+    with trio.CancelScope() as scope:
+        try:
+            with unwrapped_errors():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(fail_when_cancelled, NetworkError("gone"))
+                    nursery.start_soon(trio.sleep_forever)
+                    scope.cancel()
+                    await trio.sleep_forever()
+        except PipelineError as error:
+            caught = str(error) == "gone"
+        await trio.lowlevel.checkpoint()
+        pytest.fail("the cancellation was swallowed")
+    assert caught
+    assert scope.cancelled_caught
+
+
+async def test_a_cancellation_alone_ends_its_scope():
+    with trio.CancelScope() as scope, unwrapped_errors():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel()
+    assert scope.cancelled_caught
+
+
+def test_an_unforeseen_error_stands_for_foreseen_ones_and_several_stay_a_group():
+    bug, other_bug, foreseen = ZeroDivisionError("bug"), KeyError("other"), NetworkError("gone")
+    assert essential_error(BaseExceptionGroup("", [foreseen, ExceptionGroup("", [bug])])) is bug
+    assert bug.__notes__ == ["At the same time: NetworkError: gone"]
+    several = ExceptionGroup("", [bug, foreseen, other_bug])
+    assert essential_error(several) is several
+    interrupt = KeyboardInterrupt()
+    assert essential_error(BaseExceptionGroup("", [foreseen, interrupt])) is interrupt

@@ -107,9 +107,9 @@ class ClusterWatcher:
 
     def _forget_broker(self, broker_id: BrokerId) -> None:
         brokers = dict(self._view.brokers)
-        if broker_id != self._own.id:
+        if broker_id != self._own.id:  # a controller that is registered anew goes on to know what it lost itself
             brokers.pop(broker_id, None)
-        self._view.set_offline_replicas(broker_id, frozenset())
+            self._view.set_offline_replicas(broker_id, frozenset())
         self._view.set_brokers(brokers, self._view.shutting_down - {broker_id})
 
     async def _watch_broker_settings(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:

@@ -3,6 +3,9 @@
 A replica whose log dir failed leaves the ISR, and the leadership, as soon as that is noticed, as it would when the
 broker is started again without that disk, and whenever it is elected all the same. First the registration names it, so
 that the controller elects others. The only replica of a partition stays where it is: nobody else has it.
+
+The registration also names the strays that may lack their tail. If their topic comes back, the controller must know of
+them before it judges the partition: it would take dead replicas, which have everything, out of the ISR.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -13,6 +16,7 @@ import trio
 from pipeline.broker.claims import is_alone, leave
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.replicas import Replicas
+from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.model import BrokerId, TopicPartition
 
@@ -21,21 +25,26 @@ async def leave_what_failed(
     zookeeper: CoordinationClient,
     view: ClusterView,
     replicas: Replicas,
+    strays: StrayKeeper,
     own: BrokerId,
     announce: Callable[[Collection[TopicPartition]], Awaitable[None]],
 ) -> None:
-    """Leave until cancelled. `announce` tells the controller of all that failed."""
+    """Leave until cancelled. `announce` names failed replicas, and strays that may lack their tail."""
     announced: frozenset[TopicPartition] = frozenset()
     while True:
 
         def is_due(seen: ClusterView, known: frozenset[TopicPartition] = announced) -> bool:
-            return replicas.failed.keys() != known or any(is_needed(seen, name, own) for name in known)
+            return replicas.failed.keys() | strays.lacking != known or any(
+                is_needed(seen, name, own) for name in replicas.failed
+            )
 
-        await _wait_for_either(replicas.wait_for_failures, partial(view.wait_until, is_due))
+        changes = replicas.wait_for_failures, strays.wait_for_lacking, partial(view.wait_until, is_due)
+        await _wait_for_either(*changes)
         failed = frozenset(replicas.failed)
-        if failed != announced:
-            await announce(failed)
-            announced = failed
+        unable = failed | strays.lacking
+        if unable != announced:
+            await announce(unable)
+            announced = unable
         lacking = sorted(name for name in failed if is_needed(view, name, own))
         if lacking:
             await leave(zookeeper, view, own, lacking)

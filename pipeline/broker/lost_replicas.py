@@ -44,14 +44,18 @@ class LostReplicas:
             self._counts.unclean_elections += len(alone)
         await self._replicas.settle(judged)
 
-    async def leave_returned(self, topics: Iterable[str]) -> None:
-        """Do the same for the partitions of these topics that are about to be opened. The view may change meanwhile."""
+    async def leave_returned(self, topics: Iterable[str]) -> bool:
+        """Do the same for the partitions of these topics that are about to be opened. The view may change meanwhile.
+
+        Returns whether there were any.
+        """
         seen: set[tuple[TopicPartition, uuid.UUID]] = set()
         while lost := self._find_lost(topics) - seen:
             seen |= lost
             names = sorted(name for name, _ in lost)
             await self.leave(names)
             await claim(self._zookeeper, self._view, self._own_id, names)  # of one replica, led on with what is left
+        return bool(seen)
 
     def _find_lost(self, topics: Iterable[str]) -> set[tuple[TopicPartition, uuid.UUID]]:
         return {

@@ -80,7 +80,7 @@ class ReplicaAssigner:
             if not self._is_active:
                 return
             names = self._changes.take()
-            await self._lost_replicas.leave_returned(names)
+            had_lost = await self._lost_replicas.leave_returned(names)
             topics = {name: self._view.topic(name) for name in names}
             left = [partition for name, topic in topics.items() for partition in self._forget_what_left(name, topic)]
             if left:
@@ -93,6 +93,8 @@ class ReplicaAssigner:
                 for item in assigned:
                     self._followed[item.topic_partition.topic].partitions[item.topic_partition.partition] = item.view
                 self._tell_unclean(assigned, before)
+            if had_lost:
+                self._replicas.note_strays()  # some may be none any more
             for name, topic in topics.items():
                 self._view.set_applied(name, topic)
 

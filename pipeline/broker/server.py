@@ -258,6 +258,7 @@ async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directorie
         world.zookeeper,
         broker.view,
         replicas,
+        parts.strays,
         config.broker_id,
         parts.membership.announce_offline,
     )

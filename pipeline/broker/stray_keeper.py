@@ -94,6 +94,9 @@ class StrayKeeper:
         network: Network,
     ) -> None:
         self.strays: Sequence[Stray] = ()
+        self.lacking: frozenset[TopicPartition] = frozenset()
+        """The strays that may lack their tail: nobody may elect them if their topic comes back."""
+        self._has_new_lacking = trio.Event()
         self._zookeeper = zookeeper
         self._view = view
         self._replicas = replicas
@@ -165,12 +168,24 @@ class StrayKeeper:
         self.strays = [
             Stray(name=found.name, path=found.path, reason=self._reason(found.name, doomed)) for found in held
         ]
+        lacking = frozenset(found.name.topic_partition for found in held if self._may_lack_tail(found.name))
+        if lacking != self.lacking:
+            self.lacking = lacking
+            self._has_new_lacking.set()
         self._waits += 1
         new = [stray for stray in self.strays if stray.name not in known]
         for stray in new[:NAMED_IN_LOG]:
             log.warning("stray_log", path=str(stray.path), topic_id=str(stray.name.topic_id), reason=stray.reason)
         if len(new) > NAMED_IN_LOG:
             log.warning("stray_logs", count=len(new), advice="`pipeline cluster describe` names all")
+
+    def _may_lack_tail(self, name: LogName) -> bool:
+        return name.topic_id is not None and self._replicas.lacks(name.topic_partition, name.topic_id)
+
+    async def wait_for_lacking(self) -> None:
+        """Return when `lacking` is not the same as the last time."""
+        await self._has_new_lacking.wait()
+        self._has_new_lacking = trio.Event()
 
     # Replicas that are assigned elsewhere
 

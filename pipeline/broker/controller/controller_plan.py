@@ -9,7 +9,8 @@ gives nothing. Rules, in the order in which a partition is judged:
    somebody is left; the leader itself is the last to go.
 3. A leader that is dead, wants to stop, or is no replica any more is followed by the first of the replicas that is
    alive and in sync; one that wants to stop is taken only if there is no other.
-   So is one whose log dir failed.
+   So is one whose replica was lost. Where nobody else that is in sync lives, dead ones then stay in the ISR: they may
+   have what it lost.
 4. Without any such replica nobody leads, and the ISR stays as it is: one of them has to come back. Where unclean
    elections are allowed, the first live replica whose log dir did not fail leads, alone in sync; one that a
    reassignment brings comes last.
@@ -37,7 +38,7 @@ class ClusterState:
     live: frozenset[BrokerId]
     shutting_down: frozenset[BrokerId] = frozenset()
     offline_replicas: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
-    """Replicas on live brokers that were lost to a disk."""
+    """Replicas on live brokers that were lost to a disk, or may lack their tail."""
 
     def without_disk(self, name: TopicPartition) -> frozenset[BrokerId]:
         """The live brokers whose replica of this partition was lost to a disk."""
@@ -147,6 +148,8 @@ def judge(
         return _with(partition, first[0], first, epoch=partition.next_epoch) if first else partition
     in_sync = [replica for replica in partition.isr if replica in replicas]
     able = [replica for replica in alive if replica in in_sync]
+    if set(able) <= set(without_disk) and len(able) < len(in_sync):
+        able = []
     able_staying = [replica for replica in able if replica in staying]
     isr = able_staying or able
     leader = partition.leader

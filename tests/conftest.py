@@ -5,8 +5,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pipeline.coordination.embedded import ZooKeeperProcess
+
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True, database=None)
+settings.load_profile("repeatable")  # neither luck nor the speed of the machine decides
 
 _chroot_numbers = itertools.count(1)
 

@@ -65,9 +65,9 @@ def wait_for_coordinators(bootstrap: str) -> None:
         return True
 
     asked = TopicPartition("never-made", 0)
-    wait_for("a coordinator", lambda: answers(consumer.committed, [asked], timeout=10))
+    wait_for("a coordinator", lambda: answers(consumer.committed, [asked], timeout=30))
     wait_for(
         "coordinators",
-        lambda: all(answers(future.result, 10) for future in admin.describe_consumer_groups(ALL_COORDINATORS).values()),
+        lambda: all(answers(future.result, 30) for future in admin.describe_consumer_groups(ALL_COORDINATORS).values()),
     )
     consumer.close()

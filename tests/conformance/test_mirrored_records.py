@@ -129,9 +129,9 @@ def wait_until_mirrored(hub: str, counts: dict[str, int]) -> None:
     known: set[str] = set()
 
     def all_there() -> bool:
-        known.update(consumer.list_topics(timeout=10).topics)
+        known.update(consumer.list_topics(timeout=30).topics)
         return known >= counts.keys() and all(
-            consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=10)[1] >= count
+            consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)[1] >= count
             for name, count in counts.items()
         )
 

@@ -67,7 +67,7 @@ def _of_peer(record: Any) -> Record:
 
 @pytest.mark.parametrize(("builder_class", "batch_class", "records_class", "codec"), PEERS)
 def test_batches_agree(builder_class: Any, batch_class: Any, records_class: Any, codec: Codec) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(_field_lists)
     def check(fields: Any) -> None:
         records = _records(fields)

@@ -41,7 +41,7 @@ async def stop_together(zookeepers: list[ZooKeeperProcess]) -> None:
 
 
 def leads(zookeeper: ZooKeeperProcess) -> bool:
-    with socket.create_connection((zookeeper.address.host, zookeeper.address.port), timeout=5) as connection:
+    with socket.create_connection((zookeeper.address.host, zookeeper.address.port), timeout=30) as connection:
         connection.sendall(b"srvr")
         said = b"".join(iter(lambda: connection.recv(4096), b""))
     return b"Mode: leader" in said

@@ -193,7 +193,7 @@ def test_a_broker_that_is_gone(cluster: LocalCluster) -> None:
 
 def asked_over_http(cluster: LocalCluster, broker: int, path: str) -> str:
     settings = tomllib.loads((cluster.directory / f"broker-{broker}" / "broker.toml").read_text())
-    answer = httpx.get(f"http://{settings['http.listen']}/{path}", trust_env=False)
+    answer = httpx.get(f"http://{settings['http.listen']}/{path}", trust_env=False, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.text
 

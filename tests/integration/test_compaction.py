@@ -80,7 +80,7 @@ def cleaners(broker: BrokerProcess) -> list[int]:
 
 def metric(broker: BrokerProcess, name: str) -> float:
     line = next(line for line in broker.config.read_text().splitlines() if line.startswith("http.listen"))
-    with urllib.request.urlopen(f"http://{line.split()[-1][1:-1]}/metrics") as answer:
+    with urllib.request.urlopen(f"http://{line.split()[-1][1:-1]}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 

@@ -38,7 +38,7 @@ def test_the_producer_is_counted_and_its_schema_registered(cluster):
     answer = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     hours = json.loads(answer.stdout)["hours"]
     assert sum(hour["stages"]["produced"]["records"] for hour in hours if hour["topic"] == "page_views") == COUNT
-    with urllib.request.urlopen(f"{cluster.registry}/subjects", timeout=10) as subjects:
+    with urllib.request.urlopen(f"{cluster.registry}/subjects", timeout=30) as subjects:
         assert json.load(subjects) == ["page_views-value"]
 
 

@@ -97,7 +97,9 @@ def test_a_stream_reads_what_comes(spark, topic, tmp_path):
 
 @pytest.fixture(scope="module")
 def event_schema_id(local):
-    answer = httpx.post(f"{local.registry}/subjects/events-value/versions", json={"schema": json.dumps(EVENT)})
+    answer = httpx.post(
+        f"{local.registry}/subjects/events-value/versions", json={"schema": json.dumps(EVENT)}, timeout=60
+    )
     return answer.raise_for_status().json()["id"]
 
 
@@ -205,7 +207,7 @@ def test_a_topic_made_anew_is_refused(spark, local, topic):
     topic.produce(100)
     load(spark, topic)
     admin = AdminClient({"bootstrap.servers": local.bootstrap})
-    admin.delete_topics([topic.name])[topic.name].result(20)
+    admin.delete_topics([topic.name])[topic.name].result(60)
     deadline = time.monotonic() + 30
     while True:
         try:

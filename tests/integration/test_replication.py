@@ -38,7 +38,7 @@ def log_bytes(brokers: Brokers, broker: int, topic: str, index: int = 0) -> byte
 
 async def produce(brokers: Brokers, topic: str, *values: bytes, index: int = 0) -> None:
     name = TopicPartition(topic, index)
-    found = await raw_produce(brokers.cluster, {name: batch(*values)}, keep_offsets=False, timeout_s=10)
+    found = await raw_produce(brokers.cluster, {name: batch(*values)}, keep_offsets=False, timeout_s=60)
     error = found[name].error
     if error is not None:
         raise error

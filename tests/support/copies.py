@@ -56,7 +56,7 @@ async def read_table(cluster: Cluster, topic: str) -> list[Assignment]:
 async def read_report(datacenters: Datacenters, topic: str) -> dict[str, Any] | None:
     """What the audit says now; None when it does not answer."""
     try:
-        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
             response = await client.get(f"{datacenters.audit.url}/v1/report", params={"topic": topic})
     except httpx.TransportError:
         return None

@@ -17,7 +17,7 @@ from pipeline.protocol.schema import Message
 
 CHUNK_BYTES = 1 << 16
 MAX_REQUEST_BYTES = 1 << 27
-JOIN_DEADLINE_S = 10
+JOIN_DEADLINE_S = 60
 
 
 class Recorder:

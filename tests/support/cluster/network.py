@@ -21,7 +21,7 @@ GATEWAY = "10.77.0.254"
 BRIDGE = "bridge0"
 INTERFACE = "eth0"
 NOBODY = "02:00:00:00:00:ff"
-COMMAND_DEADLINE_S = 20
+COMMAND_DEADLINE_S = 60
 NEEDED = (
     "cuts need user and network namespaces with veth and bridge devices (Linux, user.max_user_namespaces > 0, "
     "packages util-linux and iproute2)"

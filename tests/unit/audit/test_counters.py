@@ -5,7 +5,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.audit.checkpoints import PartitionCheckpoints
@@ -207,7 +207,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(steps)
 def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
     directory = tmp_path_factory.mktemp("log")

@@ -204,7 +204,7 @@ cluster_steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cluster_steps)
 def test_whoever_leads_and_dies_the_ledger_ends_with_what_is_committed(tmp_path_factory, history):
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))

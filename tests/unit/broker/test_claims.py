@@ -114,7 +114,7 @@ async def test_nothing_is_claimed_of_a_recreated_topic_before_the_view_knows_it(
     async with MemoryZooKeeper().open() as client:
         view = await cluster(client, state(0, 1, (1, 2)))
         await client.create(record_path(uuid.UUID(int=1)))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert await claim(client, view, OWN, own_partitions(view, OWN)) == []
         found = await read_states(client, [TopicPartition("t", 0)])
         assert [(written.state, written.version) for written in found.values()] == [(state(0, 1, (1, 2)), 0)]

@@ -58,7 +58,10 @@ async def test_a_broker_that_lost_its_session_joins_once_its_cluster_is_back(
 
 
 async def test_health_and_readiness_tell_that_zookeeper_lacks_the_cluster(start: Start) -> None:
-    async with start() as broker, httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
+    async with (
+        start() as broker,
+        httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http,
+    ):
 
         async def until(status: int) -> str:
             while (found := await http.get("/readyz")).status_code != status:

@@ -20,7 +20,7 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages import alter_configs, incremental_alter_configs
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from tests.unit.broker.conftest import Broker, Start
+from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 SET, DELETE, APPEND, SUBTRACT = OperationType
@@ -220,7 +220,7 @@ async def test_connections_are_bounded_by_what_counts_now(start: Start) -> None:
                 assert await refused.receive_some() == b""
         assert await alter(broker, BROKER, "1", ("max.connections", DELETE, None)) == (0, None)
         async with open_connection_pool("another") as pool:
-            assert (await pool.request(broker.address, ApiVersionsRequest(), timeout_s=5)).error_code == 0
+            assert (await pool.request(broker.address, ApiVersionsRequest(), timeout_s=TIMEOUT_S)).error_code == 0
 
 
 async def test_settings_of_a_broker_that_are_refused(start: Start) -> None:

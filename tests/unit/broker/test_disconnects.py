@@ -43,7 +43,7 @@ async def metrics_until(http: httpx.AsyncClient, condition: Callable[[str], bool
 async def test_a_wait_ends_with_its_client(start: Start, request_: Message, name: str, version: int) -> None:
     async with (
         start(group_initial_rebalance_delay_ms=LONG_MS) as broker,
-        httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http,
+        httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http,
     ):
         await broker.create("t")
         waiters = broker.handle.replicas.partitions[TopicPartition("t", 0)].waiters

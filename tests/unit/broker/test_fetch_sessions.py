@@ -166,7 +166,7 @@ def test_partitions_with_data_go_to_the_end_and_those_cut_off_stay_first(session
     assert list(session.due) == [second, first]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("axfpm"), st.integers(0, 3), st.integers(1, 3)), max_size=40))
 def test_nothing_readable_is_ever_forgotten(steps: list[tuple[str, int, int]]) -> None:
     """Against a model that looks at everything: what a client may read is due, and what is due is bounded by it."""

@@ -327,11 +327,11 @@ async def test_what_is_asked_for_very_often_is_told_once(start: Start) -> None:
         assert [result.resource_name for result in results] == ["a", "b"]
 
         growth = [CreatePartitionsTopic(name="a", count=3)] * 1000 + [CreatePartitionsTopic(name="b", count=3)]
-        grown = (await asker.ask(CreatePartitionsRequest(topics=growth, timeout_ms=5000))).results
+        grown = (await asker.ask(CreatePartitionsRequest(topics=growth, timeout_ms=TIMEOUT_S * 1000))).results
         assert [(topic.name, topic.error_code) for topic in grown] == [("a", ErrorCode.INVALID_REQUEST), ("b", 0)]
 
         gone = [DeleteTopicState(topic_id=ids[1])] * 1000
-        (deleted,) = (await asker.ask(DeleteTopicsRequest(topics=gone, timeout_ms=5000))).responses
+        (deleted,) = (await asker.ask(DeleteTopicsRequest(topics=gone, timeout_ms=TIMEOUT_S * 1000))).responses
         assert (deleted.name, deleted.error_code) == ("b", 0)
 
         producers = [TopicRequest(name="a", partition_indexes=[0, 1, 0]), TopicRequest(name="a", partition_indexes=[1])]

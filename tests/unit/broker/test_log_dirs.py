@@ -67,7 +67,7 @@ async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs:
         health = broker.handle.disk_trouble()
         assert health is not None
         assert f"log dir {dirs[0]} is offline" in health
-        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
+        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http:
             answer = await http.get("/healthz")
         assert answer.status_code == 503
         assert str(dirs[0]) in answer.json()["reason"]

@@ -258,7 +258,7 @@ async def test_partitions_move_to_other_brokers(start: Start, zookeeper_twin: Me
         assert await produce(first, T0, b"a") == 0
         wanted = ReassignablePartition(partition_index=0, replicas=[2, 3])
         request = AlterPartitionReassignmentsRequest(
-            timeout_ms=5000, topics=[ReassignableTopic(name="t", partitions=[wanted])]
+            timeout_ms=DEADLINE_S * 1000, topics=[ReassignableTopic(name="t", partitions=[wanted])]
         )
         response = await first.ask(request)
         assert response.responses[0].partitions[0].error_code == 0, response

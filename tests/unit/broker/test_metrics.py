@@ -56,5 +56,8 @@ async def test_records_out_are_those_that_were_fetched(start: Start) -> None:
 
 
 async def test_ready_once_clients_are_served(start: Start) -> None:
-    async with start() as broker, httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
+    async with (
+        start() as broker,
+        httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http,
+    ):
         assert (await http.get("/readyz")).json() == {"status": "ok"}

@@ -16,7 +16,7 @@ def no_racks(*brokers: int) -> dict[BrokerId, str | None]:
     return {BrokerId(broker): None for broker in brokers}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RACKS, st.booleans(), st.data(), PLACES, PLACES)
 def test_replicas_are_distinct_and_even(
     drawn: dict[BrokerId, str], with_racks: bool, data: st.DataObject, start: int, shift: int
@@ -33,7 +33,7 @@ def test_replicas_are_distinct_and_even(
     assert max(leaders[broker] for broker in racks) - min(leaders[broker] for broker in racks) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RACKS, st.booleans(), st.data(), PLACES, PLACES)
 def test_a_topic_grows_in_its_own_pattern(
     drawn: dict[BrokerId, str], with_racks: bool, data: st.DataObject, start: int, shift: int

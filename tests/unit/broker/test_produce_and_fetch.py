@@ -353,7 +353,7 @@ async def test_what_was_opened_is_not_appended_to_a_partition_that_is_led_elsewh
 
     def slow(*arguments: Any) -> memoryview:
         reached.set()
-        assert may_go.wait(5)
+        assert may_go.wait(TIMEOUT_S)
         return admit_opened(*arguments)
 
     monkeypatch.setattr(Admission, "admit_opened", slow)
@@ -367,7 +367,7 @@ async def test_what_was_opened_is_not_appended_to_a_partition_that_is_led_elsewh
                 codes.append((await broker.produce("t", batch(b"a"))).error_code)
 
             nursery.start_soon(produce)
-            await trio.to_thread.run_sync(reached.wait, 5)
+            await trio.to_thread.run_sync(reached.wait, TIMEOUT_S)
             partition.resign()
             may_go.set()
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -380,7 +380,7 @@ async def test_few_batches_are_opened_at_a_time(start: Start, monkeypatch: pytes
 
     def slow(*arguments: Any) -> memoryview:
         reached.release()
-        assert may_go.wait(5)
+        assert may_go.wait(TIMEOUT_S)
         return admit_opened(*arguments)
 
     monkeypatch.setattr(Admission, "admit_opened", slow)
@@ -392,14 +392,16 @@ async def test_few_batches_are_opened_at_a_time(start: Start, monkeypatch: pytes
         codes = []
 
         async def produce(lane: str) -> None:
-            response = await broker.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[named]), lane=lane)
+            response = await broker.ask(
+                ProduceRequest(acks=-1, timeout_ms=TIMEOUT_S * 1000, topic_data=[named]), lane=lane
+            )
             codes.append(response.responses[0].partition_responses[0].error_code)
 
         async with trio.open_nursery() as nursery:
             for number in range(OPENERS + 3):
                 nursery.start_soon(produce, str(number))
             for _ in range(OPENERS):
-                assert await trio.to_thread.run_sync(reached.acquire, True, 5)
+                assert await trio.to_thread.run_sync(reached.acquire, True, TIMEOUT_S)
             assert not await trio.to_thread.run_sync(reached.acquire, True, 0.1)
             may_go.set()
         assert codes == [ErrorCode.NONE] * (OPENERS + 3)

@@ -112,7 +112,7 @@ async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(sta
     async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
         assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
         await lame.handle.replicas.fetchers.leave([T])
-        assert (await leader.produce("t", batch(b"b"))).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (await leader.produce("t", batch(b"b"), timeout_ms=1000)).error_code == ErrorCode.REQUEST_TIMED_OUT
         assert (await leader.produce("t", batch(b"c"), acks=1)).error_code == ErrorCode.NONE
         for offset in (1, 2, 3):
             data = await leader.fetch("t", offset, max_wait_ms=20)

@@ -211,7 +211,7 @@ async def test_metrics_and_health_over_http(start: Start) -> None:
         await broker.produce("t", batch(b"a", b"b"))
         await broker.fetch("t", 0)
         await broker.fetch("t", 99)
-        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}") as http:
+        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http:
             assert (await http.get("/healthz")).json() == {"status": "ok"}
             text = (await http.get("/metrics")).text
         for line in (

@@ -280,7 +280,7 @@ async def test_roles_change_while_logs_are_removed(start: Start) -> None:
     files = HeldUp()
     async with start(files=files) as broker:
         await broker.create("big", 20)
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="big")], timeout_ms=5000)
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="big")], timeout_ms=TIMEOUT_S * 1000)
         assert [result.error_code for result in (await broker.ask(request)).responses] == [0]
         await wait_for(files.begun.is_set)
         await broker.create("t")  # led while the disk is held up

@@ -404,7 +404,7 @@ async def test_api_versions(start: Start) -> None:
         ranges = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         assert set(ranges) == set(SERVED)
         assert ranges[0][0] == 0
-        features = await broker.pool.features(broker.address, timeout_s=5)
+        features = await broker.pool.features(broker.address, timeout_s=TIMEOUT_S)
         assert features == {"pipeline.keep_offsets": (1, 1)}
 
 

@@ -47,7 +47,7 @@ async def test_brokers_tell_of_their_strays(tmp_path: Path) -> None:
         keepers = [handle.strays for handle in brokers.handles.values()]
         await brokers.wait_until(lambda: all(keeper.strays for keeper in keepers))
         dirs = {
-            BrokerId(broker): await describe_log_dirs(brokers.cluster, BrokerId(broker), timeout_s=10)
+            BrokerId(broker): await describe_log_dirs(brokers.cluster, BrokerId(broker), timeout_s=60)
             for broker in (1, 2)
         }
         told = describe_strays(dirs)

@@ -29,7 +29,7 @@ def scripted() -> ScriptedCluster:
 def connect(scripted: ScriptedCluster) -> OpenCluster:
     @asynccontextmanager
     async def connect(**settings: Any) -> AsyncIterator[Cluster]:
-        given = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "default_api_timeout_ms": 2000, **settings}
+        given = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "default_api_timeout_ms": 60_000, **settings}
         async with open_cluster(ClientConfig(bootstrap=scripted.bootstrap, **given)) as cluster:
             yield cluster
 

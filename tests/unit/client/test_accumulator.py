@@ -335,7 +335,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
 
 
 TestAccumulatorMachine = AccumulatorMachine.TestCase
-TestAccumulatorMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestAccumulatorMachine.settings = settings(max_examples=60, stateful_step_count=50)
 
 
 def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:

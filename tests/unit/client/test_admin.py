@@ -43,7 +43,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.brokers import serving_cluster
 
 ONE = BrokerId(1)
-LIMIT_S = 5.0
+LIMIT_S = 60.0
 TOPIC = ConfigResource(ConfigKind.TOPIC, "t")
 BROKER = ConfigResource(ConfigKind.BROKER, "1")
 ALL = ConfigResource(ConfigKind.BROKER, "")

@@ -80,11 +80,11 @@ async def test_refreshes_are_shared(scripted, connect):
 async def test_offsets_are_listed_by_time(scripted, connect):
     scripted.partition(T0).append_values([b"a", b"b"])
     async with scripted.broker(1), connect() as cluster:
-        assert (await list_offsets(cluster, {T0: EARLIEST}, timeout_s=2))[T0].offset == 0
-        assert (await list_offsets(cluster, {T0: LATEST}, timeout_s=2))[T0].offset == 2
-        found = (await list_offsets(cluster, {T0: 0}, timeout_s=2))[T0]
+        assert (await list_offsets(cluster, {T0: EARLIEST}, timeout_s=60))[T0].offset == 0
+        assert (await list_offsets(cluster, {T0: LATEST}, timeout_s=60))[T0].offset == 2
+        found = (await list_offsets(cluster, {T0: 0}, timeout_s=60))[T0]
         assert (found.offset, found.timestamp_ms) == (0, 0)
-        assert (await list_offsets(cluster, {T0: 1}, timeout_s=2))[T0].offset == -1
+        assert (await list_offsets(cluster, {T0: 1}, timeout_s=60))[T0].offset == -1
         with pytest.raises(KafkaError, match="nowhere-0"):
             await list_offsets(cluster, {TopicPartition("nowhere", 0): LATEST}, timeout_s=0.2)
 

@@ -38,7 +38,7 @@ def clusters(draw: st.DrawFn) -> tuple[Placed, dict[BrokerId, str | None]]:
     return current, racks
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(clusters())
 def test_what_a_plan_promises(cluster: tuple[Placed, dict[BrokerId, str | None]]) -> None:
     current, racks = cluster

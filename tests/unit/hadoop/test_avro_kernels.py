@@ -73,7 +73,7 @@ def both(schema, datums):
     return compiled
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(0, 255))
 def test_what_fastavro_writes_is_whole_and_any_other_length_is_not(events, extra):
     parsed = fastavro.parse_schema(NESTED)
@@ -84,7 +84,7 @@ def test_what_fastavro_writes_is_whole_and_any_other_length_is_not(events, extra
     assert Fault.NONE not in cut
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=40))
 def test_random_bytes_end_in_a_verdict(data):
     (fault,) = both(NESTED, [data])

@@ -121,7 +121,7 @@ RECORD = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(RECORD, min_size=1, max_size=5), min_size=1, max_size=4),
     st.integers(1, 7),

@@ -2,7 +2,7 @@ import random
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import StorageError
@@ -27,7 +27,6 @@ from pipeline.testing.faulty_files import Crash, FaultyFiles
 NAMES = st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 9999))
 
 
-@settings(deadline=None)
 @given(st.dictionaries(NAMES, st.integers(0, 2**63 - 1), max_size=5))
 def test_offsets_come_back(offsets):
     assert decode_offsets(encode_offsets(offsets)) == offsets
@@ -74,7 +73,6 @@ def test_a_flipped_bit_in_the_topic_id_is_noticed():
             _decode_partition_metadata(bytes(flipped))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=40) | st.text(alphabet="01a \n", max_size=20).map(str.encode))
 def test_a_damaged_checkpoint_counts_as_none(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("checkpoint")

@@ -45,7 +45,7 @@ def test_hash_is_siphash_with_128_bits() -> None:
         assert (first.to_bytes(8, "little") + second.to_bytes(8, "little")).hex() == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=70), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_hash_is_that_of_the_twin(key: bytes, k0: int, k1: int) -> None:
     array = np.frombuffer(b"<" + key, dtype=np.uint8)
@@ -77,7 +77,7 @@ LOGS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=LOGS, per_segment=st.integers(1, 4), max_keys=st.integers(1, 6), seed=st.integers(0, 99))
 @example(  # the map is full right behind a gap at a segment's end: nothing lies in the gap, so it is clean too
     made=[([(None, None), (b"", None)], Codec.NONE, -1, "gap"), ([(b"a", None)], Codec.NONE, -1, "plain")],
@@ -175,7 +175,7 @@ def done_end(log: Directory) -> int:
     return max((r.end_offset for r in log.reports if isinstance(r, GroupCleaned)), default=0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(min_size=61, max_size=200), st.integers(0, 5))
 def test_any_bytes_are_scanned_or_refused_as_the_header_reader_does(noise: bytes, cut: int) -> None:
     content = bytes(batch_of([(b"k", b"v")], 0)) + noise

@@ -1,14 +1,13 @@
 from bisect import bisect_right
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.log.files import DiskFiles
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
 
 
-@settings(deadline=None)
 @given(
     keys=st.lists(st.integers(0, 10_000), unique=True, max_size=1500),
     probes=st.lists(st.integers(-5, 10_010), max_size=30),

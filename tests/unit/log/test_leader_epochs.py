@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.log.leader_epochs import LEADER_EPOCHS, EpochStart, LeaderEpochs
@@ -18,7 +18,6 @@ def made(steps):
     return epochs, of_offset
 
 
-@settings(deadline=None)
 @given(STEPS, st.integers(-1, 40), st.integers(0, 20), st.integers(0, 20))
 def test_the_answer_is_that_of_a_log_in_which_every_record_is_looked_at(steps, asked, cut, start):
     epochs, of_offset = made(steps)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
@@ -98,7 +98,6 @@ def test_the_silent_are_forgotten_by_age_and_by_number():
     assert len(producers) == 2
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60))
 def test_a_snapshot_brings_everything_back(steps):
     producers = states(max_producers=4)
@@ -119,7 +118,6 @@ def test_a_snapshot_brings_everything_back(steps):
     assert other.snapshot() == producers.snapshot()
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 7))
 def test_a_damaged_snapshot_is_refused(junk, position, bit):
     producers = states()
@@ -160,7 +158,6 @@ def test_open_transactions_and_known_producers_make_no_append_slower():
     assert len(producers) == 1
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.sampled_from(["plain", "open", "end", "restore"]), st.integers(0, 700)),

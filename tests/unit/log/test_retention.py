@@ -36,7 +36,7 @@ def expire(directory, log, now_ms, high_watermark=None):
 SIZES = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     rows=SIZES,
     retention_ms=st.none() | st.integers(0, 1000),

@@ -239,5 +239,5 @@ def machine(batches):
 def test_random_histories(batches):
     phases = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking a history takes minutes
     run_state_machine_as_test(
-        machine(batches), settings=settings(max_examples=50, stateful_step_count=30, deadline=None, phases=phases)
+        machine(batches), settings=settings(max_examples=50, stateful_step_count=30, phases=phases)
     )

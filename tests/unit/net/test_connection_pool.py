@@ -20,6 +20,7 @@ from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from pipeline.protocol.messages.produce import ProduceRequest
 from pipeline.protocol.schema import Message
 
+TIMEOUT_S = 60
 VERSIONS = ApiVersionsResponse(
     api_keys=(
         ApiVersion(api_key=18, min_version=0, max_version=3),
@@ -57,22 +58,22 @@ async def test_requests_share_a_connection_and_get_their_own_answers(serve: Any)
         answers: dict[str, str] = {}
 
         async def ask(name: str) -> None:
-            answers[name] = (await pool.request(address, metadata_of(name), timeout_s=10)).cluster_id
+            answers[name] = (await pool.request(address, metadata_of(name), timeout_s=TIMEOUT_S)).cluster_id
 
         async with trio.open_nursery() as nursery:
             for number in range(50):
                 nursery.start_soon(ask, f"t{number}")
         assert answers == {f"t{number}": f"t{number}" for number in range(50)}
         assert server.statistics.accepted == 1
-        await pool.request(address, metadata_of("t"), timeout_s=10, lane="fetch")
+        await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S, lane="fetch")
         assert server.statistics.accepted == 2
-        assert await pool.features(address, timeout_s=10) == {"feature": (1, 2)}
+        assert await pool.features(address, timeout_s=TIMEOUT_S) == {"feature": (1, 2)}
 
 
 async def test_acks_0_returns_at_once(serve: Any) -> None:
     async with serve(handle) as (address, _), open_connection_pool("test") as pool:
-        assert await pool.request(address, ProduceRequest(acks=0), timeout_s=10) is None
-        response = await pool.request(address, metadata_of("after"), timeout_s=10)
+        assert await pool.request(address, ProduceRequest(acks=0), timeout_s=TIMEOUT_S) is None
+        response = await pool.request(address, metadata_of("after"), timeout_s=TIMEOUT_S)
         assert response.cluster_id == "after"
 
 
@@ -82,7 +83,7 @@ async def test_a_missed_deadline_closes_the_connection_and_the_next_request_open
 
         async def ask_patiently() -> None:
             try:
-                await pool.request(address, metadata_of("behind"), timeout_s=10)
+                await pool.request(address, metadata_of("behind"), timeout_s=TIMEOUT_S)
             except NetworkError as error:
                 failures.append(error)
 
@@ -96,7 +97,7 @@ async def test_a_missed_deadline_closes_the_connection_and_the_next_request_open
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(ask_patiently)
         assert len(failures) == 1
-        assert (await pool.request(address, metadata_of("t"), timeout_s=10)).cluster_id == "t"
+        assert (await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)).cluster_id == "t"
         assert server.statistics.accepted == 2
 
 
@@ -113,18 +114,18 @@ async def test_a_cancelled_request_leaves_the_connection_usable(serve: Any) -> N
         return handle(request, peer)
 
     async with serve(hold) as (address, server), open_connection_pool("test") as pool:
-        await pool.request(address, metadata_of("t"), timeout_s=10)
+        await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
 
                 async def ask() -> None:
-                    await pool.request(address, metadata_of("held"), timeout_s=10)
+                    await pool.request(address, metadata_of("held"), timeout_s=TIMEOUT_S)
 
                 nursery.start_soon(ask)
                 await trio.testing.wait_all_tasks_blocked()
                 scope.cancel()
         release.set()
-        assert (await pool.request(address, metadata_of("t"), timeout_s=10)).cluster_id == "t"
+        assert (await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)).cluster_id == "t"
         assert server.statistics.accepted == 1
 
 
@@ -133,7 +134,7 @@ async def test_a_version_that_no_one_shares_is_refused_here(serve: Any) -> None:
 
     async with serve(handle) as (address, _), open_connection_pool("test") as pool:
         with pytest.raises(KafkaError) as raised:
-            await pool.request(address, DeleteTopicsRequest(), timeout_s=10)
+            await pool.request(address, DeleteTopicsRequest(), timeout_s=TIMEOUT_S)
         assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -144,7 +145,7 @@ async def test_nobody_listens() -> None:
         listener.close()
     async with open_connection_pool("test") as pool:
         with pytest.raises(NetworkError, match="cannot connect"):
-            await pool.request(HostPort("127.0.0.1", port), metadata_of("t"), timeout_s=10)
+            await pool.request(HostPort("127.0.0.1", port), metadata_of("t"), timeout_s=TIMEOUT_S)
 
 
 async def test_errors_of_the_block_leave_it_as_they_are() -> None:
@@ -156,6 +157,6 @@ async def test_errors_of_the_block_leave_it_as_they_are() -> None:
 async def test_a_server_that_hangs_up_is_noticed(serve: Any) -> None:
     async with open_connection_pool("test") as pool:
         async with serve(handle) as (address, _):
-            await pool.request(address, metadata_of("t"), timeout_s=10)
+            await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)
         with pytest.raises(NetworkError):
-            await pool.request(address, metadata_of("t"), timeout_s=10)
+            await pool.request(address, metadata_of("t"), timeout_s=TIMEOUT_S)

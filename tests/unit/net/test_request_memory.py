@@ -76,7 +76,7 @@ def test_who_is_slow_or_waits_too_long_is_ended_while_somebody_waits() -> None:
     assert memory.overdue(MAX_WAIT_S + 1) == [slow], "what is being handled is not hurried"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 12))
 def test_all_are_served_in_the_end_and_the_bound_is_exceeded_by_one_request_at_most(seed: int, count: int) -> None:
     """Requests of any size up to the capacity, that take their memory by doubling, in any order of events."""

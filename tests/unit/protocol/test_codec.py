@@ -31,7 +31,7 @@ from pipeline.protocol.primitives import MAX_STRING_BYTES, uvarint
 from pipeline.protocol.schema import Bool, Bytes, Float64, Int32, Message, Piece, String, Uuid, Wire, declarations
 from tests.support.protocol_messages import case_id, cases, messages_of
 
-bounded = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+bounded = settings(max_examples=10, suppress_health_check=list(HealthCheck))
 every_case = pytest.mark.parametrize(("cls", "version"), cases(), ids=case_id)
 
 

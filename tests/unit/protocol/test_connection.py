@@ -115,7 +115,7 @@ def test_records_stay_valid_and_writeable_when_more_requests_follow(size: int) -
     assert views[1][0] == ord("b")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_both_ends_understand_each_other_in_every_version(data: st.DataObject) -> None:
     client, server = ClientConnection("c"), ServerConnection(1 << 20)
@@ -216,7 +216,7 @@ def test_what_is_no_request_is_refused(data: bytes) -> None:
         server.next_request()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_random_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
     for start in (b"", header(0, 9, 1, data)[:12], header(1, 12, 1, data)[:12], header(18, 3, 1, data)[:12]):

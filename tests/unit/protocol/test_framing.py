@@ -55,7 +55,7 @@ def feed_some(buffer: FrameBuffer, data: bytes) -> list[bytes]:
     return frames
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(
         st.one_of(
@@ -96,7 +96,7 @@ def test_a_large_frame_keeps_its_buffer() -> None:
     assert bytes(view) == b"a" * 100_000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 300, 5000, 16_000, 100_000]), min_size=1, max_size=8),
     steps=st.lists(st.sampled_from([1, 3, 7, 500, 20_000, 70_000]), min_size=3, max_size=6).filter(

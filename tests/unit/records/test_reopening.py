@@ -31,7 +31,7 @@ def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:  # typ
     return builder.build(77, 3, 500)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RECORDS, st.sampled_from(Codec), st.sampled_from(Codec))
 def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec, after: Codec) -> None:  # type: ignore[type-arg]
     batch = _batch(records, before)
@@ -46,7 +46,7 @@ def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec
     assert list(iterate_records(made)) == list(iterate_records(batch))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RECORDS)
 def test_a_scan_sees_times_and_keys(records: list) -> None:  # type: ignore[type-arg]
     batch = _batch(records)
@@ -54,7 +54,7 @@ def test_a_scan_sees_times_and_keys(records: list) -> None:  # type: ignore[type
     assert seen == [(timestamp, index, key is not None) for index, (key, _, _, timestamp) in enumerate(records)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RECORDS, st.binary(max_size=20), st.integers(0, 60), st.integers(0, 60), st.integers(1, 70))
 def test_a_scan_of_pieces_sees_what_a_scan_of_the_whole_sees(
     records: list,
@@ -78,7 +78,7 @@ def test_a_scan_of_pieces_sees_what_a_scan_of_the_whole_sees(
     assert seen[0] == seen[1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(RECORDS, st.binary(max_size=20), st.integers(0, 60), st.integers(0, 60))
 def test_hostile_payloads_are_refused_or_scanned(records: list, noise: bytes, start: int, end: int) -> None:  # type: ignore[type-arg]
     batch = _batch(records)

@@ -18,7 +18,7 @@ def open_registry():
 
     @asynccontextmanager
     async def run(journal, **settings):
-        async with serving_registry(journal, **settings) as url, httpx.AsyncClient(base_url=url) as http:
+        async with serving_registry(journal, **settings) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
             yield http
 
     return run

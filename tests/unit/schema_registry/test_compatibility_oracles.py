@@ -198,7 +198,7 @@ def tagged(schema, branch, depth):
     return datums(schema, branch, depth + 1).map(lambda datum: (label, datum))
 
 
-OFTEN = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+OFTEN = settings(max_examples=400, suppress_health_check=list(HealthCheck))
 
 
 @OFTEN

@@ -258,7 +258,7 @@ class Log(RuleBasedStateMachine):
 
 
 TestLog = Log.TestCase
-TestLog.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestLog.settings = settings(max_examples=60, stateful_step_count=25)
 
 
 def test_reserved_ids_outlive_compaction(state):

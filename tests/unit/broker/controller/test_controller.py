@@ -39,7 +39,7 @@ async def test_one_controller_and_the_next_when_it_is_gone() -> None:
             assert (second.controller.is_active, first.controller.is_active) == (True, False)
             assert first.view.controller == 2
             with pytest.raises(KafkaError) as raised:
-                await first.controller.elect(None, is_unclean=False, timeout_s=1)
+                await first.controller.elect(None, is_unclean=False, timeout_s=DEADLINE_S)
             assert raised.value.code == ErrorCode.NOT_CONTROLLER
             zookeeper.expire(second.client.client)
             with trio.fail_after(DEADLINE_S):
@@ -163,7 +163,7 @@ async def test_preferred_leaders_by_hand_and_reassignments() -> None:
             f"{STATE_CHANGES}/isr_change_", b'{"version":1,"partitions":[{"topic":"t","partition":0}]}', sequential=True
         )
         await rig.until(lambda view: (view.partition(first) or state).isr == (1, 2))
-        codes = await rig.controller.elect(None, is_unclean=False, timeout_s=5)
+        codes = await rig.controller.elect(None, is_unclean=False, timeout_s=DEADLINE_S)
         assert codes == {first: ErrorCode.NONE, TopicPartition("t", 1): ErrorCode.ELECTION_NOT_NEEDED}
         assert (await state_of(other, "t")).leader == 2
         targets = {
@@ -172,7 +172,7 @@ async def test_preferred_leaders_by_hand_and_reassignments() -> None:
             TopicPartition("t", 5): (BrokerId(1),),
             TopicPartition("u", 0): None,
         }
-        outcomes = await rig.controller.reassign(targets, timeout_s=5)
+        outcomes = await rig.controller.reassign(targets, timeout_s=DEADLINE_S)
         assert [outcome.code for outcome in outcomes.values()] == [0, 39, 3, 3]
         with trio.fail_after(DEADLINE_S):
             while TopicAssignment.decode("t", (await other.get(topic_path("t"))).data).partitions[0] != (1,):
@@ -180,7 +180,7 @@ async def test_preferred_leaders_by_hand_and_reassignments() -> None:
             while (await state_of(other, "t")).isr != (1,):
                 await trio.lowlevel.checkpoint()
         assert (await state_of(other, "t")).leader == 1
-        stopped = await rig.controller.reassign({first: None}, timeout_s=5)
+        stopped = await rig.controller.reassign({first: None}, timeout_s=DEADLINE_S)
         assert stopped == {first: Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)}
 
 
@@ -208,7 +208,7 @@ async def test_a_registration_that_cannot_be_used_holds_back_nothing_but_partiti
             await rig.until(lambda view: (found := view.partition(WAITS)) is not None and found.isr == (9,))
         await rig.until(lambda view: (found := view.partition(LOST)) is not None and found.leader == 1)
         assert rig.controller.counts.unclean_elections == 1
-        by_hand = await rig.controller.elect([WAITS], is_unclean=True, timeout_s=5)
+        by_hand = await rig.controller.elect([WAITS], is_unclean=True, timeout_s=DEADLINE_S)
         assert by_hand == {WAITS: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
         assert (await state_of(other, "waits")).isr == (9,)
         await unusable.delete(broker_path(BrokerId(9)))  # of which the view learns nothing: it never knew that broker
@@ -286,7 +286,7 @@ async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then()
             await plain(operations)
 
         rig.client.client.transaction = transaction  # type: ignore[method-assign]
-        await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=5)
+        await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=DEADLINE_S)
         await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader_epoch == 9)
         await trio.testing.wait_all_tasks_blocked()
         assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data).removing_replicas == {0: (1,)}
@@ -316,7 +316,7 @@ async def test_an_assignment_of_a_deleted_topic_is_not_written_over_that_of_a_re
             await plain(operations)
 
         client.transaction = wake_late  # type: ignore[method-assign]
-        outcomes = await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=5)
+        outcomes = await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=DEADLINE_S)
         assert outcomes[name].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data) == recreated
 

@@ -111,7 +111,7 @@ class Rig:
 
     async def loaded(self, known: int) -> Mapping[str, LoadedGroup]:
         """What is loaded after so many loads."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(self.heard.loaded) == known:
                 await trio.lowlevel.checkpoint()
         return self.heard.loaded[-1][1]
@@ -267,7 +267,7 @@ async def test_who_asked_may_go_and_the_write_is_done(tmp_path: Path) -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await rig.journal.begin("g", one(5), ended=lambda _: applied.set()).wait()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await applied.wait()
         assert (await rig.reopen())["g"].offsets == {A: committed(5)}
 
@@ -336,7 +336,7 @@ async def test_others_go_on_while_a_long_journal_is_loaded(tmp_path: Path) -> No
         with pytest.raises(KafkaError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             await rig.journal.write("g", one(1))
         turns = 0
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(rig.heard.loaded) == known:
                 await trio.lowlevel.checkpoint()
                 turns += 1
@@ -358,7 +358,7 @@ async def test_very_many_groups_are_told_in_slices_and_taken_back_if_the_partiti
         assert rig.heard.unloaded == [0, 0]
         known = len(rig.heard.loaded)
         await rig.open(rig.partition.leader_epoch + 1)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while rig.code() is not ErrorCode.NONE:
                 await trio.lowlevel.checkpoint()
         told = [groups for _, groups in rig.heard.loaded[known:]]

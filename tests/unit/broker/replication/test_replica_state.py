@@ -257,7 +257,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps=steps, min_isr=st.integers(1, 3), step_s=st.sampled_from([MAX_LAG_S / 20, MAX_LAG_S * 50]))
 def test_in_any_history_what_is_committed_is_on_every_replica_in_sync(
     steps: list[tuple[str, BrokerId, int]], min_isr: int, step_s: float

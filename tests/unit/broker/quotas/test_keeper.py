@@ -51,6 +51,36 @@ async def test_whose_turn_it_is_pays_before_the_next(kept: QuotaKeeper, autojump
     assert sorted(waited) == [0, 1, 3, 5]
 
 
+@pytest.mark.parametrize("kind", list(QuotaKind))
+@pytest.mark.parametrize("connections", [1, 10, 50])
+async def test_the_rate_is_the_quota_however_many_share_it(
+    kept: QuotaKeeper, autojump_clock: MockClock, kind: QuotaKind, connections: int
+) -> None:
+    """Bytes in 200 s of the clock of this test, after the first ones: within 5 %."""
+    kept.table.broker_defaults = {kind: 100_000.0}
+    given = {"warm-up": 0, "measured": 0}
+
+    async def work() -> None:
+        while (now_s := trio.current_time() - started) < 220:
+            size_bytes = 4_000
+            if kind is QuotaKind.FETCH:
+                _, most_bytes = await kept.wait_for_turn(kind, client("a"))
+                size_bytes = min(size_bytes, most_bytes)
+            delay_s = kept.charge(kind, client("a"), size_bytes)
+            if kind is QuotaKind.PRODUCE:
+                await trio.sleep(delay_s)
+            now_s = trio.current_time() - started
+            if now_s < 220:
+                given["warm-up" if now_s < 20 else "measured"] += size_bytes
+            await trio.sleep(0.001)
+
+    started = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(connections):
+            nursery.start_soon(work)
+    assert given["measured"] / 200 == pytest.approx(100_000, rel=0.05)
+
+
 @pytest.mark.parametrize("raised", [{QuotaKind.FETCH: 1e9}, {}])
 async def test_a_quota_that_is_raised_or_removed_ends_the_wait_within_a_window(
     kept: QuotaKeeper, autojump_clock: MockClock, raised: dict[QuotaKind, float]

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -23,7 +23,8 @@ from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
 
 QUOTA = 300_000
-WARM_UP_S, MEASURED_S = 1.5, 5.0
+MEASURED_S = 5.0
+BATCH_BYTES = 4_000
 
 
 async def alter(broker: Broker, entity: dict[str, str | None], **quotas: float | None) -> Any:
@@ -95,34 +96,36 @@ async def test_quotas_outlive_the_broker_and_broken_ones_are_passed_over(start: 
 
 @dataclass(eq=False)
 class Group:
-    """Connections that share a quota, and what they were given since they were warm."""
+    """Connections that share a quota, and how long their bytes took."""
 
     client_id: str
     connections: int
-    counted: list[int] = field(default_factory=list)
-
-    def rate(self) -> float:
-        return sum(self.counted) / MEASURED_S
+    given_bytes: int = 0
+    took_s: float = 0
 
 
 async def work(group: Group, broker: Broker, act: Any) -> None:
+    """Send or read as much as the quota allows in MEASURED_S."""
     started = trio.current_time()
     async with open_connection_pool(group.client_id) as pool, trio.open_nursery() as nursery:
 
         async def connection(lane: str) -> None:
-            while trio.current_time() < started + WARM_UP_S + MEASURED_S:
+            while True:
                 size_bytes = await act(functools.partial(pool.request, broker.address, timeout_s=TIMEOUT_S, lane=lane))
-                if started + WARM_UP_S <= trio.current_time() < started + WARM_UP_S + MEASURED_S:
-                    group.counted.append(size_bytes)
+                group.given_bytes += size_bytes
+                if group.given_bytes >= QUOTA * MEASURED_S:
+                    group.took_s = trio.current_time() - started
+                    nursery.cancel_scope.cancel()
 
         for number in range(group.connections):
             nursery.start_soon(connection, str(number))
 
 
-async def test_the_measured_rate_is_the_quota_with_1_10_and_50_connections(start: Start) -> None:
+async def test_nobody_gets_more_than_the_quota_with_1_10_and_50_connections(start: Start) -> None:
+    """Of a running broker; the unit tests of `keeper` demand the rate itself, on a clock of their own."""
     async with start(num_partitions=1) as broker:
         await broker.create("clicks")
-        records = batch(b"x" * 4_000)
+        records = batch(b"x" * BATCH_BYTES)
         for _ in range(200):
             assert (await broker.produce("clicks", bytearray(records))).error_code == 0
         topic = await broker.named(TopicProduceData, "clicks")
@@ -137,7 +140,7 @@ async def test_the_measured_rate_is_the_quota_with_1_10_and_50_connections(start
             return len(records)
 
         async def fetch(ask: Any) -> int:
-            asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=4 * len(records))
+            asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=len(records))
             topics = [FetchTopic(topic="clicks", topic_id=topic.topic_id, partitions=[asked])]
             response = await ask(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics))
             return len(response.responses[0].partitions[0].records)
@@ -147,11 +150,13 @@ async def test_the_measured_rate_is_the_quota_with_1_10_and_50_connections(start
             for act in (produce, fetch)
             for connections in (1, 10, 50)
         }
-        async with trio.open_nursery() as nursery:
-            for group, act in groups.items():
-                nursery.start_soon(work, group, broker, act)
-        for group in groups:  # a busy machine may be slower, and have later what it missed in a window of the quota
-            assert 0.5 * QUOTA < group.rate() < 1.6 * QUOTA, group.client_id
+        with trio.fail_after(TIMEOUT_S):
+            async with trio.open_nursery() as nursery:
+                for group, act in groups.items():
+                    nursery.start_soon(work, group, broker, act)
+        for group in groups:  # after a rest there is one second of the quota, and each may exceed it by one request
+            ahead_s = 1 + group.connections * 1.1 * BATCH_BYTES / QUOTA
+            assert group.took_s > MEASURED_S - ahead_s, group.client_id
 
 
 async def test_a_change_holds_at_once_and_answers_say_that_they_were_throttled(start: Start) -> None:

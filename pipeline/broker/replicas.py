@@ -141,6 +141,8 @@ class Replicas:
         self._known_offline: frozenset[Path] = frozenset()
         self._has_strays = trio.Event()
         self._removing: set[TopicPartition] = set()
+        self._opening: frozenset[TopicPartition] = frozenset()
+        """Their logs are looked for in a thread: an old one that is renamed meanwhile would be in the way."""
         self._removed = trio.Event()
         self._flushing: set[Partition] = set()
         self._flush_timers: set[Partition] = set()
@@ -305,11 +307,15 @@ class Replicas:
         await self.fetchers.leave(others)  # of a deleted topic of the same name
         for name in others:
             self._forget(name)
-        while not self._removing.isdisjoint(item.topic_partition for item in items):
-            await self._removed.wait()
         for start in range(0, len(items), LOGS_PER_THREAD):
             some = items[start : start + LOGS_PER_THREAD]
-            logs = await trio.to_thread.run_sync(self._open_logs, some, self._clock(), self._stalled())
+            while not self._removing.isdisjoint(names := frozenset(item.topic_partition for item in some)):
+                await self._removed.wait()
+            self._opening = names
+            try:
+                logs = await trio.to_thread.run_sync(self._open_logs, some, self._clock(), self._stalled())
+            finally:
+                self._opening = frozenset()
             for item, found in zip(some, logs, strict=True):
                 self._opened(item, found)
             await trio.lowlevel.checkpoint()
@@ -409,7 +415,7 @@ class Replicas:
         return [found for found in held if found.is_set_aside or not self._is_known(found.name.topic_partition)]
 
     def _is_known(self, name: TopicPartition) -> bool:
-        return name in self._partitions or name in self._failed
+        return name in self._partitions or name in self._failed or name in self._opening
 
     def note_strays(self) -> None:
         """Note that there may be other strays than before."""

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from pipeline.broker.topic_settings import topic_settings
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import BOOT_ID, CLEAN_SHUTDOWN
 from pipeline.log.directories import LogDirectories
+from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.logs_set_aside import LogName
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -315,6 +317,45 @@ async def test_a_log_that_cannot_be_opened_is_named_and_leaves_the_others_alone(
             await replicas.wait_for_failures()
         await replicas.assign([assigned(0, leader=2, epoch=1)])
         assert list(replicas.failed) == [TopicPartition("t", 0)]
+        assert await replicas.strays() == []
+
+
+async def test_a_partition_is_opened_while_the_log_of_a_deleted_topic_of_its_name_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, may_look, is_removing, is_opened = (threading.Event() for _ in range(4))
+    is_displaced, rename = LogDirectories.is_displaced, LogDirectory._rename_deleted
+
+    def look(*arguments: Any) -> bool:
+        looks.set()
+        assert may_look.wait(60)
+        return is_displaced(*arguments)
+
+    def rename_late(*arguments: Any) -> bool:
+        is_removing.set()
+        assert is_opened.wait(60)
+        return rename(*arguments)
+
+    async def remove() -> None:
+        await replicas.remove(strays)
+        is_removing.set()
+
+    monkeypatch.setattr(LogDirectory, "_rename_deleted", rename_late)
+    with opened(tmp_path) as (replicas, _):
+        await replicas.assign([assigned(leader=1, epoch=0)])
+        await replicas.close([TopicPartition("t", 0)])
+        strays = await replicas.strays()
+        monkeypatch.setattr(LogDirectories, "is_displaced", look)
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as opening:
+                opening.start_soon(replicas.assign, [assigned(leader=1, epoch=0, topic_id=uuid.UUID(int=8))])
+                assert await trio.to_thread.run_sync(looks.wait, 60)
+                nursery.start_soon(remove)
+                assert await trio.to_thread.run_sync(is_removing.wait, 60)
+                may_look.set()
+            is_opened.set()
+        assert (list(replicas.partitions), dict(replicas.failed)) == ([TopicPartition("t", 0)], {})
+        await replicas.remove(await replicas.strays())
         assert await replicas.strays() == []
 
 

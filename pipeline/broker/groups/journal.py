@@ -154,6 +154,11 @@ class _Led:
     under_way: deque[_Appended] = field(default_factory=deque)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
+    @property
+    def may_append(self) -> bool:
+        """True if a write waits that need not wait for those under way."""
+        return bool(self.waiting) and len(self.under_way) < MAX_UNDER_WAY
+
 
 class Journal:
     """The partitions of `__consumer_offsets` led here.
@@ -242,12 +247,16 @@ class Journal:
         return write
 
     async def _append_soon(self, led: _Led) -> None:
-        """What is begun in the same turn of the loop shares an append."""
-        led.is_appending = False
+        """What is begun in the same turn of the loop shares an append. Others have their turn between two appends."""
         self._append_waiting(led)
+        while led.may_append:
+            await trio.lowlevel.checkpoint()
+            self._append_waiting(led)
+        led.is_appending = False
 
     def _append_waiting(self, led: _Led) -> None:
-        while led.waiting and len(led.under_way) < MAX_UNDER_WAY:
+        """Append what fits into one batch."""
+        if led.may_append:
             self._append(led, _take(led.waiting, led.partition.settings.max_message_bytes))
         if led.under_way and not led.is_settling:
             assert self._nursery is not None

@@ -2,7 +2,8 @@
 
 Invariants: what `of_group` tells is in the journal, as durable as its settings say. A change is applied by the journal,
 in its order, so memory never differs from what a restart would load. An expired offset, one of a deleted topic, and a
-group of which nothing is left each get a tombstone.
+group of which nothing is left each get a tombstone. What is committed after a topic was deleted is of a later topic of
+that name, and stays.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,6 +22,10 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 GROUPS_AT_ONCE = 100
 SLICE_S = 0.005
 """So many groups are looked at, or for so long (some are large), before others have their turn."""
+FORGOTTEN_BYTES = 64 << 10
+"""So much of the journal the removals take, about, that are under way together when a topic is deleted."""
+REMOVAL_BYTES = 50
+"""What the removal of an offset takes in the journal beside its names."""
 
 log = structlog.get_logger()
 
@@ -56,6 +61,9 @@ class OffsetKeeper:
         self._clock = clock
         self._retention_ms = retention_ms
         self._loaded: dict[int, Offsets] = {}
+        self._gone: dict[str, set[tuple[str, TopicPartition]]] = {}
+        """Deleted topics whose offsets are still to be removed, with what was committed since."""
+        self._gone_changed = trio.Event()
 
     # What the journal tells
 
@@ -94,7 +102,11 @@ class OffsetKeeper:
 
         `records` are the change as the journal's records, if they were made before.
         """
-        return self._begin(self._offsets(group_id), group_id, change, records)
+        pending = self._begin(self._offsets(group_id), group_id, change, records)
+        if self._gone:
+            for name in change:
+                self._gone.get(name.topic, set()).add((group_id, name))
+        return pending
 
     async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
         """Forget these offsets of a group, or all. Raises KafkaError."""
@@ -134,13 +146,47 @@ class OffsetKeeper:
     # What time does
 
     def forget_topic(self, topic: str) -> None:
-        """Begin to remove the offsets of a topic that is gone. Those of a later one of that name come after it."""
-        for offsets in self._loaded.values():
-            for group_id, change in offsets.of_topic(topic).items():
+        """Have `forget_for_ever` remove the offsets of a topic that is gone, but none that is committed from now on."""
+        self._gone[topic] = set()
+        self._gone_changed.set()
+
+    async def forget_for_ever(self) -> None:
+        """Remove the offsets of deleted topics, in slices, until cancelled."""
+        while True:
+            await self._gone_changed.wait()
+            self._gone_changed = trio.Event()
+            while self._gone:
+                topic, since = next(iter(self._gone.items()))
+                for partition, offsets in list(self._loaded.items()):
+                    await self._forget(topic, partition, offsets)
+                if self._gone[topic] is since:  # else it was deleted once more
+                    del self._gone[topic]
+
+    async def _forget(self, topic: str, partition: int, offsets: Offsets) -> None:
+        """Remove a topic's offsets from the groups of a partition of the journal, for as long as it is led here."""
+        give_way = _GiveWay()
+        writes: list[tuple[str, Pending]] = []
+        room = FORGOTTEN_BYTES
+        for group_id in offsets.known_ids:
+            await give_way.if_due()
+            names = list(offsets.of_topic(group_id, topic))
+            record_bytes = len(group_id) + len(topic) + REMOVAL_BYTES
+            while names:
+                if self._loaded.get(partition) is not offsets:
+                    return
+                count = max(1, room // record_bytes)
+                since = self._gone[topic]
+                change = {name: None for name in names[:count] if (group_id, name) not in since}
+                del names[:count]
                 try:
-                    self._begin(offsets, group_id, change)
+                    writes.append((group_id, self._begin(offsets, group_id, change)))
                 except KafkaError as error:
                     _warn_of_remains(group_id, error)
+                room -= count * record_bytes
+                if room <= 0:
+                    await _wait_for(writes)
+                    room = FORGOTTEN_BYTES
+        await _wait_for(writes)
 
     async def expire_for_ever(self, interval_ms: int) -> None:
         """Look for what has expired every so often, until cancelled.
@@ -188,6 +234,16 @@ class OffsetKeeper:
         """For what nobody asked for: the next time is as good."""
         try:
             await self._begin(offsets, group_id, change).wait()
+        except KafkaError as error:
+            _warn_of_remains(group_id, error)
+
+
+async def _wait_for(writes: list[tuple[str, Pending]]) -> None:
+    """Wait until these writes have ended, and take them from the list."""
+    while writes:
+        group_id, pending = writes.pop()
+        try:
+            await pending.wait()
         except KafkaError as error:
             _warn_of_remains(group_id, error)
 

@@ -140,6 +140,11 @@ class Offsets:
         """The groups that have any."""
         return list(self._groups)
 
+    @property
+    def known_ids(self) -> Sequence[str]:
+        """The groups that have any, or will once what is under way is written."""
+        return list(dict.fromkeys(chain(self._groups, self._under_way)))
+
     def of_group(self, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """A group's offsets, as they stand now."""
         return self._groups.get(group_id, {})
@@ -185,15 +190,10 @@ class Offsets:
         }
         return {name: None for name in (known if names is None else names) if name in known}
 
-    def of_topic(self, topic: str) -> Mapping[str, Change]:
-        """What removes a topic from all groups."""
-        found: dict[str, dict[TopicPartition, None]] = {}
-        held = ((group_id, name) for group_id, of_group in self._groups.items() for name in of_group)
-        begun = ((group_id, name) for group_id, counts in self._under_way.items() for name in counts)
-        for group_id, name in chain(held, begun):
-            if name.topic == topic:
-                found.setdefault(group_id, {})[name] = None
-        return found
+    def of_topic(self, group_id: str, topic: str) -> Change:
+        """What removes a topic's offsets of a group, those under way too."""
+        held, begun = self.of_group(group_id), self._under_way.get(group_id, ())
+        return {name: None for name in chain(held, begun) if name.topic == topic}
 
     def expired(self, group_id: str, standing: Standing, *, now_ms: int, retention_ms: int) -> Change:
         """What removes the offsets of a group that have expired."""

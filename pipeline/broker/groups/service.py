@@ -40,9 +40,10 @@ class GroupService:
         view.on_topic_deleted = self.offsets.forget_topic
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load, write, ring alarms and let offsets expire, until cancelled."""
+        """Load, write, ring alarms, forget offsets of deleted topics and let others expire, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.journal.run)
             await nursery.start(self.coordinator.run)
+            nursery.start_soon(self.offsets.forget_for_ever)
             nursery.start_soon(self.offsets.expire_for_ever, self._check_interval_ms)
             task_status.started()

@@ -1,7 +1,6 @@
 """The largest requests of a hostile client: answered whole, and nobody else waits for them."""
 
 import gc
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,6 +38,7 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
 )
 from pipeline.protocol.schema import Message
 from tests.support.large_requests import KnownTopic, large_requests
+from tests.support.loop_steps import Steps
 from tests.unit.broker.conftest import Broker, Start, batch
 
 MAX_STEP_S = 0.2
@@ -54,25 +54,6 @@ def frozen_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-class Steps(trio.abc.Instrument):
-    """The processor time of the longest step of any task but those that watch, between two turns of the event loop."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-        self._ignored: set[trio.lowlevel.Task] = set()
-        self._began_s = 0.0
-
-    def ignore(self) -> None:
-        self._ignored.add(trio.lowlevel.current_task())
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._began_s = time.thread_time()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task not in self._ignored:
-            self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
 
 
 def partitions_of(kind: Any, count: int, **fields: Any) -> list[Any]:

@@ -1,6 +1,7 @@
 """Offsets that expire and groups that are removed, over a journal that is a list."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,14 +9,16 @@ import trio
 import trio.testing
 
 from pipeline.broker.groups.model import LoadedGroup, MemberId, OffsetAndMetadata
-from pipeline.broker.groups.offset_keeper import OffsetKeeper
+from pipeline.broker.groups.offset_keeper import FORGOTTEN_BYTES, OffsetKeeper
 from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.records import OffsetKey, decode_key
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from tests.support.loop_steps import Steps
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 RETENTION_MS = 100
+MAX_STEP_S = 0.1
 YEAR_MS = 365 * 24 * 3600 * 1000
 
 
@@ -206,8 +209,19 @@ async def test_the_next_look_makes_good_what_could_not_be_written(rig: Rig) -> N
     assert not rig.keeper.of_group("even")
 
 
+@asynccontextmanager
+async def forgetting(rig: Rig) -> AsyncIterator[None]:
+    """Carry out what `forget_topic` has begun, up to the end of the context."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.keeper.forget_for_ever)
+        yield
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_offsets_of_a_topic_go_with_it(rig: Rig) -> None:
-    rig.keeper.forget_topic("a")
+    async with forgetting(rig):
+        rig.keeper.forget_topic("a")
     assert rig.journal.tombstones == {("even", A), ("odd", A)}
     assert rig.keeper.of_group("odd") == {B: committed(3)}
 
@@ -217,10 +231,58 @@ async def test_the_offsets_of_a_topic_that_is_made_anew_at_once_stay(rig: Rig) -
     rig.keeper.commit("even", {A: committed(5)})
     rig.keeper.forget_topic("a")
     pending = rig.keeper.commit("odd", {A: committed(9)})
-    rig.journal.gate.set()
-    await pending.wait()
+    async with forgetting(rig):
+        rig.journal.gate.set()
+        await pending.wait()
     assert rig.keeper.of_group("even") == {}
     assert rig.keeper.of_group("odd") == {A: committed(9), B: committed(3)}
+
+
+async def test_the_offsets_of_a_topic_that_was_made_and_deleted_once_more_go(rig: Rig) -> None:
+    """Also if its second life began and ended while those of the first were being removed."""
+    rig.journal.gate = trio.Event()
+    async with forgetting(rig):
+        rig.keeper.forget_topic("a")
+        await trio.testing.wait_all_tasks_blocked()
+        rig.keeper.commit("odd", {A: committed(9)})
+        rig.keeper.forget_topic("a")
+        rig.keeper.commit("even", {A: committed(7)})
+        rig.journal.gate.set()
+    assert rig.keeper.of_group("even") == {A: committed(7)}
+    assert rig.keeper.of_group("odd") == {B: committed(3)}
+
+
+async def test_very_many_offsets_of_a_topic_go_in_slices(rig: Rig) -> None:
+    """Of very many groups, of a group with very many, and of one whose name takes much room."""
+    steps = Steps()
+    steps.ignore()
+    many = {f"group-{number:05d}": LoadedGroup(offsets={A: committed(1)}) for number in range(40_000)}
+    many["odd"] = LoadedGroup(offsets={TopicPartition("a", index): committed(1) for index in range(20_000)})
+    long_name = "n" * 30_001
+    many[long_name] = LoadedGroup(offsets={TopicPartition("a", index): committed(1) for index in range(10)})
+    rig.keeper.on_loaded(1, many)
+    trio.lowlevel.add_instrument(steps)
+    try:
+        async with forgetting(rig):
+            rig.keeper.forget_topic("a")
+    finally:
+        trio.lowlevel.remove_instrument(steps)
+    assert list(rig.keeper.committed()) == []
+    assert max(sum(len(key) for key, _ in records) for _, records in rig.journal.written) < 2 * FORGOTTEN_BYTES
+    assert steps.longest_s < MAX_STEP_S
+
+
+async def test_offsets_that_another_broker_keeps_by_now_are_left_to_it(rig: Rig) -> None:
+    rig.journal.gate = trio.Event()
+    rig.keeper.on_loaded(0, {f"{number:04d}": LoadedGroup(offsets={A: committed(1)}) for number in range(5_000)})
+    async with forgetting(rig):
+        rig.keeper.forget_topic("a")
+        await trio.testing.wait_all_tasks_blocked()
+        rig.keeper.on_unloaded(0)
+        rig.keeper.on_loaded(0, {"even": LoadedGroup(offsets={A: committed(4)})})
+        rig.journal.gate.set()
+    assert rig.keeper.of_group("even") == {A: committed(4)}
+    assert rig.keeper.of_group("odd") == {B: committed(3)}
 
 
 async def test_a_group_is_deleted_with_what_is_just_being_committed(rig: Rig) -> None:

@@ -18,6 +18,7 @@ from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 A, B, C = (TopicPartition(topic, 0) for topic in ("a", "b", "c"))
+D = TopicPartition("a", 1)
 
 
 def committed(offset: int = 7, at_ms: int = 1000, expires_ms: int | None = None) -> OffsetAndMetadata:
@@ -74,8 +75,11 @@ def test_deletions_are_of_what_is_there() -> None:
     offsets.apply("other", {A: committed()})
     assert offsets.deletion("g", [A, C]) == {A: None}
     assert offsets.deletion("nobody", [A]) == {}
-    assert offsets.of_topic("b") == {"g": {B: None}}
-    assert offsets.of_topic("a") == {"g": {A: None}, "other": {A: None}}
+    offsets.begin("g", {D: committed()})
+    offsets.begin("new", {A: committed()})
+    assert offsets.known_ids == ["g", "other", "new"]
+    assert offsets.of_topic("g", "a") == {A: None, D: None}
+    assert [offsets.of_topic(group_id, "b") for group_id in offsets.known_ids] == [{B: None}, {}, {}]
 
 
 @pytest.mark.parametrize(
@@ -167,8 +171,7 @@ def test_whatever_happens_the_offsets_are_those_of_the_rules(taken: list[tuple[s
         elif step == "pass time":
             now_ms += what
         elif step == "topic goes":
-            for group_id, change in offsets.of_topic(what.topic).items():
-                offsets.apply(group_id, change)
+            offsets.apply("g", offsets.of_topic("g", what.topic))
             model.pop(what, None)
         elif step == "members read":
             topics = None if what is None else frozenset(name.topic for name in what)

@@ -182,6 +182,21 @@ def whole_batches(buffer: ReadableBuffer) -> int:
     return position
 
 
+def take_batches(buffer: ReadableBuffer, start: int, at_most: int) -> tuple[int, int]:
+    """Where the first batches from `start` on end, and how many they are, by their lengths alone. Those that are not
+    whole, or no batches, are not taken.
+    """
+    position = start
+    for count in range(at_most):
+        if len(buffer) - position < HEADER_SIZE:
+            return position, count
+        size_bytes = _LENGTH.unpack_from(buffer, position + _LENGTH_POSITION)[0] + LOG_OVERHEAD
+        if not HEADER_SIZE <= size_bytes <= len(buffer) - position:
+            return position, count
+        position += size_bytes
+    return position, at_most
+
+
 def place_batch(buffer: WritableBuffer, position: int, base_offset: int, leader_epoch: int) -> BatchHeader:
     """Patch the offset of the batch's first record and the epoch of the leader that appends it; the checksum covers
     neither. Returns the new header.

@@ -4,6 +4,9 @@ v8 says what was wrong in words (KIP-467), v13 names topics by id (KIP-516). Bey
 are taken, and with the tagged field `keep_offsets` the batches stay at the offsets they have, in mirror topics alone;
 `expected_end` then names the end that the log must have, so that no gap comes about that the mirror does not mean.
 
+A producer's request holds at most MAX_BATCHES batches of a partition. A mirror's may hold more, which are appended in
+slices: what was appended stays if a later slice is refused, and the mirror looks where the log ends.
+
 What a topic demands of batches is decided by their headers; those that must be opened for it are, in a thread
 (`broker/admission.py`).
 
@@ -15,6 +18,7 @@ then closes the connection, which is all that can be said.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import trio
@@ -40,7 +44,7 @@ from pipeline.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, take_batches
 from pipeline.records.compression import Codec
 
 FIRST_VERSION_OF_TOPIC_IDS = 13
@@ -52,6 +56,8 @@ ACKS_ALL = -1
 MAX_WAIT_MS = 600_000
 PARTITIONS_AT_ONCE = 500
 """Partitions that are appended to before others have their turn."""
+MAX_BATCHES = 1000
+"""Batches that are appended before others have their turn."""
 OPENERS = 2
 """Batches that are opened at a time, so that others have the processor and other threads the interpreter."""
 
@@ -83,7 +89,7 @@ def handle(
     broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
 ) -> ProduceResponse | Owed | Awaitable[ProduceResponse | None] | None:
     """Answers at once, unless batches must be opened or a disk or other replicas are to be waited for."""
-    if sum(len(topic.partition_data) for topic in request.topic_data) > PARTITIONS_AT_ONCE:
+    if _is_large(request):
         return _append_in_turns(broker, request, version)
     refusal = _refuse_request(request, version)
     now_ms = broker.clock()
@@ -103,6 +109,21 @@ def handle(
     return _answer_later(broker, request, outcomes)
 
 
+def _is_large(request: ProduceRequest) -> bool:
+    """True if partitions, or batches, are too many for one step of the event loop."""
+    partitions = [data for topic in request.topic_data for data in topic.partition_data]
+    if len(partitions) > PARTITIONS_AT_ONCE:
+        return True
+    if sum(len(data.records or b"") for data in partitions) <= MAX_BATCHES * HEADER_SIZE:
+        return False
+    return sum(map(_count_batches, partitions)) > MAX_BATCHES
+
+
+def _count_batches(data: PartitionProduceData) -> int:
+    """The batches of a partition, counted up to one more than MAX_BATCHES."""
+    return take_batches(data.records, 0, MAX_BATCHES + 1)[1] if isinstance(data.records, memoryview) else 0
+
+
 async def _append_in_turns(broker: BrokerContext, request: ProduceRequest, version: int) -> ProduceResponse | None:
     """Append, yielding to other connections in between; later requests on this connection wait."""
     refusal = _refuse_request(request, version)
@@ -111,10 +132,46 @@ async def _append_in_turns(broker: BrokerContext, request: ProduceRequest, versi
     for topic in request.topic_data:
         of_topic: _Outcomes = []
         for data in topic.partition_data:
-            of_topic.append(_append(broker, request, topic, data, version, refusal, broker.clock()))
-            await turns.after()
+            count = _count_batches(data)
+            if count > MAX_BATCHES and data.keep_offsets and refusal is None:
+                of_topic.append(await _append_in_slices(broker, request, topic, data, version))
+                continue
+            too_many = _too_many_batches() if count > MAX_BATCHES else None
+            of_topic.append(_append(broker, request, topic, data, version, refusal or too_many, broker.clock()))
+            await turns.after(max(1, count))
         outcomes.append(of_topic)
     return await _answer_later(broker, request, outcomes)
+
+
+def _too_many_batches() -> KafkaError:
+    reason = f"At most {MAX_BATCHES} batches of a partition are taken in a request."
+    return KafkaError(ErrorCode.INVALID_RECORD, reason)
+
+
+async def _append_in_slices(
+    broker: BrokerContext, request: ProduceRequest, topic: TopicProduceData, data: PartitionProduceData, version: int
+) -> PartitionProduceResponse | _Appended:
+    """Append a mirror's batches. Each slice follows the one before, or is refused: others may append meanwhile."""
+    records, expected_end = data.records, data.expected_end
+    assert isinstance(records, memoryview)
+    base_offset = -1
+    while True:
+        end, _ = take_batches(records, 0, MAX_BATCHES)
+        is_last = end in {0, len(records)}
+        of_slice = replace(data, records=records if is_last else records[:end], expected_end=expected_end)
+        outcome = _append(broker, request, topic, of_slice, version, None, broker.clock())
+        assert not isinstance(outcome, _Closed), "copies are appended as they are"
+        response = outcome.response if isinstance(outcome, _Appended) else outcome
+        if response.error_code != ErrorCode.NONE:
+            return response
+        base_offset = response.base_offset if base_offset < 0 else base_offset
+        if is_last:
+            response = replace(response, base_offset=base_offset)
+            return outcome._replace(response=response) if isinstance(outcome, _Appended) else response
+        if isinstance(outcome, _Appended) and outcome.committed is not None:
+            outcome.committed.leave()
+        records, expected_end = records[end:], response.log_end_offset
+        await trio.lowlevel.checkpoint()
 
 
 def _awaits_replicas_alone(outcome: _Outcome) -> bool:

@@ -36,7 +36,9 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.protocol.schema import Message
+from pipeline.records.batch import set_base_offset
 from tests.support.large_requests import KnownTopic, large_requests
 from tests.support.loop_steps import Steps
 from tests.unit.broker.conftest import Broker, Start, batch
@@ -185,6 +187,67 @@ async def test_a_fetch_of_very_many_partitions_waits_and_is_woken_by_an_append(s
                 assert [part.partition_index for part in found] == [part.partition for part in partitions]
             assert any(part.records for part in found)
             assert {part.error_code for part in found} == {0}
+
+
+def small_batches(count: int, first_offset: int = 0) -> bytearray:
+    """Batches of one record each, that follow each other from an offset on."""
+    one = batch(b"")
+    made = one * count
+    for number in range(count):
+        set_base_offset(made, number * len(one), first_offset + number)
+    return made
+
+
+async def produced(broker: Broker, topic: str, partitions: Sequence[PartitionProduceData]) -> list[Any]:
+    """The answers to these partitions, and that none held up the event loop."""
+    steps = Steps()
+    steps.ignore()
+    asked = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=partitions)])
+    trio.lowlevel.add_instrument(steps)
+    try:
+        with trio.fail_after(DEADLINE_S):
+            answer: Any = await ask_raw(broker, asked, 9)
+    finally:
+        trio.lowlevel.remove_instrument(steps)
+    assert steps.longest_s < MAX_STEP_S
+    return list(answer.responses[0].partition_responses)
+
+
+async def test_very_many_batches_of_a_producer_are_refused_at_once(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("topic", 2)
+        data = [
+            PartitionProduceData(index=index, records=batch(b"") * count) for index, count in ((0, 100_000), (1, 1000))
+        ]
+        assert [answer.error_code for answer in await produced(broker, "topic", data)] == [
+            ErrorCode.INVALID_RECORD,
+            ErrorCode.NONE,
+        ]
+
+
+async def test_the_batches_of_many_partitions_are_appended_in_turns(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("topic", 100)
+        data = [PartitionProduceData(index=index, records=batch(b"") * 1000) for index in range(100)]
+        answers = await produced(broker, "topic", data)
+        assert {(answer.error_code, answer.base_offset) for answer in answers} == {(ErrorCode.NONE, 0)}
+
+
+async def test_very_many_batches_of_a_mirror_are_appended_in_slices(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("copy", mirror_source="east:t")
+        for first, count in ((500, 50_000), (60_000, 2_000)):
+            copied = PartitionProduceData(records=small_batches(count, first), keep_offsets=True)
+            (answer,) = await produced(broker, "copy", [copied])
+            assert (answer.error_code, answer.base_offset, answer.log_end_offset) == (0, first, first + count)
+        wrong = [*(small_batches(1000, 62_000), small_batches(1000, 62_999), small_batches(1000, 64_000))]
+        copied = PartitionProduceData(records=bytearray().join(wrong), keep_offsets=True)
+        (answer,) = await produced(broker, "copy", [copied])
+        assert (answer.error_code, answer.log_end_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 63_000)
+        copied = PartitionProduceData(records=small_batches(2000, 63_000) + b"garbage" * 10, keep_offsets=True)
+        (answer,) = await produced(broker, "copy", [copied])
+        assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (await broker.fetch("copy", 65_000)).high_watermark == 65_000
 
 
 async def test_a_commit_of_very_many_partitions_keeps_what_was_said_last_of_each(start: Start) -> None:

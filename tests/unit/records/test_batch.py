@@ -14,6 +14,7 @@ from pipeline.records.batch import (
     place_batch,
     read_header,
     set_log_append_time,
+    take_batches,
     validate_for_append,
     verify_crc,
     whole_batches,
@@ -145,6 +146,16 @@ def test_headers_of_many_batches(batch: bytearray) -> None:
     assert [position for position, _ in iterate_headers(three)] == [0, len(batch), 2 * len(batch)]
     assert whole_batches(three) == len(three)
     assert len(validate_for_append(memoryview(three), max_batch_bytes=LIMIT)) == 3
+
+
+def test_so_many_batches_are_taken_as_are_asked_for_and_whole(batch: bytearray) -> None:
+    three, size = batch * 3, len(batch)
+    for at_most, taken in ((0, 0), (2, 2), (3, 3), (4, 3)):
+        assert take_batches(three, 0, at_most) == (taken * size, taken)
+    assert take_batches(three[:-1], size, 9) == (2 * size, 1)
+    for length in (-(2**31), -12, 48):
+        struct.pack_into(">i", three, size + 8, length)
+        assert take_batches(three, 0, 9) == (size, 1)
 
 
 def test_lengths_that_go_nowhere_are_refused(batch: bytearray) -> None:

@@ -116,9 +116,10 @@ class BrokerContext:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         topic_id = partition.log.topic_id
-        if topic is not None and topic_id is not None and topic_id != topic.topic_id:
+        # integers, since comparing UUIDs takes as long as all the rest
+        if topic is not None and topic_id is not None and topic_id.int != topic.topic_id.int:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if epoch not in {NO_LEADER_EPOCH, partition.leader_epoch}:
+        if epoch not in (partition.leader_epoch, NO_LEADER_EPOCH):
             is_old = epoch < partition.leader_epoch
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
         if not partition.is_leader:

@@ -87,6 +87,8 @@ class FetchReading:
         try:
             partition = self._find(topic, name, asked)
             end_offset = self._end_of(partition)
+            if asked.fetch_offset == end_offset and self._replica < 0 and partition.log.failure is None:
+                return self._nothing_behind(partition, aborted)
             counts_for_rate = self._replica >= 0 and self._is_throttled(partition)
             found = None
             if not (counts_for_rate and self._is_pausing()):
@@ -129,6 +131,31 @@ class FetchReading:
             aborted_transactions=aborted,
             records=b"" if found is None else found.region,
         )
+
+    def _nothing_behind(self, partition: Partition, aborted: Sequence[AbortedTransaction] | None) -> PartitionData:
+        """Return the data for a consumer that has read all. Clients without sessions ask so for hundreds of partitions
+        at a time, so the partition keeps what it answered last.
+        """
+        self.has_more = False
+        self.served.append((partition, None))
+        high_watermark, stable = partition.high_watermark, partition.last_stable_offset
+        log_start_offset, known = partition.log.log_start_offset, partition.nothing_new
+        if (
+            known is None
+            or known.high_watermark != high_watermark
+            or known.last_stable_offset != stable
+            or known.log_start_offset != log_start_offset
+            or known.aborted_transactions != aborted
+        ):
+            known = partition.nothing_new = PartitionData(
+                partition_index=partition.topic_partition.partition,
+                high_watermark=high_watermark,
+                last_stable_offset=stable,
+                log_start_offset=log_start_offset,
+                aborted_transactions=aborted,
+                records=b"",
+            )
+        return known
 
     def _is_throttled(self, partition: Partition) -> bool:
         """True if the follower is not in the ISR and this leader's replica is throttled (KIP-73)."""

@@ -32,6 +32,7 @@ from pipeline.log.reading import LogSlice
 from pipeline.log.segment import Segment
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.fetch import PartitionData
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
 from pipeline.records.memory import max_opened_bytes
 from pipeline.settings import MAX_INT64
@@ -78,6 +79,8 @@ class Partition(ReplicaRole):
     messages_out: float = 0
     refusal: str | None = None
     """Why the disk took nothing of the last append; None once it takes something again."""
+    nothing_new: PartitionData | None = None
+    """The answer to the last consumer that had read all, kept by `fetch_reading`."""
     keeps_promise: bool = False
     """True while nothing is acknowledged before it is flushed, as the log has promised or is about to promise."""
     _unflushed_messages: int = 0

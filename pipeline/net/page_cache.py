@@ -5,6 +5,7 @@ RWF_NOWAIT first (Linux 4.14), and read by a thread if they are not. A file syst
 always cached.
 """
 
+import errno
 import os
 
 import trio
@@ -33,6 +34,23 @@ def is_cached(descriptor: int, position: int, size: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def read_cached(region: FileRegion) -> bytearray | None:
+    """Return the bytes of a small region; None if they are not all in the page cache, or the file ends before.
+
+    Raises OSError.
+    """
+    descriptor, found = region.file.fileno(), bytearray(region.size)
+    try:
+        read = os.preadv(descriptor, (found,), region.position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        read = os.preadv(descriptor, (found,), region.position)
+    return found if read == region.size else None
 
 
 async def read_into_cache(region: FileRegion) -> None:

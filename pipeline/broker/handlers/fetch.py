@@ -16,6 +16,7 @@ It is woken by the append itself, and waits on if what came is not to be seen ye
 
 import uuid
 from collections.abc import Awaitable, Iterator, Sequence
+from itertools import chain
 
 import trio
 
@@ -84,11 +85,11 @@ class _Watched:
 
     __slots__ = ("_request", "data", "has_news", "partition")
 
-    def __init__(self, request: FetchWaiter, partition: Partition, data: PartitionData, *, is_empty: bool) -> None:
+    def __init__(self, request: FetchWaiter, partition: Partition, data: PartitionData, has_news: bool) -> None:
         self._request = request
         self.partition = partition
         self.data = data
-        self.has_news = not is_empty
+        self.has_news = has_news
 
     def arrived(self, size_bytes: int) -> None:
         """At most so much more can be read."""
@@ -175,14 +176,13 @@ def _watch(
     read: Sequence[tuple[Partition, LogSlice | None]],
 ) -> Sequence[_Watched]:
     """All partitions of a request that waits: none has failed, so all were served, in this order."""
-    served = iter(read)
-    watched = []
-    for topic in topics:
-        for data in topic.partitions:
-            partition, found = next(served)
-            one = _Watched(waiter, partition, data, is_empty=found is None)
-            reading.watch(partition, one)
-            watched.append(one)
+    answered = chain.from_iterable(topic.partitions for topic in topics)
+    watched = [
+        _Watched(waiter, partition, data, found is not None)
+        for (partition, found), data in zip(read, answered, strict=True)
+    ]
+    for one in watched:
+        reading.watch(one.partition, one)
     return watched
 
 
@@ -211,18 +211,22 @@ def _read_again(
     reading: FetchReading, topics: Sequence[FetchTopic], watched: Sequence[_Watched]
 ) -> list[FetchableTopicResponse]:
     """Read the partitions with news, and keep the data of the others: a client may name hundreds."""
-    known = iter(watched)
-    answers = []
+    answers, end = [], 0
     for topic in topics:
-        found = reading.find_topic(topic.topic, topic.topic_id)
-        partitions = []
-        for asked in topic.partitions:
-            one = next(known)
-            if one.has_news:
-                partitions.append(reading.read(found, topic.topic, asked, is_again=True))
-            else:
-                reading.keep(one.partition)
-                partitions.append(one.data)
+        start, end = end, end + len(topic.partitions)
+        of_topic = watched[start:end]
+        if any(one.has_news for one in of_topic):
+            found = reading.find_topic(topic.topic, topic.topic_id)
+            partitions = []
+            for one, asked in zip(of_topic, topic.partitions, strict=True):
+                if one.has_news:
+                    partitions.append(reading.read(found, topic.topic, asked, is_again=True))
+                else:
+                    reading.keep(one.partition)
+                    partitions.append(one.data)
+        else:
+            reading.served += [(one.partition, None) for one in of_topic]
+            partitions = [one.data for one in of_topic]
         answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
     return answers
 

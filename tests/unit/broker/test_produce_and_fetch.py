@@ -6,13 +6,13 @@ import pytest
 import trio
 
 from pipeline.broker.admission import Admission
+from pipeline.broker.fetch_reading import FetchReading
 from pipeline.broker.handlers.produce import OPENERS
-from pipeline.broker.partition import Partition
-from pipeline.log.reading import LogSlice
-from pipeline.model import TopicPartition
+from pipeline.errors import StorageError
+from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
-from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -121,17 +121,17 @@ async def test_a_fetch_that_waited_looks_again_at_what_has_news_alone(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    read = Partition.read
+    read = FetchReading.read
 
-    def noted(partition: Partition, *args: Any, **more: Any) -> LogSlice | None:
-        looks.append(partition.topic_partition.partition)
-        return read(partition, *args, **more)
+    def noted(reading: FetchReading, topic: Any, name: str, asked: FetchPartition, **more: Any) -> PartitionData:
+        looks.append(asked.partition)
+        return read(reading, topic, name, asked, **more)
 
     async with start() as broker:
         await broker.create("t", partitions=3)
         record = batch(b"a" * 100)
         await broker.produce("t", record, partition=0)
-        monkeypatch.setattr(Partition, "read", noted)
+        monkeypatch.setattr(FetchReading, "read", noted)
         asked = [FetchPartition(partition=number, partition_max_bytes=1 << 20) for number in range(3)]
         topics = [await broker.named(FetchTopic, "t", partitions=asked)]
         request = FetchRequest(max_wait_ms=9000, min_bytes=2 * len(record), max_bytes=1 << 20, topics=topics)
@@ -149,6 +149,29 @@ async def test_a_fetch_that_waited_looks_again_at_what_has_news_alone(
         assert looks == [0, 1, 2, 0, 2]
         told = [(data.partition_index, data.error_code, data.high_watermark, len(data.records)) for data in answers]
         assert told == [(0, 0, 1, len(record)), (1, 0, 0, 0), (2, 0, 1, len(record))]
+
+
+async def test_what_a_partition_keeps_of_its_last_empty_answer_is_never_old(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
+
+        async def told(offset: int) -> tuple[int, int, int, int]:
+            data = await broker.fetch("t", offset)
+            return data.error_code, data.high_watermark, data.last_stable_offset, data.log_start_offset
+
+        assert await told(0) == (0, 0, 0, 0)
+        kept = partition.nothing_new
+        assert await told(0) == (0, 0, 0, 0)
+        assert partition.nothing_new is kept
+        await broker.produce("t", batch(b"a", b"b"))
+        assert headers_of(await broker.fetch("t", 0)) == [(0, 1)]
+        assert await told(2) == (0, 2, 2, 0)
+        await partition.delete_records(Offset(1))
+        assert await told(2) == (0, 2, 2, 1)
+        assert (await told(3))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
+        partition.log.failure = StorageError("t-0", "gone")
+        assert (await told(2))[0] == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def test_a_deleted_topic_ends_the_wait(start: Start) -> None:

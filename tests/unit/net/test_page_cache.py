@@ -2,14 +2,14 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import trio
 
 from pipeline.model import FileRegion
-from pipeline.net.page_cache import CHUNK_BYTES, is_cached, read_into_cache
-from pipeline.net.transport import SocketTransport
+from pipeline.net.page_cache import CHUNK_BYTES, is_cached, read_cached, read_into_cache
+from pipeline.net.transport import COPIED_BYTES, SocketTransport
 
 CONTENT = bytes(range(251)) * 20_000
 DEADLINE_S = 60
@@ -40,7 +40,7 @@ async def test_what_was_read_is_cached(cold_file: IO[bytes]) -> None:
     assert is_cached(cold_file.fileno(), len(CONTENT) - 5, 5)
 
 
-@pytest.mark.parametrize("size", [1, 100_000, CHUNK_BYTES + 1, 4 * CHUNK_BYTES])
+@pytest.mark.parametrize("size", [1, COPIED_BYTES, COPIED_BYTES + 1, 100_000, CHUNK_BYTES + 1, 4 * CHUNK_BYTES])
 async def test_cold_regions_arrive_as_they_are(cold_file: IO[bytes], size: int) -> None:
     ours, theirs = tcp_pair()
     regions = [FileRegion(cold_file, 7, size), FileRegion(cold_file, 1000, size)]
@@ -55,6 +55,41 @@ async def test_cold_regions_arrive_as_they_are(cold_file: IO[bytes], size: int) 
                 count = await receiver.receive_into(buffer)
                 received += buffer[:count]
     assert received == b"head" + expected + b"tail"
+    sender.close()
+    receiver.close()
+
+
+async def test_only_what_is_cached_and_whole_is_copied(cold_file: IO[bytes]) -> None:
+    region = FileRegion(cold_file, 10, COPIED_BYTES)
+    assert read_cached(region) in (None, CONTENT[10 : 10 + COPIED_BYTES])  # asking may have had it read meanwhile
+    await read_into_cache(region)
+    assert read_cached(region) == CONTENT[10 : 10 + COPIED_BYTES]
+    assert read_cached(FileRegion(cold_file, len(CONTENT) - 1, 2)) is None
+
+
+async def test_small_regions_leave_with_what_is_around_them(tmp_path: Path) -> None:
+    calls = 0
+
+    class CountingSocket(socket.socket):
+        def sendmsg(self, *args: Any) -> int:  # type: ignore[override]
+            nonlocal calls
+            calls += 1
+            return super().sendmsg(*args)
+
+    ours, theirs = tcp_pair()
+    sender, receiver = SocketTransport(CountingSocket(fileno=ours.detach())), SocketTransport(theirs)
+    with (tmp_path / "warm").open("w+b") as file:
+        file.write(CONTENT)
+        file.flush()
+        await sender.send([b"head", FileRegion(file, 7, 100), b"middle", FileRegion(file, 0, COPIED_BYTES), b"tail"])
+    expected = b"head" + CONTENT[7:107] + b"middle" + CONTENT[:COPIED_BYTES] + b"tail"
+    received = bytearray()
+    with trio.fail_after(DEADLINE_S):
+        while len(received) < len(expected):
+            buffer = memoryview(bytearray(100_000))
+            received += buffer[: await receiver.receive_into(buffer)]
+    assert received == expected
+    assert calls == 1
     sender.close()
     receiver.close()
 

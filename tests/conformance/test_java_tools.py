@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.clients import wait_for
 from tests.support.kafka import run_kafka_class
 
 TOOLS = "org.apache.kafka.tools"
@@ -55,9 +56,9 @@ def test_configurations(our_broker: str) -> None:
     of_client = ["--entity-type", "clients", "--entity-name", "java-client"]
     run(CONFIGS, our_broker, "--alter", *of_client, "--add-config", "producer_byte_rate=1048576")
     told = "Quota configs for client-id 'java-client' are producer_byte_rate=1048576.0"
-    assert told in run(CONFIGS, our_broker, "--describe", *of_client)
+    wait_for("the quota", lambda: told in run(CONFIGS, our_broker, "--describe", *of_client))
     run(CONFIGS, our_broker, "--alter", *of_client, "--delete-config", "producer_byte_rate")
-    assert "producer_byte_rate" not in run(CONFIGS, our_broker, "--describe", *of_client)
+    wait_for("its end", lambda: "producer_byte_rate" not in run(CONFIGS, our_broker, "--describe", *of_client))
 
 
 @pytest.fixture(scope="module")

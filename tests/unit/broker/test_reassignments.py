@@ -143,7 +143,8 @@ async def test_a_move_that_cannot_end_is_told_and_cancelled(start: Start) -> Non
         await one.zookeeper.create(nowhere.path, nowhere.encode())
         await until(one, lambda found: len(found.brokers) == 3)
         assert await outcomes(move(one, (3,))) == [ErrorCode.NONE]
-        await until(two, lambda found: partition_of(found).replica_nodes == (3, 1))
+        for broker in (one, two):
+            await until(broker, lambda found: partition_of(found).replica_nodes == (3, 1))
         expected = OngoingPartitionReassignment(
             partition_index=0, replicas=(3, 1), adding_replicas=(3,), removing_replicas=(1,)
         )

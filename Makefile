@@ -11,9 +11,9 @@ install-test: install
 demo: install
 	@.venv/bin/pipeline demo $(if $(KEEP),--keep)
 
-# TESTS names some of them; all run as two halves side by side.
+# TESTS names some of them; all run in parts, three at a time.
 test: install install-test
-	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),tests/support/run.sh)
+	@$(if $(TESTS),.venv/bin/python -m pytest $(TESTS),.venv/bin/python -m tests.support.suite)
 
 # What takes too long for each change: the tests marked `long`. TESTS names some of them.
 test-long: install install-test

@@ -8,13 +8,15 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 
+import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for
 
-KILLS = 50
+KILLS = 12
+MANY_KILLS = 50
 SEED = 2011
 BROKERS = 3
 PARTITIONS = 6
@@ -85,7 +87,8 @@ def read_all(bootstrap: str) -> dict[tuple[int, int], int]:
     return found
 
 
-def test_what_was_acknowledged_is_there_once_and_in_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.long)])
+def test_what_was_acknowledged_is_there_once_and_in_its_place(tmp_path: Path, kills: int) -> None:
     random = Random(SEED)
     with LocalCluster(tmp_path, brokers=BROKERS, restart_after_s=0.01) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
@@ -94,7 +97,7 @@ def test_what_was_acknowledged_is_there_once_and_in_its_place(tmp_path: Path) ->
         thread = Thread(target=writer.run)
         thread.start()
         try:
-            for _ in range(KILLS):
+            for _ in range(kills):
                 mark = len(writer.acknowledged) + random.randrange(MAX_RECORDS_BEFORE_A_KILL)
                 wait_for("records", lambda mark=mark: len(writer.acknowledged) > mark or writer.failures)
                 running = sorted(name for name in cluster.pids if name.startswith("broker"))

@@ -13,17 +13,21 @@ from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
 
 DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
-KILLS = 7
+KILLS = 3
+MANY_KILLS = 10
 LATEST_KILL_S = 4.0
 SEED = 117
 
 
 @contextmanager
-def driver_in_waiting(topic):
+def driver_in_waiting(topic, log):
     """A driver that starts its Spark and then waits until it is told to load."""
     order = json.dumps({"settings": topic.settings(), "kill": None})
     command = [sys.executable, str(DRIVER), order]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as driver:
+    with (
+        log.open("ab") as said,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as driver,
+    ):
         try:
             yield driver
         finally:
@@ -31,25 +35,28 @@ def driver_in_waiting(topic):
 
 
 @pytest.mark.timeout(600)
-def test_a_load_killed_at_any_moment_and_run_again(tmp_path):
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.long)])
+def test_a_load_killed_at_any_moment_and_run_again(tmp_path, kills):
     moments = random.Random(SEED)
     with LocalCluster(tmp_path / "local") as local, ExitStack() as stack:
         topic = LoadedTopic(local.bootstrap, (tmp_path / "root").as_uri())
-        waiting = stack.enter_context(driver_in_waiting(topic))
+        log = tmp_path / "drivers.log"
+        waiting = stack.enter_context(driver_in_waiting(topic, log))
         outcomes = []
-        for _ in range(KILLS):
+        for number in range(kills):
             topic.produce(700)
-            driver, waiting = waiting, stack.enter_context(driver_in_waiting(topic))
+            driver, waiting = waiting, stack.enter_context(driver_in_waiting(topic, log))
             driver.stdin.write(b"\n")
             driver.stdin.flush()
-            assert driver.stdout.readline() == b"planned\n"
+            assert driver.stdout.readline() == b"planned\n", log.read_text()[-4000:]
             try:
-                driver.wait(moments.uniform(0, LATEST_KILL_S))
+                driver.wait(moments.uniform(0, LATEST_KILL_S) if number else 0)
             except subprocess.TimeoutExpired:
                 driver.kill()
             outcomes.append(driver.wait())
             topic.check_exact()
         assert -9 in outcomes
         printed, _ = waiting.communicate(b"\n")
+        assert printed.splitlines()[-1:], log.read_text()[-4000:]
         assert printed.splitlines()[-1].startswith((b"committed", b"nothing new"))
-        assert topic.check_exact() == KILLS * 700
+        assert topic.check_exact() == kills * 700

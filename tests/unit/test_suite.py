@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.suite import PARTS, ROOT
+
 TESTS = """\
 import pytest
 
@@ -33,3 +34,17 @@ def test_long_tests_run_only_when_they_are_asked_for(tmp_path, options, selected
     ]
     listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     assert [line.rpartition("::")[2] for line in listed.splitlines() if "::" in line] == [selected]
+
+
+def test_each_file_of_tests_is_in_one_part_of_the_suite():
+    files = {path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    found = Counter()
+    for part in PARTS:
+        assert all((ROOT / "tests" / path).exists() for path in (*part.paths, *part.without))
+        found.update(
+            path
+            for path in files
+            if any(path.is_relative_to(own) for own in part.paths)
+            and not any(path.is_relative_to(other) for other in part.without)
+        )
+    assert found == dict.fromkeys(files, 1)

@@ -120,6 +120,10 @@ class StorageError(PipelineError):
         self.reason = reason
 
 
+class LogDirSilentError(StorageError):
+    """The disk of a log dir has not answered for long. What it holds is as it was, and may be used once it answers."""
+
+
 class DiskFullError(StorageError):
     """No space left. Nothing of what was refused remains; make room and try again."""
 

@@ -5,7 +5,8 @@ Invariants:
 - Nothing is done before `resume`, nor between `pause` and the next one: what the view says of leaders counts only while
   this broker is a member of the cluster and has claimed anew what it led in an earlier life.
 - One change at a time; each is what the view says at that moment, so many changes of one partition become one.
-- What is done is told by `view.applied`.
+- What is done is told by `view.applied`. A replica whose log dir does not answer is left out, and told what the view
+  says when the log dir answers.
 - A replica whose log this broker cannot vouch for has left the ISR before it is opened (`lost_replicas`).
 - A replica that is assigned elsewhere, or whose topic is gone, is closed. What becomes of its log is decided by
   `stray_keeper`, while roles are changed.
@@ -20,7 +21,8 @@ import trio
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.lost_replicas import LostReplicas
-from pipeline.broker.replicas import AssignedPartition, Replicas
+from pipeline.broker.replica_logs import AssignedPartition
+from pipeline.broker.replicas import Replicas
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.model import BrokerId, TopicPartition
 
@@ -46,16 +48,28 @@ class ReplicaAssigner:
         self._own_id = own_id
         self._changes = view.changes()
         self._followed: dict[str, _Followed] = {}
+        self._postponed: set[str] = set()
+        """Topics with partitions whose log dir did not answer."""
         self._is_active = False
         self._resumed = trio.Event()
         self._applying = trio.Lock()
 
     async def run(self) -> None:
         """Follow until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_again)
+            while True:
+                await self._resumed.wait()
+                await self._changes.wait()
+                await self._apply()
+
+    async def _look_again(self) -> None:
+        """Have partitions assigned again whose log dir did not answer the last time, until cancelled."""
         while True:
-            await self._resumed.wait()
-            await self._changes.wait()
-            await self._apply()
+            await self._replicas.wait_for_answers()
+            async with self._applying:  # an assignment under way may be about to postpone what has been answered
+                if self._postponed:
+                    self._changes.note(*self._postponed)
 
     async def resume(self) -> None:
         """Return once all that the view says now is done; from then on all that it will say."""
@@ -87,12 +101,16 @@ class ReplicaAssigner:
                 log.info("replicas_left", count=len(left), first=str(left[0]))
                 await self._replicas.close(left)
             assigned = [item for topic in topics.values() if topic is not None for item in self._changed(topic)]
+            self._postponed.difference_update(names)
             if assigned:
                 before = {item.topic_partition: self._told(item.topic_partition) for item in assigned}
-                await self._replicas.assign(assigned)
+                postponed = set(await self._replicas.assign(assigned))
                 for item in assigned:
-                    self._followed[item.topic_partition.topic].partitions[item.topic_partition.partition] = item.view
-                self._tell_unclean(assigned, before)
+                    followed = self._followed[item.topic_partition.topic]
+                    told = _UNKNOWN if item.topic_partition in postponed else item.view
+                    followed.partitions[item.topic_partition.partition] = told
+                self._postponed.update(name.topic for name in postponed)
+                self._tell_unclean([item for item in assigned if item.topic_partition not in postponed], before)
             if had_lost:
                 self._replicas.note_strays()  # some may be none any more
             for name, topic in topics.items():

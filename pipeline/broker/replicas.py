@@ -10,14 +10,15 @@ Invariants:
   never mixed, and taken back when its own topic returns.
 - No role removes a log: `remove` does, which `stray_keeper` calls. A log that is open, or opened anew meanwhile, stays.
 - A log dir that failed stays offline with its partitions; the others go on. Without any the broker ends.
-- Each log dir is flushed, checkpointed and cleaned up by tasks and threads of its own (`disk_threads`): a disk that
-  hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.
+- Each log dir is opened, flushed, checkpointed and cleaned up by tasks and threads of its own (`replica_logs`,
+  `disk_threads`): a disk that hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.
+- A partition whose log dir does not answer has no role until the log dir does; meanwhile nothing of an earlier role is
+  under way but the call that hangs. After HUNG_S the partition is in `failed`, until the log dir answers.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -26,46 +27,32 @@ from typing import Protocol
 import structlog
 import trio
 
-from pipeline.broker.cluster_view import NO_BROKER, PartitionView
+from pipeline.broker.cluster_view import NO_BROKER
 from pipeline.broker.disk_threads import HUNG_S, DiskThreads
+from pipeline.broker.flush_tasks import FlushTasks
 from pipeline.broker.log_dir_upkeep import keep_checkpointed, keep_flushed, keep_retention
 from pipeline.broker.observer import LogObserver
 from pipeline.broker.partition import FLUSH_CHECK_MS, Partition
+from pipeline.broker.pending_calls import PendingCall
+from pipeline.broker.replica_logs import AssignedPartition, ReplicaLogs
 from pipeline.broker.replication.fetch_plan import FollowedPartition
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
 from pipeline.broker.replication.spent_epochs import SpentEpochs, spent_epoch
 from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.topic_settings import TopicSettings
-from pipeline.errors import DiskFullError, PipelineError, StorageError
-from pipeline.log.config import LogConfig
+from pipeline.errors import LogDirSilentError, PipelineError, StorageError
 from pipeline.log.directories import LogDirectories
-from pipeline.log.loader import NewLog
 from pipeline.log.logs_set_aside import HeldLog, LogName
 from pipeline.log.served_replicas import ReplicaId
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Clock, TopicPartition
-from pipeline.protocol.errors import KafkaError
 
-LOGS_PER_THREAD = 64
-"""So many logs are opened at once, by one call of a thread."""
-LOGS_PER_REMOVAL = 256
-"""So many logs are removed by one call of a thread. A topic made anew under the name waits for no more than these."""
 ROLES_AT_ONCE = 100
 """So many partitions change their roles before others have their turn."""
-_NONE: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignedPartition:
-    """A partition of which this broker holds a replica."""
-
-    topic_partition: TopicPartition
-    topic_id: uuid.UUID
-    settings: TopicSettings
-    view: PartitionView
 
 
 class PartitionFollower(Protocol):
@@ -78,34 +65,6 @@ class PartitionFollower(Protocol):
     def closed(self, topic_partition: TopicPartition) -> None:
         """It is led here no more."""
         ...
-
-
-def log_config(settings: TopicSettings, producer_expiration_ms: int) -> LogConfig:
-    """What a topic's settings mean for its logs. `flush.messages` is kept by the partition, which does not block."""
-    return LogConfig(
-        segment_bytes=settings.segment_bytes,
-        segment_ms=min(settings.segment_ms, settings.max_compaction_lag_ms)
-        if settings.is_compacted
-        else settings.segment_ms,
-        index_interval_bytes=settings.index_interval_bytes,
-        flush_messages=None,
-        flush_ms=settings.flush_ms,
-        deletes=settings.is_deleted_from,
-        retention_ms=None if settings.retention_ms < 0 else settings.retention_ms,
-        retention_bytes=None if settings.retention_bytes < 0 else settings.retention_bytes,
-        delete_delay_ms=settings.file_delete_delay_ms,
-        producer_expiration_ms=producer_expiration_ms,
-    )
-
-
-def _with_promise(found: UnifiedLog, settings: TopicSettings) -> UnifiedLog | StorageError:
-    """The log, with its promise of flushes as the settings want it, or why the disk refused that. In a thread."""
-    try:
-        with suppress(DiskFullError):  # no promise is made then; one that is kept for too long costs flushes alone
-            found.promise_flushes(is_promised=settings.flush_messages == 1)
-    except StorageError as error:
-        return error
-    return found
 
 
 class Replicas:
@@ -130,24 +89,17 @@ class Replicas:
         self._directories = directories
         self._observer = observer
         self._clock = clock
-        self._producer_expiration_ms = producer_expiration_ms
+        self._logs = ReplicaLogs(directories, self.disks, clock, producer_expiration_ms)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._failed: dict[TopicPartition, PipelineError] = {}
         self._followers: dict[str, PartitionFollower] = {}
         self._changing = trio.Lock()
-        self._has_settled = False
-        self._unsettled: dict[TopicPartition, uuid.UUID] = {}
-        self._has_new_failure = trio.Event()
+        self._postponed: dict[TopicPartition, float] = {}
+        """Partitions whose log dir does not answer, and since when they have waited for a role."""
+        self._has_other_failures = trio.Event()
         self._known_offline: frozenset[Path] = frozenset()
         self._has_strays = trio.Event()
-        self._removing: set[TopicPartition] = set()
-        self._opening: frozenset[TopicPartition] = frozenset()
-        """Their logs are looked for in a thread: an old one that is renamed meanwhile would be in the way."""
-        self._removed = trio.Event()
-        self._flushing: set[Partition] = set()
-        self._flush_timers: set[Partition] = set()
-        self._promising: set[Partition] = set()
-        self._flushes: trio.Nursery | None = None
+        self.flushes = FlushTasks(self._partitions)
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
@@ -172,25 +124,83 @@ class Replicas:
 
     # Roles
 
-    async def assign(self, assigned: Sequence[AssignedPartition]) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry out calls that wait for disks, until cancelled. Without it `assign` waits for each disk."""
+        await self._logs.pending.run(task_status=task_status)
+
+    async def assign(self, assigned: Sequence[AssignedPartition]) -> Sequence[TopicPartition]:
         """Let these partitions be as the cluster has them; all others stay as they are. Idempotent.
 
         One whose log cannot be opened is noted in `failed`. To be called once this broker has left the ISR of all that
-        it `lacks`.
+        it `lacks`. Waits for a log dir for STALLED_S at most. Returns the partitions whose log dir did not answer: they
+        have no role, and are to be assigned again when `wait_for_answers` has returned.
         """
         async with self._changing:
+            began_s = trio.current_time()
+            since_s = {item.topic_partition: self._unpostpone(item.topic_partition) for item in assigned}
+            busy = await self._logs.pending.wait_until_free(since_s)
+            free = [item for item in assigned if item.topic_partition not in busy]
             await self._open(
-                [item for item in assigned if not self._is_open(item) and item.topic_partition not in self._failed]
+                [item for item in free if not self._is_open(item) and item.topic_partition not in self._failed]
             )
-            changing = [item for item in assigned if self._changes_role(item)]
-            await self.fetchers.leave([item.topic_partition for item in changing])
+            changing = [item for item in free if self._changes_role(item)]
+            touched = await self._leave_fetchers([item.topic_partition for item in changing])
             for number, item in enumerate(changing, start=1):
-                self._change_role(item)
+                if item.topic_partition not in touched:
+                    self._change_role(item)
                 if number % ROLES_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-            for item in assigned:
+            for item in free:
                 self._update(item)
+            postponed = busy | touched | {item.topic_partition for item in free if self._is_missing(item)}
+            for name in postponed:
+                self._postpone(name, since_s[name] or began_s)
             await self.settle()
+            return sorted(postponed)
+
+    def _unpostpone(self, topic_partition: TopicPartition) -> float | None:
+        """Return since when a partition has waited for its log dir; None if it does not."""
+        error = self._failed.get(topic_partition)
+        if isinstance(error, LogDirSilentError) and not self._logs.pending.is_busy(topic_partition):
+            del self._failed[topic_partition]
+            self._has_other_failures.set()
+        return self._postponed.pop(topic_partition, None)
+
+    def _is_missing(self, item: AssignedPartition) -> bool:
+        return item.topic_partition not in self._failed and not self._is_open(item)
+
+    def _postpone(self, topic_partition: TopicPartition, since_s: float) -> None:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            self._resign(partition)
+        self._postponed[topic_partition] = since_s
+
+    async def _leave_fetchers(self, names: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
+        """Have these fetched no more; returns those whose logs are still being changed, for their disk hangs."""
+        changing: dict[Path, list[tuple[ReplicaFetcher, TopicPartition]]] = {}
+        for fetcher, left in self.fetchers.let_go(names).items():
+            for name in left:
+                if fetcher.is_changing(name):
+                    log_dir = self._partitions[name].log.directory.parent
+                    changing.setdefault(log_dir, []).append((fetcher, name))
+        begun = []
+        for touched in changing.values():
+
+            async def wait(touched: Sequence[tuple[ReplicaFetcher, TopicPartition]] = touched) -> None:
+                for fetcher, name in touched:
+                    await fetcher.wait_until_untouched([name])
+
+            pending = PendingCall([name for _, name in touched])
+            await self._logs.pending.begin(pending, wait)
+            begun.append(pending)
+        if begun:
+            await self._logs.pending.wait(begun)
+        return frozenset(name for name in names if self._logs.pending.is_busy(name))
+
+    async def wait_for_answers(self) -> None:
+        """Return when a log dir has answered that `assign`, `close` or `remove` did not wait for."""
+        await self._logs.pending.wait_for_late_ones()
+        self.note_strays()
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """True if the log of this partition was lost, cannot be read, or may lack its tail.
@@ -200,6 +210,8 @@ class Replicas:
         """
         if topic_partition in self._failed:
             return True
+        if self._logs.is_busy(topic_partition):  # judged before that call began, and after it has ended
+            return False
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.log.topic_id in {None, topic_id}:
             return False
@@ -215,22 +227,9 @@ class Replicas:
                 return False
         return not is_whole and self._directories.may_have_served(ReplicaId(topic_id, topic_partition.partition))
 
-    async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = _NONE) -> None:
-        """Note that this broker left the ISRs of those of `judged` that it `lacks`: no later start asks for them.
-
-        Any later start asks for all others. Tried again by `assign` if it failed.
-        """
-        self._unsettled.update(judged)
-        if not self._unsettled and self._has_settled:
-            return
-        unsettled = dict(self._unsettled)
-        try:
-            await trio.to_thread.run_sync(self._directories.settle_tails, unsettled)
-        except PipelineError as error:
-            log.error("tails_not_settled", error=str(error))
-        else:
-            self._has_settled = True
-            self._unsettled = dict(self._unsettled.items() - unsettled.items())
+    async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})) -> None:
+        """As `ReplicaLogs.settle`."""
+        await self._logs.settle(judged)
 
     def resign_all(self) -> None:
         """Lead nothing any more, at once. What is followed is followed on."""
@@ -304,69 +303,15 @@ class Replicas:
 
     async def _open(self, items: Sequence[AssignedPartition]) -> None:
         others = [item.topic_partition for item in items if item.topic_partition in self._partitions]
-        await self.fetchers.leave(others)  # of a deleted topic of the same name
+        touched = await self._leave_fetchers(others)  # of a deleted topic of the same name
         for name in others:
             self._forget(name)
-        for start in range(0, len(items), LOGS_PER_THREAD):
-            some = items[start : start + LOGS_PER_THREAD]
-            while not self._removing.isdisjoint(names := frozenset(item.topic_partition for item in some)):
-                await self._removed.wait()
-            self._opening = names
-            try:
-                logs = await trio.to_thread.run_sync(self._open_logs, some, self._clock(), self._stalled())
-            finally:
-                self._opening = frozenset()
-            for item, found in zip(some, logs, strict=True):
-                self._opened(item, found)
-            await trio.lowlevel.checkpoint()
-
-    def _stalled(self) -> Set[Path]:
-        found = {directory.path for directory in self._directories.opened}
-        return {path for path in found if self.disks.is_stalled(path)}
-
-    def _open_logs(
-        self, items: Sequence[AssignedPartition], now_ms: int, avoided: Set[Path]
-    ) -> list[UnifiedLog | PipelineError]:
-        """The logs of these, opened or made, or why they could not be. In a thread."""
-        found: dict[TopicPartition, UnifiedLog | PipelineError] = {}
-        for item in items:
-            try:
-                known = self._find_log(item, now_ms)
-            except PipelineError as error:
-                found[item.topic_partition] = error
-            else:
-                if known is not None:
-                    found[item.topic_partition] = known
-        new = [
-            NewLog(
-                topic_partition=item.topic_partition,
-                is_new=item.view.leader_epoch <= 0,
-                topic_id=item.topic_id,
-                config=log_config(item.settings, self._producer_expiration_ms),
-            )
-            for item in items
-            if item.topic_partition not in found
-        ]
-        found.update(self._directories.create_all(new, now_ms, avoided))
-        opened = [log for log in found.values() if isinstance(log, UnifiedLog)]
-        found.update(self._directories.note_served(opened))  # before any of them has a role
-        for item in items:
-            log_or_error = found[item.topic_partition]
-            if isinstance(log_or_error, UnifiedLog):
-                found[item.topic_partition] = _with_promise(log_or_error, item.settings)
-        return [found[item.topic_partition] for item in items]
-
-    def _find_log(self, item: AssignedPartition, now_ms: int) -> UnifiedLog | None:
-        name = item.topic_partition
-        if self._directories.is_displaced(LogName(name, item.topic_id)):
-            self._directories.make_way(name, item.topic_id, now_ms)
-        found = self._directories.get(name)
-        if found is not None and found.failure is not None:
-            raise found.failure
-        if found is not None and found.topic_id is None:
-            with suppress(DiskFullError):  # the next start asks again
-                found.assign_topic_id(item.topic_id)
-        return found
+        opened = await self._logs.open([item for item in items if item.topic_partition not in touched])
+        for number, item in enumerate(items, start=1):
+            if item.topic_partition in opened:
+                self._opened(item, opened[item.topic_partition])
+            if number % ROLES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     def _opened(self, item: AssignedPartition, found: UnifiedLog | PipelineError) -> None:
         name = item.topic_partition
@@ -374,7 +319,7 @@ class Replicas:
             log.error("partition_offline", topic_partition=str(name), error=str(found))
             self._note_failure(name, found)
             return
-        found.config = log_config(item.settings, self._producer_expiration_ms)
+        found.config = self._logs.log_config(item.settings)
         high_watermark = self._directories.high_watermark(name)
         partition = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
         partition.keeps_promise = found.is_flushed_first
@@ -384,6 +329,7 @@ class Replicas:
     def _forget(self, topic_partition: TopicPartition) -> None:
         """Stop serving a partition that no fetcher has any more; its log stays."""
         self._failed.pop(topic_partition, None)
+        self._postponed.pop(topic_partition, None)
         self.spent_epochs.forget(topic_partition)
         partition = self._partitions.pop(topic_partition, None)
         if partition is not None:
@@ -395,14 +341,14 @@ class Replicas:
         for index in indexes:
             partition = self._partitions.get(TopicPartition(topic, index))
             if partition is not None:
-                partition.log.config = log_config(settings, self._producer_expiration_ms)
+                partition.log.config = self._logs.log_config(settings)
                 partition.reconfigure(settings)
                 self.fetchers.throttle(partition.topic_partition, is_throttled=self._is_throttled(partition))
 
     async def close(self, names: Sequence[TopicPartition]) -> None:
         """Stop serving these partitions; their logs stay, as strays."""
         async with self._changing:
-            await self.fetchers.leave(names)
+            await self._leave_fetchers([name for name in names if name in self._partitions])
             for number, name in enumerate(names, start=1):
                 self._forget(name)
                 if number % ROLES_AT_ONCE == 0:
@@ -412,10 +358,12 @@ class Replicas:
     async def strays(self) -> Sequence[HeldLog]:
         """Logs on the disk that are not open, and were not refused by it."""
         held = await trio.to_thread.run_sync(self._directories.held)
-        return [found for found in held if found.is_set_aside or not self._is_known(found.name.topic_partition)]
+        return [found for found in held if self._is_stray(found)]
 
-    def _is_known(self, name: TopicPartition) -> bool:
-        return name in self._partitions or name in self._failed or name in self._opening
+    def _is_stray(self, found: HeldLog) -> bool:
+        name = found.name.topic_partition
+        is_known = name in self._partitions or name in self._failed or self._logs.is_busy(name)
+        return found.is_set_aside or not is_known
 
     def note_strays(self) -> None:
         """Note that there may be other strays than before."""
@@ -428,73 +376,21 @@ class Replicas:
 
     async def remove(self, strays: Sequence[HeldLog]) -> None:
         """Remove logs that nobody uses; one that is open by now stays. Roles are changed meanwhile."""
-        for start in range(0, len(strays), LOGS_PER_REMOVAL):
-            names = [
-                found.name
-                for found in strays[start : start + LOGS_PER_REMOVAL]
-                if found.is_set_aside or not self._is_known(found.name.topic_partition)
-            ]
-            self._removing = {name.topic_partition for name in names}
-            self._removed = trio.Event()
-            try:
-                with trio.CancelScope(shield=True):  # the thread goes on in any case
-                    await trio.to_thread.run_sync(self._directories.delete_all, names, self._clock())
-            except PipelineError as error:
-                log.error("logs_not_removed", count=len(names), error=str(error))
-            finally:
-                self._removing = set()
-                self._removed.set()
+        await self._logs.remove(strays, self._is_stray)
 
     # Upkeep of partitions
 
     def flush_soon(self, partition: Partition) -> None:
-        """Flush all it holds, without anybody waiting; what is appended meanwhile shares the next flush."""
-        if self._flushes is not None and partition not in self._flushing:
-            self._flushing.add(partition)
-            self._flushes.start_soon(self._flush_hidden, partition)
-
-    async def _flush_hidden(self, partition: Partition) -> None:
-        try:
-            while partition.is_hiding:
-                await partition.flush_up_to(partition.log.log_end_offset)
-        except PipelineError as error:
-            log.error("flush_failed", topic_partition=str(partition.topic_partition), error=str(error))
-        finally:
-            self._flushing.discard(partition)
+        """As `FlushTasks.flush_soon`."""
+        self.flushes.flush_soon(partition)
 
     def flush_in_time(self, partition: Partition) -> None:
-        """Flush all it holds after `flush.ms`; one timer serves all that is appended until then."""
-        if self._flushes is not None and partition not in self._flush_timers:
-            self._flush_timers.add(partition)
-            self._flushes.start_soon(self._flush_after_time, partition)
-
-    async def _flush_after_time(self, partition: Partition) -> None:
-        log_of_partition, name = partition.log, partition.topic_partition
-        try:
-            while log_of_partition.recovery_point < log_of_partition.log_end_offset:
-                await trio.sleep(partition.settings.flush_ms / 1000)
-                if self._partitions.get(name) is not partition:
-                    break
-                with suppress(KafkaError):  # truncated meanwhile
-                    await partition.flush_up_to(log_of_partition.log_end_offset)
-        except PipelineError as error:
-            log.error("flush_failed", topic_partition=str(name), error=str(error))
-        finally:
-            self._flush_timers.discard(partition)
+        """As `FlushTasks.flush_in_time`."""
+        self.flushes.flush_in_time(partition)
 
     def promise_soon(self, partition: Partition) -> None:
-        """Settle the promise of flushes of its log, without anybody waiting."""
-        if self._flushes is not None and partition not in self._promising:
-            self._promising.add(partition)
-            self._flushes.start_soon(self._settle_promise, partition)
-
-    async def _settle_promise(self, partition: Partition) -> None:
-        try:
-            await partition.settle_promise()
-        except PipelineError as error:
-            log.error("flush_promise_failed", topic_partition=str(partition.topic_partition), error=str(error))
-        finally:
-            self._promising.discard(partition)
+        """As `FlushTasks.promise_soon`."""
+        self.flushes.promise_soon(partition)
 
     async def checkpoint_log_start(self, partition: Partition) -> None:
         """Return once its log start offset would survive a crash. Raises StorageError."""
@@ -507,8 +403,7 @@ class Replicas:
         Raises StorageError when there is no log dir left.
         """
         async with trio.open_nursery() as nursery:
-            self._flushes = nursery
-            try:
+            with self.flushes.held_by(nursery):
                 for partition in self._partitions.values():
                     partition.show()
                     if partition.is_promise_due:  # its settings changed before there was anybody to settle it
@@ -518,8 +413,7 @@ class Replicas:
                 while self._directories.is_any_online:
                     await trio.sleep(FLUSH_CHECK_MS / 1000)
                     self._notice_what_failed()
-            finally:
-                self._flushes = None
+                    self._give_up_waiting()
         path, failure = next(iter(self._directories.offline.items()))
         raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
 
@@ -545,14 +439,26 @@ class Replicas:
                     partition.wake_all()
                     self._observer.removed(name)
 
+    def _give_up_waiting(self) -> None:
+        """Take the partitions as failed whose log dir has not answered for long: other brokers may lead them."""
+        for name, since_s in self._postponed.items():
+            waited_s = trio.current_time() - since_s
+            if waited_s >= HUNG_S and name not in self._failed:
+                error = LogDirSilentError(str(name), f"its log dir has not answered for {waited_s:.0f} s")
+                log.error("partition_offline", topic_partition=str(name), error=str(error))
+                partition = self._partitions.pop(name, None)
+                if partition is not None:
+                    self._observer.removed(name)
+                self._note_failure(name, error)
+
     def _note_failure(self, topic_partition: TopicPartition, error: PipelineError) -> None:
         self._failed[topic_partition] = error
-        self._has_new_failure.set()
+        self._has_other_failures.set()
 
     async def wait_for_failures(self) -> None:
-        """Return when there are more in `failed` than the last time."""
-        await self._has_new_failure.wait()
-        self._has_new_failure = trio.Event()
+        """Return when there are others in `failed` than the last time."""
+        await self._has_other_failures.wait()
+        self._has_other_failures = trio.Event()
 
     async def delete_expired_for_ever(self, interval_ms: int) -> None:
         """Delete the segments whose time is over (retention), each time after so long, in threads."""

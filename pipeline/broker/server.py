@@ -40,7 +40,8 @@ from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.quotas.watcher import watch_quotas
 from pipeline.broker.replica_assigner import ReplicaAssigner
-from pipeline.broker.replicas import Replicas, log_config
+from pipeline.broker.replica_logs import log_config
+from pipeline.broker.replicas import Replicas
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.replica_fetchers import leader_throttle, replica_fetchers
@@ -243,6 +244,7 @@ async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directorie
     await parts.membership.catch_up()
     await nursery.start(parts.watcher.run)
     await nursery.start(watch_quotas, world.zookeeper, broker.quotas.table)
+    await nursery.start(replicas.run)
     await nursery.start(replicas.fetchers.run)
     nursery.start_soon(broker.isr_keeper.run)
     nursery.start_soon(parts.assigner.run)

@@ -10,7 +10,7 @@ Invariants:
 
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -142,64 +142,58 @@ class LogDirectories:
             raise made
         return made
 
-    def create_all(
-        self, new: Sequence[NewLog], now_ms: int, avoided: Set[Path] = frozenset()
-    ) -> dict[TopicPartition, UnifiedLog | StorageError]:
-        """New, empty logs, or why one could not be made; one after the other in the directory that has the fewest.
+    def create_all(self, new: Sequence[NewLog], now_ms: int) -> dict[TopicPartition, UnifiedLog | StorageError]:
+        """Create new, empty logs, placed as by `place`; a log that could not be created has the reason in its place.
 
-        Directories that are `avoided` get none as long as there is another.
         Raises ValueError if there is one of these names.
         """
         made: dict[TopicPartition, UnifiedLog | StorageError] = {}
+        shares: dict[LogDirectory, list[NewLog]] = {}
+        for wanted, place in zip(new, self.place(new).values(), strict=True):
+            if isinstance(place, StorageError):
+                made[wanted.topic_partition] = place
+            else:
+                shares.setdefault(place, []).append(wanted)
+        for directory, share in shares.items():
+            made.update(create_each(directory, share, now_ms))
+        return made
+
+    def place(
+        self, new: Sequence[NewLog], avoided: Set[Path] = frozenset()
+    ) -> dict[TopicPartition, LogDirectory | StorageError]:
+        """Choose the log dir of each new log, one log after the other, without a word to the disk: the log dir that
+        has the fewest.
+
+        Log dirs that are `avoided` get none as long as there is another.
+        """
+        placed: dict[TopicPartition, LogDirectory | StorageError] = {}
         usable = [directory for directory in self._online if directory.path not in avoided] or self._online
         counts = {directory: len(directory.logs) + len(directory.failed) for directory in usable}
-        shares: dict[LogDirectory, list[NewLog]] = {directory: [] for directory in counts}
         offline = next(iter(self.offline.items()), None)
         for wanted in new:
             name = wanted.topic_partition
             if offline is not None and not wanted.is_new:
                 path, error = offline
-                made[name] = StorageError(str(path), f"is offline and may hold {name}: {error.reason}")
+                placed[name] = StorageError(str(path), f"is offline and may hold {name}: {error.reason}")
             elif not counts:
-                made[name] = StorageError(str(self._opened[0].path), "all log dirs are offline")
+                placed[name] = StorageError(str(self._opened[0].path), "all log dirs are offline")
             else:
                 fewest = min(counts, key=lambda directory: counts[directory])
-                refusal = _refusal(fewest, name)
-                if refusal is not None:
-                    made[name] = refusal
-                    continue
                 counts[fewest] += 1
-                shares[fewest].append(wanted)
-        for directory, share in shares.items():
-            try:
-                made.update((log.topic_partition, log) for log in directory.create_all(share, now_ms))
-            except StorageError as error:
-                made.update((wanted.topic_partition, error) for wanted in share)
-        return made
-
-    def note_served(self, logs: Iterable[UnifiedLog]) -> dict[TopicPartition, StorageError]:
-        """Return once it is on the disk that these logs are served, or for which of them it cannot be, and why."""
-        shares: dict[Path, list[UnifiedLog]] = {}
-        refused: dict[TopicPartition, StorageError] = {}
-        for log in logs:
-            shares.setdefault(log.directory.parent, []).append(log)
-        for directory in self._opened:
-            share = shares.get(directory.path, [])
-            try:
-                if share:
-                    directory.note_served(share)
-            except StorageError as error:
-                refused.update((log.topic_partition, error) for log in share)
-        return refused
+                placed[name] = fewest
+        return placed
 
     def may_have_served(self, replica: ReplicaId) -> bool:
         """False if no process of this broker served the replica, or if `settle_tails` took care of it."""
         return not self._knows_served or any(replica in directory.served for directory in self._opened)
 
-    def settle_tails(self, judged: Mapping[TopicPartition, uuid.UUID]) -> None:
-        """As `LogDirectory.settle_tails`, everywhere. Raises the first StorageError."""
+    def begin_settling(self) -> Sequence[LogDirectory]:
+        """Believe from now on what the notes of served replicas say.
+
+        Returns the log dirs in each of which `LogDirectory.settle_tails` is to be called, with `ids`.
+        """
         self._knows_served = True
-        _for_each(self._online, lambda directory: directory.settle_tails(self.ids, judged))
+        return self._online
 
     def held(self) -> list[HeldLog]:
         """All logs in all directories whose disk works, whatever their state. To be called in a thread."""
@@ -212,21 +206,34 @@ class LogDirectories:
         """
         return any(directory.set_aside.is_whole(name) for directory in self._online)
 
-    def is_displaced(self, name: LogName) -> bool:
-        """Return True if a log of another topic has this one's place, or if this one is set aside."""
-        return any(directory.is_displaced(name) for directory in self._online)
+    def may_displace(self, name: LogName) -> Sequence[LogDirectory]:
+        """Return the log dirs in which `LogDirectory.is_displaced` is to be asked, in a thread, about a log.
+
+        Where `LogDirectory.make_way` was called after that, `made_way` is to be called.
+        """
+        return [directory for directory in self._online if directory.may_be_displaced(name)]
+
+    def made_way(self, topic_partition: TopicPartition) -> None:
+        """Look anew whether a partition is in two log dirs."""
+        others = {name: error for name, error in self._doubled.items() if name != topic_partition}
+        self._doubled = {**others, **_doubled(self._opened, {topic_partition})}
 
     def make_way(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
         """Call `LogDirectory.make_way` in each log dir. Raises the first StorageError."""
         _for_each(self._online, lambda directory: directory.make_way(topic_partition, topic_id, now_ms))
-        others = {name: error for name, error in self._doubled.items() if name != topic_partition}
-        self._doubled = {**others, **_doubled(self._opened, {topic_partition})}
+        self.made_way(topic_partition)
 
     def delete_all(self, names: Collection[LogName], now_ms: int) -> None:
         """Delete these logs in each log dir (`LogDirectory.delete_all`). Raises the first StorageError."""
-        _for_each(self._opened, lambda directory: directory.delete_all(names, now_ms))
-        if any(name.topic_partition in self._doubled for name in names):
-            self._doubled = _doubled(self._opened)
+        _for_each(self._opened, lambda directory: self.delete_from(directory, names, now_ms))
+
+    def delete_from(self, directory: LogDirectory, names: Collection[LogName], now_ms: int) -> None:
+        """Delete these logs in one log dir (`LogDirectory.delete_all`). Raises StorageError."""
+        try:
+            directory.delete_all(names, now_ms)
+        finally:
+            if any(name.topic_partition in self._doubled for name in names):
+                self._doubled = _doubled(self._opened)
 
     def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
         """As `LogDirectory.delete_segments`, for logs anywhere. Raises the first StorageError."""
@@ -298,6 +305,26 @@ def find_cluster_id_of(paths: Sequence[Path], files: Files) -> str | None:
             if content is not None:
                 return decode_properties(content).get("cluster.id")
     return None
+
+
+def create_each(
+    directory: LogDirectory, new: Sequence[NewLog], now_ms: int
+) -> dict[TopicPartition, UnifiedLog | StorageError]:
+    """Create new, empty logs in a log dir; a log that could not be created has the reason in its place.
+
+    Raises ValueError if there is one of these names.
+    """
+    made: dict[TopicPartition, UnifiedLog | StorageError] = {}
+    for wanted in new:
+        refusal = _refusal(directory, wanted.topic_partition)
+        if refusal is not None:
+            made[wanted.topic_partition] = refusal
+    free = [wanted for wanted in new if wanted.topic_partition not in made]
+    try:
+        made.update((log.topic_partition, log) for log in directory.create_all(free, now_ms))
+    except StorageError as error:
+        made.update((wanted.topic_partition, error) for wanted in free)
+    return made
 
 
 def _refusal(directory: LogDirectory, name: TopicPartition) -> StorageError | None:

@@ -354,6 +354,12 @@ class LogDirectory:
         """Return True if a log of another topic has this one's place, or if this one is set aside."""
         return name in self.set_aside.paths or self._other_in_place(name) is not None
 
+    def may_be_displaced(self, name: LogName) -> bool:
+        """Return False if `is_displaced` surely is; asks no disk."""
+        log = self._logs.get(name.topic_partition)
+        is_other = log is not None and log.topic_id != name.topic_id
+        return is_other or name.topic_partition in self.failed or name in self.set_aside.paths
+
     def _other_in_place(self, name: LogName) -> LogName | None:
         """The log of another topic that lies where this one belongs.
 

@@ -4,7 +4,7 @@ What it can do:
 
 - the n-th sync or rename from now fails with an input/output error; as on Linux, what a failed sync should have
   brought to disk is not brought there by a later sync that succeeds;
-- the disk hangs below a directory: a sync, rename or removal there, or the creation of a file, waits until `released`;
+- the disk hangs below a directory: calls there of the kinds that `hangs_in` names wait until `released`;
 - the disk is full after so many bytes: a write stores what fits and is refused;
 - the machine stops at the n-th change of the disk from now (`Crash`), which is carried out, not or in part;
 - `lose_power` leaves of each file what was synced, and of the rest what a disk may hold after that: nothing, a
@@ -16,7 +16,7 @@ Every choice comes from the random generator passed in, so a seed repeats a run.
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.files import FileLock, Files, LogFile, Volume
 
 HANG_LIMIT_S = 60.0
+CHANGES = frozenset({"sync", "rename", "removal", "creation", "sync_directory"})
+"""Kinds of calls that hang unless a test chooses others; the opening of a file that is there is "opening"."""
 
 
 class Crash(BaseException):
@@ -93,7 +95,7 @@ class FaultyFile:
         self._inner.truncate(size)
 
     def sync(self) -> None:
-        self._disk.hang(self.path)
+        self._disk.hang(self.path, "sync")
         self._disk.change(self._sync)
 
     def _sync(self) -> None:
@@ -128,6 +130,7 @@ class FaultyFiles:
         self.crash_in: int | None = None
         self.capacity_bytes: int | None = None
         self.hangs_below: Path | None = None
+        self.hangs_in: Set[str] = CHANGES
         self.released = threading.Event()
         self.hanging = 0
         """Calls that wait now."""
@@ -142,9 +145,9 @@ class FaultyFiles:
 
     # Faults
 
-    def hang(self, path: Path) -> None:
-        """Wait if the disk hangs there. A thread that is never released ends after HANG_LIMIT_S."""
-        if self.hangs_below is not None and path.is_relative_to(self.hangs_below):
+    def hang(self, path: Path, kind: str) -> None:
+        """Wait if the disk hangs there in such calls. A thread that is never released ends after HANG_LIMIT_S."""
+        if self.hangs_below is not None and kind in self.hangs_in and path.is_relative_to(self.hangs_below):
             self.hanging += 1
             self.released.wait(HANG_LIMIT_S)
             self.hanging -= 1
@@ -242,8 +245,9 @@ class FaultyFiles:
     # Files
 
     def open(self, path: Path, *, create: bool = False) -> FaultyFile:
-        if create and not self.inner.exists(path):
-            self.hang(path)
+        is_new = create and not self.inner.exists(path)
+        self.hang(path, "creation" if is_new else "opening")
+        if is_new:
             self.change(lambda: self._create(path))
         inner = self.inner.open(path)
         return FaultyFile(self, inner, self._states.setdefault(path, _State()))
@@ -276,7 +280,7 @@ class FaultyFiles:
         self._changed_name(path, lambda: self.inner.remove_tree(path))
 
     def rename(self, source: Path, target: Path) -> None:
-        self.hang(source)
+        self.hang(source, "rename")
         if self.fail_rename_in is not None:
             self.fail_rename_in -= 1
             if self.fail_rename_in <= 0:
@@ -303,7 +307,7 @@ class FaultyFiles:
         self._changed_name(target, undo)
 
     def unlink(self, path: Path) -> None:
-        self.hang(path)
+        self.hang(path, "removal")
         if self.inner.exists(path):
             self.change(lambda: self._unlink(path))
 
@@ -316,13 +320,13 @@ class FaultyFiles:
     def remove_tree(self, path: Path) -> None:
         if not self.inner.exists(path):
             return
-        self.hang(path)
+        self.hang(path, "removal")
         for name in self.inner.names(path):
             self.unlink(path / name)
         self.change(lambda: self.inner.remove_tree(path))
 
     def sync_directory(self, path: Path) -> None:
-        self.hang(path)
+        self.hang(path, "sync_directory")
         self.change(lambda: self._sync_directory(path))
 
     def _sync_directory(self, path: Path) -> None:

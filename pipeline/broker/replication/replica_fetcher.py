@@ -201,6 +201,10 @@ class ReplicaFetcher:
             self._plan.remove(topic_partition)
             self._replicas.pop(topic_partition, None)
 
+    def is_changing(self, topic_partition: TopicPartition) -> bool:
+        """Return True if the log of this one is being changed, in a thread."""
+        return topic_partition in self._changing
+
     async def wait_until_untouched(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Return when no log of these is being changed any more."""
         for topic_partition in topic_partitions:

@@ -74,7 +74,7 @@ async def test_a_log_dir_that_hangs_takes_no_thread_of_another() -> None:
     try:
         async with trio.open_nursery() as nursery:
             for _ in range(10 * THREADS_PER_LOG_DIR):
-                nursery.start_soon(disks.run, hung, lambda: files.hang(hung))
+                nursery.start_soon(disks.run, hung, lambda: files.hang(hung, "sync"))
             await _until(lambda: files.hanging == THREADS_PER_LOG_DIR)
             with trio.fail_after(WAIT_S):
                 assert await disks.run(well, lambda: 1) == 1

@@ -18,7 +18,8 @@ from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.partition import Partition
-from pipeline.broker.replicas import AssignedPartition, Replicas, log_config
+from pipeline.broker.replica_logs import AssignedPartition, log_config
+from pipeline.broker.replicas import Replicas
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.replica_fetchers import replica_fetchers
 from pipeline.broker.topic_settings import topic_settings
@@ -324,7 +325,7 @@ async def test_a_partition_is_opened_while_the_log_of_a_deleted_topic_of_its_nam
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, may_look, is_removing, is_opened = (threading.Event() for _ in range(4))
-    is_displaced, rename = LogDirectories.is_displaced, LogDirectory._rename_deleted
+    is_displaced, rename = LogDirectory.is_displaced, LogDirectory._rename_deleted
 
     def look(*arguments: Any) -> bool:
         looks.set()
@@ -345,7 +346,7 @@ async def test_a_partition_is_opened_while_the_log_of_a_deleted_topic_of_its_nam
         await replicas.assign([assigned(leader=1, epoch=0)])
         await replicas.close([TopicPartition("t", 0)])
         strays = await replicas.strays()
-        monkeypatch.setattr(LogDirectories, "is_displaced", look)
+        monkeypatch.setattr(LogDirectory, "is_displaced", look)
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as opening:
                 opening.start_soon(replicas.assign, [assigned(leader=1, epoch=0, topic_id=uuid.UUID(int=8))])
@@ -405,7 +406,7 @@ async def test_a_record_is_flushed_in_time_where_that_is_less_than_a_second(
                 mock_clock.jump(0.02)
                 while partition.log.recovery_point < end:
                     await trio.lowlevel.checkpoint()
-                while replicas._flush_timers:
+                while replicas.flushes.timers:
                     await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
     assert mock_clock.current_time() < 1

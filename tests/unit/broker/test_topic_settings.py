@@ -1,7 +1,7 @@
 import pytest
 
 from pipeline.broker.config import BrokerConfig
-from pipeline.broker.replicas import log_config
+from pipeline.broker.replica_logs import log_config
 from pipeline.broker.topic_settings import readable_settings, topic_settings
 
 BROKER = BrokerConfig.from_settings(

@@ -198,7 +198,8 @@ def test_a_crash_at_any_step_of_setting_aside_and_taking_back_loses_nothing(
         root = tmp_path / str(crash_in)
         files = FaultyFiles(DiskFiles(), random.Random(crash_in))
         directories = opened(root, files=files)
-        directories.settle_tails({})
+        for directory in directories.begin_settling():
+            directory.settle_tails(directories.ids, {})
         written: dict[uuid.UUID, int] = {}
         files.crash_in = crash_in
         try:

@@ -30,7 +30,7 @@ from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import journal_records
 from pipeline.broker.observer import NoObserver
 from pipeline.broker.partition import Partition
-from pipeline.broker.replicas import log_config
+from pipeline.broker.replica_logs import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.topic_settings import TopicSettings, topic_settings
 from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError

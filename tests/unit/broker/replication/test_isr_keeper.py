@@ -16,7 +16,7 @@ from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import Partition
-from pipeline.broker.replicas import log_config
+from pipeline.broker.replica_logs import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.topic_settings import topic_settings

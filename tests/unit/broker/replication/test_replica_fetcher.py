@@ -19,7 +19,7 @@ from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import Partition
-from pipeline.broker.replicas import log_config
+from pipeline.broker.replica_logs import log_config
 from pipeline.broker.replication.fetch_plan import FetchLimits, FollowedPartition
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher

@@ -1,5 +1,6 @@
 """Those who wait at a partition: for more to read, or for what they wrote to be committed."""
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -25,18 +26,21 @@ class Waiter(Protocol):
 class FetchWaiter:
     """A Fetch that waits for so many bytes, in all its partitions together."""
 
-    __slots__ = ("_missing_bytes", "is_over", "woken")
+    __slots__ = ("_missing_bytes", "is_over", "woken", "woken_s")
 
     def __init__(self, missing_bytes: int) -> None:
         self._missing_bytes = missing_bytes
         self.woken = trio.Event()
+        self.woken_s = math.inf
+        """When enough had arrived, in trio's time."""
         self.is_over = False
         """Whether what it waits for may not come any more."""
 
     def arrived(self, size_bytes: int) -> None:
         """At most so much more can be read."""
         self._missing_bytes -= size_bytes
-        if self._missing_bytes <= 0:
+        if self._missing_bytes <= 0 and not self.woken.is_set():
+            self.woken_s = trio.current_time()
             self.woken.set()
 
     def wake(self) -> None:

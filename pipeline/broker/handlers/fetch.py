@@ -11,7 +11,9 @@ registered, which this broker knows from ZooKeeper: a client that does not know 
 neither does a Fetch of a former life of the follower. The high watermark is told with the answer.
 
 Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
-It is woken by the append itself, and waits on if what came is not to be seen yet.
+It is woken by the append itself, and waits on if what came is not to be seen yet. Without a session each request costs
+as much as it has partitions: if the event loop is late, one of many partitions gathers what arrives for a while longer,
+so that writes and followers do not wait behind the polls of consumers.
 """
 
 import uuid
@@ -37,6 +39,13 @@ from pipeline.protocol.messages.fetch import (
 )
 
 MAX_WAIT_MS = 60_000
+GATHERED_PARTITIONS = 50
+"""A Fetch without a session that names fewer partitions costs too little to be held up."""
+LATE_S = 0.002
+"""The event loop is late if a task that can go on waits for so long."""
+GATHER_FACTOR = 20
+"""How many times as long as the event loop was late records are gathered."""
+MAX_GATHER_S = 0.1
 
 _Parts = Iterator[Sequence[tuple[FetchTopic, bool]]]
 _NOTHING: _Parts = iter(())
@@ -124,7 +133,7 @@ async def _wait_and_answer(
         waiter = reading.waiter()
         watched = _watch(reading, waiter, topics, reading.served)
         try:
-            may_wait_on = await _wait(waiter, deadline)
+            may_wait_on = await _wait_and_gather(waiter, deadline, len(watched))
         finally:
             for one in watched:
                 one.partition.stop_waiting(one)
@@ -158,7 +167,7 @@ async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version:
                 return _answer(reading, answers)
             if not reading.is_committed:
                 waiter.arrived(reading.read_bytes)
-            may_wait = await _wait(waiter, deadline)
+            may_wait = await _wait_and_gather(waiter, deadline, len(reading.served))
     finally:
         for some in watched:
             _stop_watching(some)
@@ -196,6 +205,24 @@ async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
         await waiter.woken.wait()
         return not waiter.is_over
     return False
+
+
+async def _wait_and_gather(waiter: FetchWaiter, deadline: float, partitions: int) -> bool:
+    """Wait as `_wait`; for many partitions go on until the time of `gather_s` is over, but not past the deadline."""
+    if not await _wait(waiter, deadline):
+        return False
+    now_s = trio.current_time()
+    pause_s = gather_s(partitions, now_s - waiter.woken_s)
+    if pause_s:
+        await trio.sleep_until(min(deadline, now_s + pause_s))
+    return not waiter.is_over
+
+
+def gather_s(partitions: int, late_s: float) -> float:
+    """Return for how many seconds a Fetch gathers records, if it went on so late after the first one arrived."""
+    if partitions < GATHERED_PARTITIONS or late_s < LATE_S:
+        return 0.0
+    return min(GATHER_FACTOR * late_s, MAX_GATHER_S)
 
 
 def _read(reading: FetchReading, topics: Sequence[FetchTopic]) -> list[FetchableTopicResponse]:

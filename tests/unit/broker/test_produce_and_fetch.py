@@ -1,5 +1,6 @@
 import struct
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import trio
 
 from pipeline.broker.admission import Admission
 from pipeline.broker.fetch_reading import FetchReading
+from pipeline.broker.handlers.fetch import GATHERED_PARTITIONS, MAX_GATHER_S, gather_s
 from pipeline.broker.handlers.produce import OPENERS
 from pipeline.errors import StorageError
 from pipeline.model import Offset, TopicPartition
@@ -149,6 +151,41 @@ async def test_a_fetch_that_waited_looks_again_at_what_has_news_alone(
         assert looks == [0, 1, 2, 0, 2]
         told = [(data.partition_index, data.error_code, data.high_watermark, len(data.records)) for data in answers]
         assert told == [(0, 0, 1, len(record)), (1, 0, 0, 0), (2, 0, 1, len(record))]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "late_s", "pause_s"), [(49, 1.0, 0), (50, 0.001, 0), (50, 0.003, 0.06), (2000, 1.0, MAX_GATHER_S)]
+)
+def test_only_large_fetches_gather_and_only_if_the_loop_is_late(partitions: int, late_s: float, pause_s: float) -> None:
+    assert gather_s(partitions, late_s) == pytest.approx(pause_s)
+
+
+@pytest.mark.parametrize(("partitions", "values"), [(GATHERED_PARTITIONS, [0, 1]), (1, [0])])
+async def test_a_large_fetch_gathers_while_the_loop_is_late(
+    start: Start, monkeypatch: pytest.MonkeyPatch, partitions: int, values: list[int]
+) -> None:
+    monkeypatch.setattr("pipeline.broker.handlers.fetch.MAX_GATHER_S", 1.0)
+    async with start() as broker:
+        await broker.create("t", partitions)
+        partition = broker.handle.replicas.partitions[TopicPartition("t", 0)]
+        asked = [FetchPartition(partition=number, partition_max_bytes=1 << 20) for number in range(partitions)]
+        topics = [await broker.named(FetchTopic, "t", partitions=asked)]
+        answers: list[Any] = []
+
+        async def poll() -> None:
+            request = FetchRequest(max_wait_ms=TIMEOUT_S * 1000, min_bytes=1, topics=topics)
+            answers.extend((await broker.ask(request, lane="fetch")).responses[0].partitions)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poll)
+            while len(partition.waiters) == 0:
+                await trio.sleep(0.01)
+            partition.append(memoryview(batch(b"a")), keep_offsets=False, now_ms=NOW_MS)
+            time.sleep(0.05)  # noqa: ASYNC251 - holds the event loop
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            partition.append(memoryview(batch(b"b")), keep_offsets=False, now_ms=NOW_MS)
+        assert [offset for offset, _ in headers_of(answers[0])] == values
 
 
 async def test_what_a_partition_keeps_of_its_last_empty_answer_is_never_old(start: Start) -> None:

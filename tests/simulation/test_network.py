@@ -13,7 +13,7 @@ from pipeline.errors import CoordinationLostError, NetworkError
 from pipeline.model import HostPort
 from pipeline.testing.simulation.network import SimulatedNetwork
 from pipeline.testing.simulation.process import PROCESS, Process, run_simulated
-from pipeline.testing.simulation.schedule import Schedule
+from pipeline.testing.simulation.schedule import current_schedule
 from pipeline.testing.simulation.trace import Trace
 from pipeline.testing.simulation.zookeeper import SimulatedZooKeeper
 
@@ -29,11 +29,8 @@ def simulated(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 @asynccontextmanager
 async def network() -> AsyncIterator[SimulatedNetwork]:
-    async with trio.open_nursery() as nursery:
-        schedule = Schedule()
-        nursery.start_soon(schedule.run)
-        yield SimulatedNetwork(schedule, random.Random(1), slow=0.3)
-        nursery.cancel_scope.cancel()
+    await trio.lowlevel.checkpoint()
+    yield SimulatedNetwork(current_schedule(), random.Random(1), slow=0.3)
 
 
 async def receive(transport: Any, size: int) -> bytes:
@@ -118,8 +115,7 @@ def test_a_process_that_ends_is_noticed_and_a_machine_without_power_is_not() -> 
 def test_sessions_time_out_where_the_client_cannot_see_it() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            schedule = Schedule()
-            nursery.start_soon(schedule.run)
+            schedule = current_schedule()
             server = SimulatedZooKeeper(schedule, random.Random(1), Trace())
             process = Process("broker-1")
             async with server.open_session(process, SESSION_MS) as client:
@@ -147,8 +143,7 @@ def test_sessions_time_out_where_the_client_cannot_see_it() -> None:
 def test_a_write_whose_answer_is_lost_says_so() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            schedule = Schedule()
-            nursery.start_soon(schedule.run)
+            schedule = current_schedule()
             server = SimulatedZooKeeper(schedule, random.Random(3), Trace())
             async with server.open_session(Process("broker-1"), SESSION_MS) as client:
                 await client.create("/there")

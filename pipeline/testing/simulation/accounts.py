@@ -21,6 +21,7 @@ from pipeline.client.config import ProducerConfig
 from pipeline.client.producer import Producer, open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
+from pipeline.records.compression import Codec
 from pipeline.testing.simulation.client_context import (
     DELIVERY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -37,6 +38,7 @@ SETTINGS = {
 }
 KEYS = tuple(f"account-{number}".encode() for number in range(5))
 DELETIONS = 0.15
+CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 NONE_YET = Offset(-1)
 
 
@@ -77,6 +79,7 @@ class Accounts:
         rng = self.context.rng(name)
         config = ProducerConfig(
             linger_ms=0,
+            compression=rng.choice(CODECS),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             max_block_ms=DELIVERY_TIMEOUT_MS,

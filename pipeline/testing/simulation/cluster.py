@@ -17,7 +17,7 @@ from pipeline.records.record import iterate_records
 from pipeline.testing.simulation.inside import Inside
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.network import SimulatedNetwork
-from pipeline.testing.simulation.schedule import Schedule
+from pipeline.testing.simulation.schedule import current_schedule
 from pipeline.testing.simulation.state_rules import StateInZooKeeper
 from pipeline.testing.simulation.trace import Trace
 from pipeline.testing.simulation.watermark_rules import WatermarkRules
@@ -42,7 +42,7 @@ class SimulatedCluster:
     ) -> None:
         self.rng = random.Random(f"cluster {seed}")
         self.trace = trace
-        self.schedule = Schedule()
+        self.schedule = current_schedule()
         slow = self.rng.choice([0.0, 0.01, 0.1])
         self.network = SimulatedNetwork(self.schedule, random.Random(f"network {seed}"), slow)
         self.zookeeper = SimulatedZooKeeper(self.schedule, random.Random(f"zookeeper {seed}"), trace)
@@ -61,7 +61,6 @@ class SimulatedCluster:
             for number in range(1, brokers + 1)
         ]
         self._nursery = nursery
-        nursery.start_soon(self.schedule.run)
 
     @property
     def addresses(self) -> tuple[HostPort, ...]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from pipeline.broker.partition import Partition
 from pipeline.log.observed import ObservedPartition
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.simulation.observer import Appends, LifeObserver
 from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.removal_rules import RemovalRules, WatchedFiles
+from pipeline.testing.simulation.start_rules import StartRules
 from pipeline.testing.simulation.state_rules import StateRules, states_of
 from pipeline.testing.simulation.synced_rules import SyncedRules
 from pipeline.testing.simulation.watermark_rules import WatermarkRules
@@ -30,6 +32,7 @@ class Inside:
     appends: Appends = field(default_factory=Appends)
     removals: RemovalRules = field(default_factory=RemovalRules)
     synced: SyncedRules = field(default_factory=SyncedRules)
+    starts: StartRules = field(default_factory=StartRules)
     _serving: dict[BrokerId, tuple[Process, Replicas]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -43,6 +46,7 @@ class Inside:
         yield from self.appends.problems()
         yield from self.removals.problems
         yield from self.synced.problems
+        yield from self.starts.problems
 
     def observer(self, broker: BrokerId, life: int) -> LifeObserver:
         """The observer of a broker's life."""
@@ -85,6 +89,13 @@ class Inside:
         if process is not None and process.is_alive:
             origin = self.zookeeper.origin_ids(partition.topic_partition)
             self.watermarks.moved(partition, before, now, len(origin))
+
+    def start_moved(self, log: UnifiedLog, before: Offset, now: Offset) -> None:
+        """A log start offset has moved."""
+        process = PROCESS.get()
+        if process is not None and process.is_alive:
+            committed = self.watermarks.committed((log.topic_partition, log.topic_id))
+            self.starts.moved(f"{log.topic_partition} on {process.name}", before, now, committed)
 
     def _changed(self, znodes: Mapping[str, bytes | None]) -> None:
         for path, data in znodes.items():

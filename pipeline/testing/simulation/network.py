@@ -237,7 +237,8 @@ class SimulatedTransport:
         """Whether the peer sends no more."""
         self._is_closed = False
         self._inbox = bytearray()
-        self._changed = trio.Event()
+        self._readers = trio.lowlevel.ParkingLot()
+        self._senders = trio.lowlevel.ParkingLot()
         self._unread_bytes = 0
         """Of what was sent, on the way or not yet read by the peer."""
 
@@ -250,7 +251,6 @@ class SimulatedTransport:
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Fill the front of `buffer`; 0 when the peer has ended its side. Raises NetworkError."""
-        await trio.lowlevel.checkpoint()
         while (received := self.receive_now(buffer)) is None:
             await self.wait_readable()
         return received
@@ -270,9 +270,13 @@ class SimulatedTransport:
 
     async def wait_readable(self) -> None:
         """Wait until there is something to receive. Raises NetworkError."""
-        await trio.lowlevel.checkpoint()
-        while not self._inbox and not self.has_ended and self.failure is None:
-            await self._changed.wait()
+        if self._is_readable():
+            await trio.lowlevel.checkpoint()
+        while not self._is_readable():
+            await self._readers.park()
+
+    def _is_readable(self) -> bool:
+        return bool(self._inbox) or self.has_ended or self.failure is not None
 
     async def give_way(self) -> None:
         """Let others have their turn."""
@@ -282,7 +286,7 @@ class SimulatedTransport:
         """Send all pieces in order. Raises NetworkError."""
         data = b"".join(map(_bytes_of, pieces))
         while self._unread_bytes > SEND_BUFFER_BYTES and self.failure is None:
-            await self._changed.wait()
+            await self._senders.park()
         if self.failure is not None:
             raise NetworkError(f"connection lost: {self.failure}")
         rng = self.host.network.rng
@@ -301,19 +305,21 @@ class SimulatedTransport:
         """The peer has sent this."""
         if self.failure is None:
             self._inbox += data
-            self._change()
+            if self._readers:
+                self._readers.unpark_all()
         elif self.peer is not None and self.host.has_power:
             self.outgoing.send(self.peer.reset)
 
     def was_read(self, size: int) -> None:
         """The peer has taken so much."""
         self._unread_bytes -= size
-        self._change()
+        if self._senders:
+            self._senders.unpark_all()
 
     def ended(self) -> None:
         """The peer has ended its side."""
         self.has_ended = True
-        self._change()
+        self._readers.unpark_all()
         if self.on_gone is not None:
             self.on_gone()
 
@@ -329,7 +335,8 @@ class SimulatedTransport:
             self.failure = failure
             self.is_open = False
             self.opened.set()
-            self._change()
+            self._readers.unpark_all()
+            self._senders.unpark_all()
 
     def close(self) -> None:
         """Close at once. Closing twice does nothing."""
@@ -345,10 +352,6 @@ class SimulatedTransport:
         peer = self.peer
         if peer is not None:
             self.outgoing.send(peer.ended)
-
-    def _change(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
 
 
 def _bytes_of(piece: Piece) -> bytes | bytearray | memoryview:

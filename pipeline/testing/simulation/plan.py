@@ -32,6 +32,7 @@ CLEANER_SETTINGS: Mapping[str, Any] = {
     "log.cleaner.min.cleanable.ratio": 0.01,
     "offsets.topic.segment.bytes": 2000,
 }
+RETENTION_SETTINGS: Mapping[str, Any] = {"log.retention.check.interval.ms": 700}
 MAX_REPLICAS = 3
 
 Variant = Callable[[], AbstractContextManager[None]]
@@ -54,6 +55,8 @@ class Plan:
     has_administrator: bool = False
     has_cleaner: bool = False
     """True if there is a compacted topic, and logs are cleaned."""
+    has_retention: bool = False
+    """True if there is a topic whose oldest records go, by retention and by DeleteRecords."""
     variant: Variant = nullcontext
 
     @property
@@ -69,7 +72,9 @@ class Plan:
     @property
     def all_settings(self) -> Mapping[str, Any]:
         """The settings of the brokers."""
-        return {**SETTINGS, **(CLEANER_SETTINGS if self.has_cleaner else {}), **self.settings}
+        cleaner = CLEANER_SETTINGS if self.has_cleaner else {}
+        retention = RETENTION_SETTINGS if self.has_retention else {}
+        return {**SETTINGS, **cleaner, **retention, **self.settings}
 
 
 @dataclass(eq=False)

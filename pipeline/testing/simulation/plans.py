@@ -22,7 +22,11 @@ def plan_for(seed: int) -> Plan:
     if seed % TRAVELLING_EVERY == TRAVELLING_EVERY - 4:
         return Plan(seed=seed, fault_kinds=TRAVELLING_FAULTS)
     return Plan(
-        seed=seed, brokers=4 if seed % 4 == 1 else 3, has_administrator=seed % 2 == 1, has_cleaner=seed % 4 == 2
+        seed=seed,
+        brokers=4 if seed % 4 == 1 else 3,
+        has_administrator=seed % 2 == 1,
+        has_cleaner=seed % 4 == 2,
+        has_retention=seed % 4 in {0, 3},
     )
 
 

@@ -6,8 +6,8 @@ stopped, as by SIGSTOP, gets no turn: whatever wakes one of its tasks is kept un
 Invariants of `run_simulated`:
 - The order of tasks, delays of threads, and all else that chance decides come from the seed. Nothing depends on hashes
   of strings, addresses of objects, other threads, or the collector of garbage, which does not run meanwhile.
-- What it replaces (trio's choice of the next task, its threads, the HTTP endpoint, the cleaner's process, the log) is
-  as before afterwards.
+- What it replaces (trio's choice of the next task, its threads and its clock, the HTTP endpoint, the cleaner's process,
+  the log) is as before afterwards.
 """
 
 import gc
@@ -22,12 +22,13 @@ from typing import Any
 
 import structlog
 import trio
-import trio.testing
 from trio._core import _run as trio_run
 
-import pipeline.broker.server as broker_server
+from pipeline.broker import loop_watch
+from pipeline.broker import server as broker_server
 from pipeline.model import HostPort
 from pipeline.testing.simulation.cleaner_in_process import cleaner_in_process
+from pipeline.testing.simulation.schedule import Schedule
 from pipeline.testing.simulation.trace import Trace
 
 MAX_CPU_S = 60.0
@@ -35,6 +36,8 @@ MAX_YIELDS = 3
 SLOW_CALLS = 0.05
 """The part of the calls in threads that take simulated time."""
 SLOW_CALL_S = 0.05
+WATCH_INTERVAL_S = 1.0
+"""Of the watchdog of the event loop, which nothing makes late but a process that is stopped."""
 
 
 @dataclass(eq=False)
@@ -71,8 +74,9 @@ def run_simulated(main: Callable[[], Awaitable[None]], seed: int, trace: Trace) 
         with scope:
             await main()
 
-    with _deterministic(seed), _quiet(trace), _bounded(scope, trace):
-        trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    schedule = Schedule()
+    with _deterministic(seed, schedule), _quiet(trace), _bounded(scope, trace):
+        trio.run(run, clock=schedule)
 
 
 @contextmanager
@@ -95,14 +99,9 @@ def _bounded(scope: trio.CancelScope, trace: Trace) -> Generator[None]:
 
 
 @contextmanager
-def _deterministic(seed: int) -> Generator[None]:
+def _deterministic(seed: int, schedule: Schedule) -> Generator[None]:
     """Replace all that chance and other threads decide in trio and in a broker."""
-    scheduling = trio_run._ALLOW_DETERMINISTIC_SCHEDULING
-    state = trio_run._r.getstate()
-    reschedule = trio_run.Runner.reschedule
-    to_thread = trio.to_thread.run_sync
-    broker: Any = broker_server
-    serve_http, log_cleaner = broker.serve_http, broker.LogCleaner
+    state, reschedule = trio_run._r.getstate(), trio_run.Runner.reschedule
     rng = random.Random(f"threads {seed}")
 
     def reschedule_running(runner: Any, task: Any, *woken_with: Any) -> None:
@@ -122,26 +121,36 @@ def _deterministic(seed: int) -> Generator[None]:
                 await trio.lowlevel.checkpoint()
             return function(*args)
 
-    gc.collect()
+    replacements: list[tuple[Any, str, Any]] = [
+        (trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        (trio_run, "Instruments", _no_instruments),
+        (trio_run.Runner, "reschedule", reschedule_running),
+        (trio, "current_time", schedule.current_time),  # asked for so often that two calls less are worth it
+        (trio.to_thread, "run_sync", call_later),
+        (broker_server, "serve_http", _serve_nothing),
+        (broker_server, "LogCleaner", cleaner_in_process),
+        (loop_watch, "INTERVAL_S", WATCH_INTERVAL_S),
+    ]
+    known = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
     gc.disable()
-    replaced: Any = trio_run
+    gc.freeze()
     try:
-        replaced._ALLOW_DETERMINISTIC_SCHEDULING = True
         trio_run._r.seed(seed)
-        replaced.Runner.reschedule = reschedule_running
-        replaced = trio.to_thread
-        replaced.run_sync = call_later
-        broker.serve_http, broker.LogCleaner = _serve_nothing, cleaner_in_process
+        for owner, name, value in replacements:
+            setattr(owner, name, value)
         yield
     finally:
-        broker.serve_http, broker.LogCleaner = serve_http, log_cleaner
-        replaced = trio.to_thread
-        replaced.run_sync = to_thread
-        replaced = trio_run
-        replaced.Runner.reschedule = reschedule
-        replaced._ALLOW_DETERMINISTIC_SCHEDULING = scheduling
+        for owner, name, value in known:
+            setattr(owner, name, value)
         trio_run._r.setstate(state)
+        gc.collect()  # of what this run has made: all else is frozen
+        gc.unfreeze()
         gc.enable()
+
+
+def _no_instruments(_instruments: object) -> dict[str, object]:
+    """Instruments of a run that has none: trio looks for them several times in each step."""
+    return {}
 
 
 async def _serve_nothing(_application: object, listen: HostPort, *, task_status: trio.TaskStatus[HostPort]) -> None:

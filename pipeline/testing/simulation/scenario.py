@@ -4,6 +4,7 @@ The cluster starts; clients work while things go wrong; everything is healed; th
 (`recovery`) and take writes; the replicas must be equal and hold what was promised.
 """
 
+import os
 import random
 import tempfile
 import traceback
@@ -19,11 +20,13 @@ from pipeline.client.config import ProducerConfig
 from pipeline.client.producer import open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
+from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.record import iterate_records
 from pipeline.testing.simulation.accounts import ACCOUNTS, Accounts, Entry
 from pipeline.testing.simulation.administration import Administration
 from pipeline.testing.simulation.client_context import ClientContext, wall_clock
 from pipeline.testing.simulation.cluster import SimulatedCluster, log_bytes, records_of
+from pipeline.testing.simulation.expiry import EXPIRING, Expiry, Kept
 from pipeline.testing.simulation.fault_context import FaultContext
 from pipeline.testing.simulation.faults import Faults
 from pipeline.testing.simulation.group_members import GroupMembers
@@ -31,11 +34,14 @@ from pipeline.testing.simulation.history import Acknowledged, check, check_survi
 from pipeline.testing.simulation.plan import Plan, Result
 from pipeline.testing.simulation.process import run_simulated
 from pipeline.testing.simulation.recovery import LOOK_S, RECOVERY_S, FailedError, Recovery, until, within
+from pipeline.testing.simulation.start_rules import watched_log_starts
 from pipeline.testing.simulation.trace import Trace
 from pipeline.testing.simulation.watermark_rules import watched_high_watermarks
 from pipeline.testing.simulation.workload import CLIENTS, Workload
 
 START_S = 60.0
+MEMORY = Path("/dev/shm")
+"""Where the disks are if there is such a folder: nothing survives there, and nothing has to."""
 CLIENT_HOST = "client"
 
 
@@ -51,7 +57,10 @@ class _Run:
         self._context = ClientContext(cluster, result.history, str(plan.seed))
         self._workload = Workload(self._context, self._partitions)
         kept = {**dict(plan.topics), GROUP_METADATA_TOPIC: plan.all_settings["offsets.topic.num.partitions"]}
+        if plan.has_retention:
+            kept[EXPIRING.topic] = 1
         self._accounts = Accounts(self._context)
+        self._expiry = Expiry(self._context)
         self._members = GroupMembers(self._context, self._partitions)
         self._administration = Administration(self._context, kept, plan.replication)
         self._recovery = Recovery(cluster, self._administration.intended, plan.may_end_offline)
@@ -87,6 +96,8 @@ class _Run:
             ]
             if self._plan.has_cleaner:
                 topics.append(self._accounts.topic(self._plan.replication))
+            if self._plan.has_retention:
+                topics.append(self._expiry.topic(self._plan.replication))
             await self._patiently(lambda: create_topics(client, topics, exist_ok=True, timeout_s=10))
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
@@ -119,6 +130,8 @@ class _Run:
             self._members.start(clients)
             if self._plan.has_cleaner:
                 clients.start_soon(self._accounts.keep, "bookkeeper")
+            if self._plan.has_retention:
+                self._expiry.start(clients)
             if self._plan.has_administrator:
                 self._administration.start(clients)
             with trio.move_on_after(self._plan.faults_s):
@@ -158,7 +171,7 @@ class _Run:
     def _check(self) -> None:
         logs: dict[TopicPartition, dict[Offset, bytes]] = {}
         for name in self._recovery.led():
-            if self._is_compacted(name):
+            if self._differs_by_replica(name):
                 continue
             replicas = self._cluster.replicas(name)
             contents = {machine: log_bytes(part, part.high_watermark) for machine, part in replicas.items()}
@@ -168,6 +181,7 @@ class _Run:
             if name.topic != GROUP_METADATA_TOPIC:
                 logs[name] = records_of(next(iter(contents.values())))
         self._check_accounts()
+        self._check_expiry()
         if all(name in logs for name in self._partitions):
             self._result.problems += check(self._result.history, {name: logs[name] for name in self._partitions})
         self._result.problems += self._administration.check(logs)
@@ -175,9 +189,9 @@ class _Run:
             for name in self._partitions:
                 self._result.problems += check_survivors(self._result.history, name, self._survivors(name))
 
-    def _is_compacted(self, name: TopicPartition) -> bool:
-        """Each replica cleans its log by itself: only what counts is equal."""
-        return self._plan.has_cleaner and name.topic in {ACCOUNTS.topic, GROUP_METADATA_TOPIC}
+    def _differs_by_replica(self, name: TopicPartition) -> bool:
+        """Return True if each replica cleans its log or deletes from it by itself: only what counts is equal."""
+        return name == EXPIRING or (self._plan.has_cleaner and name.topic in {ACCOUNTS.topic, GROUP_METADATA_TOPIC})
 
     def _check_accounts(self) -> None:
         for machine, part in self._cluster.replicas(ACCOUNTS).items():
@@ -188,6 +202,15 @@ class _Run:
             ]
             clean_offset = part.log.clean_offset or Offset(0)
             self._result.problems += self._accounts.check(machine, entries, clean_offset)
+
+    def _check_expiry(self) -> None:
+        kept = {}
+        for machine, part in self._cluster.replicas(EXPIRING).items():
+            data = log_bytes(part, part.high_watermark)
+            start = part.log.log_start_offset
+            records = {offset: value for offset, value in records_of(data).items() if offset >= start}
+            kept[machine] = Kept(start=start, records=records, size_bytes=len(data))
+        self._result.problems += self._expiry.check(kept, is_moved=EXPIRING in self._cluster.inside.removals.moved)
 
     def _survivors(self, name: TopicPartition) -> set[bytes]:
         """All values that are in some replica's log."""
@@ -202,7 +225,8 @@ async def _run_in(directory: Path, plan: Plan, result: Result) -> None:
         cluster = SimulatedCluster(
             plan.brokers, directory, settings, nursery=nursery, trace=result.trace, seed=str(plan.seed)
         )
-        with watched_high_watermarks(cluster.inside.moved):
+        inside = cluster.inside
+        with watched_high_watermarks(inside.moved), watched_log_starts(inside.start_moved):
             await _Run(plan, result, cluster, rng).run()
             nursery.cancel_scope.cancel()
 
@@ -211,11 +235,17 @@ def simulate(plan: Plan) -> Result:
     """Run it."""
     trace = Trace()
     result = Result(plan.seed, trace)
-    with tempfile.TemporaryDirectory(prefix="simulation-") as name, plan.variant():
+    held_bytes = OPENED_BATCHES.held_bytes
+    where = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="simulation-", dir=where) as name, plan.variant():
         trace.directory = name
         try:
             run_simulated(lambda: _run_in(Path(name), plan, result), plan.seed, trace)
         except Exception as error:
             result.problems.append("the simulation itself failed: " + "".join(traceback.format_exception(error)))
     result.problems += trace.faults_of_code
+    if OPENED_BATCHES.held_bytes != held_bytes:
+        result.problems.append(
+            f"{OPENED_BATCHES.held_bytes - held_bytes} bytes are charged for batches that nobody opens"
+        )
     return result

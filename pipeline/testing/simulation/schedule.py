@@ -1,4 +1,4 @@
-"""What happens at simulated times, and messages that take time to arrive.
+"""Simulated time, what happens at which time, and messages that take time to arrive.
 
 Invariant: messages of a `Channel` arrive in the order in which they were sent, each at most once.
 """
@@ -14,33 +14,52 @@ import trio
 Action = Callable[[], None]
 
 
-class Schedule:
-    """Actions by the time at which they are due. `run` is the task that performs them."""
+class Schedule(trio.abc.Clock):
+    """Clock of a simulated run, and actions by the time at which they are due.
+
+    trio asks its clock how long to sleep when no task can run. The clock goes on at that moment to whatever is due
+    next, performs the actions, and lets nobody sleep. Actions are no task: they must not await.
+    """
 
     def __init__(self) -> None:
+        self._now_s = 0.0
         self._due: list[tuple[float, int, Action]] = []
         self._numbers = itertools.count()
-        self._changed = trio.Event()
 
     def at(self, time_s: float, action: Action) -> None:
-        """Perform at this time of trio's clock; those of one time in the order of these calls."""
-        if not self._due or time_s < self._due[0][0]:
-            self._changed.set()
+        """Perform at this time; those of one time in the order of these calls."""
         heapq.heappush(self._due, (time_s, next(self._numbers), action))
 
     def after(self, delay_s: float, action: Action) -> None:
         """Perform so much later."""
-        self.at(trio.current_time() + delay_s, action)
+        self.at(self._now_s + delay_s, action)
 
-    async def run(self) -> None:
-        """Perform what is due, until cancelled."""
-        while True:
-            now = trio.current_time()
-            while self._due and self._due[0][0] <= now:
-                heapq.heappop(self._due)[2]()
-            self._changed = trio.Event()
-            with trio.move_on_at(self._due[0][0] if self._due else math.inf):
-                await self._changed.wait()
+    def start_clock(self) -> None:
+        """Nothing: the clock begins at 0."""
+
+    def current_time(self) -> float:
+        """The simulated time in seconds."""
+        return self._now_s
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Go on to this deadline, or to the first action if that comes before; return the time to sleep."""
+        due = self._due
+        if due and due[0][0] <= deadline:
+            self._now_s = max(self._now_s, due[0][0])
+            while due and due[0][0] <= self._now_s:
+                heapq.heappop(due)[2]()
+        elif deadline == math.inf:
+            return deadline
+        else:
+            self._now_s = max(self._now_s, deadline)
+        return 0
+
+
+def current_schedule() -> Schedule:
+    """Return the schedule of the run that this is called in."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, Schedule)
+    return clock
 
 
 class Channel:

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pipeline.model import TopicPartition
 
@@ -30,6 +31,7 @@ class StateInZooKeeper:
     isr: tuple[int, ...]
 
 
+@lru_cache(maxsize=1024)
 def decode_state(data: bytes) -> StateInZooKeeper:
     """The state in a znode."""
     state = json.loads(data)

@@ -29,6 +29,7 @@ from pipeline.coordination.cluster_znodes import STATE_CHANGE_PREFIX, encode_sta
 from pipeline.coordination.interface import CoordinationClient, CreateNode, SetNode
 from pipeline.coordination.partition_states import StateChange, Written, write_states
 from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, StorageError
+from pipeline.log import unified_log
 from pipeline.log.directories import LogDirectories
 from pipeline.log.logs_set_aside import HeldLog
 from pipeline.log.producer_state import ProducerStates
@@ -182,6 +183,25 @@ async def _release_all(_keeper: Any, confirmed: Sequence[HeldLog]) -> Sequence[H
     return confirmed
 
 
+def _deleting_what_is_not_committed(_delete_records: Any) -> Any:
+    async def broken(partition: Partition, before: Offset) -> Offset:
+        before = min(before, partition.log.log_end_offset)
+        log_start_offset = partition.log.delete_records(before)
+        await partition.upkeep.checkpoint_log_start(partition)
+        partition._start_moved()
+        return log_start_offset
+
+    return broken
+
+
+def _one_more(count_expired: Any) -> Any:
+    def broken(segments: Sequence[Any], *args: Any, **options: Any) -> int:
+        count: int = count_expired(segments, *args, **options)
+        return min(count + 1, len(segments) - 1)
+
+    return broken
+
+
 class _WallTime:
     """trio, with the wall clock of the process in the place of its own."""
 
@@ -228,7 +248,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "truncates to the high watermark": BrokenVariant(
         rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
         breaks=_replacing(ReplicaFetcher, "follow", _truncating_to_high_watermark),
-        first_seed=5,
+        first_seed=7,
     ),
     "does not truncate": BrokenVariant(
         rule="a follower compares its log with its leader's before it fetches (KIP-101)",
@@ -255,7 +275,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "maximal_isr",
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
         ),
-        first_seed=12,
+        first_seed=13,
     ),
     "shows what is not committed": BrokenVariant(
         rule="consumers see nothing behind the high watermark",
@@ -274,7 +294,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="a leader answers those alone who know its leader epoch (KIP-320)",
         breaks=_replacing(BrokerContext, "find_partition_of", _finding_in_any_epoch),
         faults=("return",),
-        first_seed=7,
+        first_seed=9,
     ),
     "controller epoch not checked": BrokenVariant(
         rule="a controller writes only while it is the last one, and over the states that it has seen",
@@ -288,7 +308,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "answers its end too early": BrokenVariant(
         rule="a new leader tells its end once its high watermark has reached the start of its epoch (KIP-207)",
         breaks=_replacing(ReplicaRole, "is_behind_epoch", lambda _: property(lambda _partition: False)),
-        first_seed=6,
+        first_seed=7,
     ),
     "takes a missing znode for a deletion": BrokenVariant(
         rule="a log is removed for a record of its topic's deletion alone",
@@ -298,12 +318,12 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "takes a replica that was never here for a lost one": BrokenVariant(
         rule="a topic that is created while its brokers are dead gets a leader when these are back",
         breaks=_replacing(LogDirectories, "may_have_served", _giving(True)),
-        first_seed=9,
+        first_seed=11,
     ),
     "removes a log that an ISR counts on": BrokenVariant(
         rule="a broker leaves the ISR before it removes a log that was moved away",
         breaks=_replacing(StrayKeeper, "_released", lambda _: _release_all),
-        first_seed=5,
+        first_seed=17,
     ),
     "trusts the wall clock": BrokenVariant(
         rule="who is in sync is measured with a clock that never goes back",
@@ -316,7 +336,17 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "a stale timer removes a living group": BrokenVariant(
         rule="an alarm of a group that went away touches no later group of its name",
         breaks=_replacing(Entries, "holds", _holding_any_of_the_name),
-        first_seed=15,
+        first_seed=31,
+    ),
+    "deletes what is not committed": BrokenVariant(
+        rule="DeleteRecords takes nothing behind the high watermark",
+        breaks=_replacing(Partition, "delete_records", _deleting_what_is_not_committed),
+        first_seed=23,
+    ),
+    "retention takes too much": BrokenVariant(
+        rule="what retention leaves reaches retention.bytes",
+        breaks=_replacing(unified_log, "count_expired", _one_more),
+        first_seed=3,
     ),
     "forgets its producers": BrokenVariant(
         rule="a batch that was taken before is not taken again",
@@ -325,6 +355,6 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "ignores failed syncs": BrokenVariant(
         rule="nothing is acknowledged that the disk refused to sync",
         breaks=_replacing(FaultyFile, "sync", _ignoring(StorageError)),
-        first_seed=20,
+        first_seed=30,
     ),
 }

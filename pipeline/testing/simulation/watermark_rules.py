@@ -102,6 +102,10 @@ class WatermarkRules:
             if isrs.get(place[0]) == (broker,):
                 self._committed.pop(place, None)
 
+    def committed(self, place: Place) -> Offset | None:
+        """The highest offset that a leader's high watermark had, None if none has moved."""
+        return self._committed.get(place)
+
     def check_in_sync(self, topic_partition: TopicPartition, partition: Partition) -> None:
         """A broker that serves is in the ISR, with this replica."""
         least = self._committed.get(place_of(partition))

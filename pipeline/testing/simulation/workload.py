@@ -27,6 +27,7 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
+from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
 from pipeline.testing.simulation.client_context import (
     DELIVERY_TIMEOUT_MS,
@@ -38,6 +39,9 @@ from pipeline.testing.simulation.client_context import (
 from pipeline.testing.simulation.history import Acknowledged
 
 POLL_S = 1.0
+PATIENT_BYTES = 1000
+"""Some records."""
+CODECS = (Codec.NONE, Codec.NONE, Codec.LZ4, Codec.ZSTD)
 START = Offset(0)
 CLIENTS = ("producer-1", "producer-2", "reader-1", "reader-2", "committer", "asker")
 
@@ -65,7 +69,7 @@ class Workload:
         for number in range(1, producers + 1):
             nursery.start_soon(self.produce, f"producer-{number}")
         for number in range(1, readers + 1):
-            nursery.start_soon(self.read, f"reader-{number}")
+            nursery.start_soon(self.read, f"reader-{number}", 1 if number == 1 else PATIENT_BYTES)
         nursery.start_soon(self.commit, "committer")
         nursery.start_soon(self.ask_ends, "asker")
 
@@ -77,6 +81,7 @@ class Workload:
             config = ProducerConfig(
                 linger_ms=rng.choice([0, 5]),
                 batch_size=rng.choice([200, 2000]),
+                compression=rng.choice(CODECS),
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
                 max_block_ms=DELIVERY_TIMEOUT_MS,
@@ -109,11 +114,13 @@ class Workload:
         if isinstance(error, DeliveryError) and not error.outcome_unknown:
             self.context.history.refused[value] = None
 
-    async def read(self, name: str) -> None:
-        """Read all partitions from the beginning, and now and then again."""
+    async def read(self, name: str, min_bytes: int) -> None:
+        """Read all partitions from the beginning, and now and then again; each answer waits for so many bytes."""
         rng = self.context.rng(name)
         async with self.context.open(name) as cluster:
-            config = ConsumerConfig(max_wait_ms=500, max_partition_bytes=rng.choice([300, 1 << 20]))
+            config = ConsumerConfig(
+                max_wait_ms=500, min_bytes=min_bytes, max_partition_bytes=rng.choice([300, 1 << 20])
+            )
             while not self.context.is_over:
                 async with open_consumer(cluster, config) as consumer:
                     positions = dict.fromkeys(self.partitions, 0)

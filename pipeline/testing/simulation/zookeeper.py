@@ -16,6 +16,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -178,7 +179,7 @@ class SimulatedZooKeeper(MemoryZooKeeper):
 
     def _assigned(self, topic_partition: TopicPartition, how: str) -> tuple[int, ...]:
         node = self.find_or_none(f"{TOPICS_PATH}/{topic_partition.topic}")
-        assigned = json.loads(node.data).get(how, {}) if node is not None else {}
+        assigned = _decode_topic(node.data).get(how, {}) if node is not None else {}
         return tuple(assigned.get(str(topic_partition.partition), ()))
 
     def _children(self, path: str) -> list[str]:
@@ -354,8 +355,9 @@ class SimulatedClient(MemoryClient):
 
     async def _ask(self, path: str, act: Callable[[], _Answer], deadline: float) -> _Call[_Answer]:
         await trio.lowlevel.checkpoint()
-        with trio.move_on_at(deadline):
-            await self.history.wait_connected()
+        if not self.history.is_connected:
+            with trio.move_on_at(deadline):
+                await self.history.wait_connected()
         if self.is_dead:
             raise Crash
         if not self.history.is_connected:
@@ -385,6 +387,13 @@ class SimulatedClient(MemoryClient):
     def _answered(self, call: _Call[_Answer], answer: _Value[_Answer] | CoordinationError) -> None:
         call.answer = answer
         call.done.set()
+
+
+@lru_cache(maxsize=1024)
+def _decode_topic(data: bytes) -> Mapping[str, Any]:
+    """Return the content of a topic's znode, which nobody changes."""
+    decoded: Mapping[str, Any] = json.loads(data)
+    return decoded
 
 
 def _is_below(name: str, path: str) -> bool:

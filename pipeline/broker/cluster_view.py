@@ -51,6 +51,14 @@ class PartitionView:
     """When the view took this state."""
 
     @property
+    def is_new(self) -> bool:
+        """True if nobody has changed the state since the partition was created: no replica was lost or left behind.
+
+        A replica that left the ISR shows in the version alone, for the leader and the leader epoch stay.
+        """
+        return self.leader_epoch <= 0 and self.state_version <= 0
+
+    @property
     def is_spent(self) -> bool:
         """True if others may have led in the leader epoch before ZooKeeper went back. It must be raised first."""
         return self.leader_epoch <= self.spent_epoch != NO_LEADER_EPOCH

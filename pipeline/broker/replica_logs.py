@@ -213,7 +213,7 @@ class ReplicaLogs:
     def _new_log(self, item: AssignedPartition) -> NewLog:
         return NewLog(
             topic_partition=item.topic_partition,
-            is_new=item.view.leader_epoch <= 0,
+            is_new=item.view.is_new,
             topic_id=item.topic_id,
             config=self.log_config(item.settings),
         )

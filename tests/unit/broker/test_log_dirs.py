@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -176,3 +177,44 @@ async def test_a_moved_log_dir_and_one_in_use_are_refused_by_name(start: Start, 
     with pytest.raises(ConfigurationError, match=r"one belongs to broker\.id 1, not 2"):
         async with start(2, log_dirs=setting([dirs[1], dirs[0]])):
             pass
+
+
+async def test_a_follower_is_not_made_anew_while_its_log_dir_is_away_though_its_leader_never_changed(
+    start: Start, dirs: list[Path]
+) -> None:
+    names = [TopicPartition("synced", index) for index in range(2)]
+    places = [CreatableReplicaAssignment(partition_index=index, broker_ids=[2, 1]) for index in range(2)]
+    configs = [CreatableTopicConfig(name="min.insync.replicas", value="1")]
+    topic = CreatableTopic(name="synced", num_partitions=-1, replication_factor=-1, assignments=places, configs=configs)
+    async with start(2) as leader:
+
+        async def until_followed(broker: Broker, end_offsets: Sequence[int | None]) -> None:
+            with trio.fail_after(TIMEOUT_S):
+                while True:
+                    found = [broker.handle.replicas.partitions.get(name) for name in names]
+                    if [each and each.log.log_end_offset for each in found] == list(end_offsets):
+                        return
+                    await trio.sleep(0.01)
+
+        async with start(1, log_dirs=setting(dirs)) as broker:
+            response = await leader.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+            assert response.topics[0].error_code == ErrorCode.NONE
+            await until_followed(broker, [0, 0])
+            for index in range(2):
+                assert (await leader.produce("synced", batch(b"a"), partition=index)).error_code == ErrorCode.NONE
+            await until_followed(broker, [1, 1])
+        lost = where(dirs, "synced", 2).index(0)
+        moved = dirs[0].with_name("moved")
+        dirs[0].rename(moved)
+        dirs[0].write_bytes(b"no directory")
+        async with start(1, log_dirs=setting(dirs)) as broker:
+            await until_followed(broker, [None if index == lost else 1 for index in range(2)])
+            assert list(broker.handle.replicas.failed) == [names[lost]]
+            assert leader.handle.replicas.partitions[names[lost]].leader_epoch == 0
+            assert not (dirs[1] / str(names[lost])).exists()
+            assert (await leader.produce("synced", batch(b"b"), partition=lost)).error_code == ErrorCode.NONE
+        dirs[0].unlink()
+        moved.rename(dirs[0])
+        async with start(1, log_dirs=setting(dirs)) as broker:
+            await until_followed(broker, [2 if index == lost else 1 for index in range(2)])
+            assert not broker.handle.replicas.failed

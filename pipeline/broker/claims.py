@@ -9,6 +9,7 @@ Invariants:
   (KIP-966, decision 0022). A partition of replication factor 1 is led on with what is left of it, also while a
   reassignment adds replicas.
 - An epoch is claimed above all that are known to have been used (decision 0034).
+- A state that ZooKeeper lost is decided on as the view remembers it, and written in an epoch above it (decision 0045).
 - A log of a partition that was moved away is removed in a leader epoch in which its broker is not in the ISR, and has
   fetched nothing: whatever a leader knew of that log is forgotten before the log is (KIP-455 raises the epoch, too).
 - Everything is conditional on the version that was read; what somebody else wrote meanwhile is read and decided anew.
@@ -24,7 +25,14 @@ import structlog
 from pipeline.broker.cluster_view import NO_BROKER, ClusterView
 from pipeline.broker.state_watcher import patiently
 from pipeline.coordination.interface import CoordinationClient
-from pipeline.coordination.partition_states import StateChange, Written, read_states, write_states
+from pipeline.coordination.partition_states import (
+    NO_ZNODE,
+    StateChange,
+    Written,
+    look_up_states,
+    read_states,
+    write_states,
+)
 from pipeline.coordination.znodes import PartitionState
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicPartition
 
@@ -48,7 +56,7 @@ def left_state(
         return None
     isr = tuple(replica for replica in state.isr if replica != own)
     if state.leader != own:
-        return replace(state, isr=isr)
+        return replace(raised_state(state, spent_epoch) or state, isr=isr)
     return replace(state, isr=isr, leader=NO_BROKER, leader_epoch=_next_epoch(state, spent_epoch))
 
 
@@ -60,8 +68,8 @@ def claimed_state(
 
 
 def raised_state(state: PartitionState, spent_epoch: LeaderEpoch) -> PartitionState | None:
-    """The state in an epoch above one that was used before; None if it is, or nobody leads. Pure."""
-    if state.leader == NO_BROKER or state.leader_epoch > spent_epoch:
+    """The state in an epoch above one that was used before; None if it is. Pure."""
+    if state.leader_epoch > spent_epoch:
         return None
     return replace(state, leader_epoch=_next_epoch(state, spent_epoch))
 
@@ -108,9 +116,11 @@ async def let_go(
 ) -> frozenset[TopicPartition]:
     """Leave the ISRs of partitions that the view assigns to other brokers alone. Return those that nobody counts on.
 
-    The caller must judge the others again: they were assigned anew, or another writer changed their states.
+    The caller must judge the others again: they were assigned anew, another writer changed their states, or ZooKeeper
+    lost them.
     """
-    topics = {name: topic for name in names if (topic := view.topic(name.topic)) is not None}
+    known_names = [name for name in names if (found := view.partition(name)) is not None and not found.is_spent]
+    topics = {name: topic for name in known_names if (topic := view.topic(name.topic)) is not None}
     asking = view.asking(topics)
     known = await patiently(partial(read_states, zookeeper, list(topics)))
     changes = [
@@ -177,25 +187,39 @@ async def _rewrite(
     while known:
         asking = view.asking(known)
         changes = [
-            StateChange(topic_id=asking.topic_ids[name.topic], state=decided, version=version)
+            _change(view, name, decided, version)
             for name, (state, version) in known.items()
-            if (decided := decide(name, state)) is not None
+            if name.topic in asking.topic_ids and (decided := decide(name, state)) is not None
         ]
         results = await write_states(zookeeper, changes)
         done = {name: result for name, result in results.items() if result is not None}
         written.update(done)
         view.accept_states(asking, done)
-        asking = view.asking(known)
-        found = await patiently(partial(read_states, zookeeper, [name for name in results if name not in done]))
+        refused = [name for name in results if name not in done]
+        asking = view.asking(refused)
+        found, others = await patiently(partial(look_up_states, zookeeper, refused))
         view.accept_states(asking, found)
+        view.accept_lost(asking, others)
         # Refused over the version that is still there: the topic was deleted.
-        known = {name: newer for name, newer in found.items() if newer.version != known[name].version}
+        known = {
+            name: newer
+            for name in refused
+            if (newer := _known_state(view, name)) is not None and newer.version != known[name].version
+        }
     return written
+
+
+def _change(view: ClusterView, name: TopicPartition, state: PartitionState, version: int) -> StateChange:
+    topic = view.topic(name.topic)
+    assert topic is not None
+    if version == NO_ZNODE:
+        return StateChange(topic_id=topic.topic_id, state=state, version=None, topic_version=topic.assignment_version)
+    return StateChange(topic_id=topic.topic_id, state=state, version=version)
 
 
 def _known_state(view: ClusterView, name: TopicPartition) -> Written | None:
     found = view.partition(name)
-    if found is None or found.state_version < 0:
+    if found is None or not found.has_state:
         return None
     state = PartitionState(
         topic=name.topic,

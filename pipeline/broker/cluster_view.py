@@ -7,13 +7,17 @@ away it stays as it was.
 Invariants:
 
 - Of two states that were read or written at the same time the one with the newer version counts.
-- A state that was read after the known one was taken counts in any case (decision 0034). If it is older, ZooKeeper went
-  back: the leader epochs up to the known one are spent, and no leader uses them again.
+- A state that was read after the known one was taken proves that ZooKeeper lost the known one, if it is older, missing
+  or unreadable. The view keeps leader and ISR as they were, to be written again over what is there (decision 0045). The
+  leader epochs up to the known one are spent, and no leader uses them again (decision 0034).
+- A state in a leader epoch above the known one counts: its writer knew that the others were spent.
 """
 
+import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 import trio
@@ -32,9 +36,9 @@ log = structlog.get_logger()
 class PartitionView:
     """Who holds a partition. `leader` is NO_BROKER while nobody leads it.
 
-    `state_version` is that of the znode which says so, -1 while there is none; `controller_epoch` is found in it and
-    carried on by whoever writes it but the controller. `adding` and `removing` are the
-    replicas that a reassignment brings and takes away (KIP-455).
+    `state_version` is that of the znode to write over, -1 while there is none. It says what the view says, unless the
+    state `is_spent`. `controller_epoch` is found in it and carried on by every writer but the controller.
+    `adding` and `removing` are the replicas that a reassignment brings and takes away (KIP-455).
     """
 
     replicas: tuple[BrokerId, ...]
@@ -49,6 +53,8 @@ class PartitionView:
     """The newest leader epoch that ZooKeeper knew and has forgotten, since it went back."""
     moment: int = field(default=0, compare=False)
     """When the view took this state."""
+    lost_s: float = field(default=-math.inf, compare=False)
+    """Time of the event loop at which ZooKeeper was found without this state."""
 
     @property
     def is_new(self) -> bool:
@@ -60,8 +66,13 @@ class PartitionView:
 
     @property
     def is_spent(self) -> bool:
-        """True if others may have led in the leader epoch before ZooKeeper went back. It must be raised first."""
+        """True if ZooKeeper lost this state. It must be written again in a higher leader epoch before anybody leads."""
         return self.leader_epoch <= self.spent_epoch != NO_LEADER_EPOCH
+
+    @property
+    def has_state(self) -> bool:
+        """True if leader and ISR were decided once."""
+        return self.state_version >= 0 or self.is_spent
 
     @property
     def next_epoch(self) -> LeaderEpoch:
@@ -92,11 +103,43 @@ class PartitionView:
         found = self.with_state(state, version)
         if found == self:
             return None
-        if version > self.state_version and state.leader_epoch >= self.leader_epoch:
+        is_above = state.leader_epoch > max(self.leader_epoch, self.spent_epoch)
+        if version > self.state_version and (
+            is_above or (state.leader_epoch == self.leader_epoch and not self.is_spent)
+        ):
             return found
         if self.moment > asked:
             return None
-        return replace(found, spent_epoch=max(self.spent_epoch, self.leader_epoch))
+        if is_above:
+            return replace(found, spent_epoch=max(self.spent_epoch, self.leader_epoch))
+        return self.without_znode(version, state.leader_epoch)
+
+    def without_lost(self, lost: Collection[BrokerId]) -> "PartitionView":
+        """Without these in the ISR, and not led by one of these, if anybody else is in sync. Pure."""
+        isr = tuple(replica for replica in self.isr if replica not in lost)
+        if not isr:
+            return self
+        return replace(self, isr=isr, leader=NO_BROKER if self.leader in lost else self.leader)
+
+    def returned(self, state: PartitionState, version: int) -> "PartitionView":
+        """The view once the missing topic is back with this state: as remembered, or as others wrote it since. Pure.
+
+        What is remembered counts as lost: other brokers may have led in its leader epoch meanwhile.
+        """
+        if not self.has_state or state.leader_epoch > max(self.leader_epoch, self.spent_epoch):
+            return self.with_state(state, version)
+        return self.without_znode(version, state.leader_epoch) or self
+
+    def without_znode(self, version: int, leader_epoch: LeaderEpoch = NO_LEADER_EPOCH) -> "PartitionView | None":
+        """Keep this state although the znode, of this version (-1: none), lost it. None if that is known. Pure.
+
+        `leader_epoch` is the one in the znode.
+        """
+        if not self.has_state:
+            return None
+        spent = max(self.spent_epoch, self.leader_epoch, leader_epoch)
+        kept = replace(self, state_version=version, spent_epoch=spent)
+        return None if kept == self else kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +176,22 @@ class TopicView:
         return all(partition.leader != NO_BROKER for partition in self.partitions.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingTopic:
+    """A topic that ZooKeeper lost, as it was last known, and the log dirs that each broker had then."""
+
+    topic: TopicView
+    log_dirs: Mapping[BrokerId, frozenset[uuid.UUID]]
+
+    def remembered(self, log_dirs: Mapping[BrokerId, frozenset[uuid.UUID]]) -> Mapping[int, PartitionView]:
+        """The partitions as they were, without those in sync that lost a log dir since, if others were in sync. Pure.
+
+        A broker that was without the topic when it started with an empty disk cannot know what it lost.
+        """
+        lost = {broker for broker, before in self.log_dirs.items() if not before <= log_dirs.get(broker, before)}
+        return {index: found.without_lost(lost) for index, found in self.topic.partitions.items()}
+
+
 class ViewChanges:
     """Which topics have changed since somebody asked last."""
 
@@ -158,6 +217,17 @@ class ViewChanges:
         return names
 
 
+_Change = Callable[[PartitionView], PartitionView | None]
+
+
+def _taken(found: Written, asked: int, known: PartitionView) -> PartitionView | None:
+    return known.taken(found.state, found.version, asked)
+
+
+def _lost(version: int, asked: int, known: PartitionView) -> PartitionView | None:
+    return None if known.moment > asked else known.without_znode(version)
+
+
 @dataclass(slots=True)
 class ClusterView:
     """The newest state of the cluster that this broker has seen."""
@@ -175,8 +245,10 @@ class ClusterView:
     """The epoch under which this broker is registered, or about to be."""
     on_topic_deleted: Callable[[str], None] | None = None
     """Called for each topic that was deleted; not for one that ZooKeeper merely does not know any more."""
-    missing: dict[str, uuid.UUID] = field(default_factory=dict)
-    """Topics that ZooKeeper lost while this broker ran, with their ids."""
+    missing: dict[str, MissingTopic] = field(default_factory=dict)
+    """Topics that ZooKeeper lost while this broker ran."""
+    log_dirs: dict[BrokerId, frozenset[uuid.UUID]] = field(default_factory=dict)
+    """Ids of the log dirs with which each broker was registered last, dead brokers too."""
     being_deleted: set[str] = field(default_factory=set)
     """Deleted topics of which ZooKeeper still has znodes, to be removed before the name can be used again."""
     _topics: dict[str, TopicView] = field(default_factory=dict)
@@ -251,25 +323,38 @@ class ClusterView:
         """Accept states as ZooKeeper holds them; `asking` was made before they were read or written.
 
         States that are known are skipped, and states of a topic that has another id by now. A state older than the
-        known one is taken if it was asked for after that was taken.
+        known one, which was asked for after that was taken, shows that ZooKeeper lost the known one.
         """
+        self._accept(asking, {name: partial(_taken, found, asking.moment) for name, found in states.items()})
+
+    def accept_lost(self, asking: Asking, versions: Mapping[TopicPartition, int]) -> None:
+        """Note that these states are unreadable in znodes of these versions, or (-1) missing.
+
+        `asking` was made before they were read. What was taken since is left alone.
+        """
+        self._accept(asking, {name: partial(_lost, version, asking.moment) for name, version in versions.items()})
+
+    def _accept(self, asking: Asking, changes: Mapping[TopicPartition, _Change]) -> None:
         moment = self.next_moment()
         newer: dict[str, dict[int, PartitionView]] = {}
         older: list[TopicPartition] = []
-        for name_and_index, (state, version) in states.items():
+        for name_and_index, change in changes.items():
             name, index = name_and_index
             topic = self._topics.get(name)
             if topic is None or topic.topic_id != asking.topic_ids.get(name):
                 continue
             known = topic.partitions.get(index)
-            taken = None if known is None else known.taken(state, version, asking.moment)
+            taken = None if known is None else change(known)
             if known is None or taken is None:
                 continue
-            newer.setdefault(name, {})[index] = replace(taken, moment=moment)
-            if taken.spent_epoch != known.spent_epoch:
+            if taken.is_spent and taken.spent_epoch != known.spent_epoch:
                 older.append(name_and_index)
+                taken = replace(taken, lost_s=trio.current_time())
+            newer.setdefault(name, {})[index] = replace(taken, moment=moment)
         if older:
-            log.warning("states_went_back", partitions=len(older), first=str(older[0]), reason="ZooKeeper went back")
+            log.warning(
+                "states_went_back", partitions=len(older), first=str(older[0]), reason="ZooKeeper lost newer ones"
+            )
         for name, partitions in newer.items():
             topic = self._topics[name]
             self.set_topic(replace(topic, partitions={**topic.partitions, **partitions}))
@@ -287,7 +372,7 @@ class ClusterView:
         self._forget_id(name)
         removed = self._topics.pop(name, None)
         if removed is not None and not is_deleted:
-            self.missing[name] = removed.topic_id
+            self.missing[name] = MissingTopic(topic=removed, log_dirs=dict(self.log_dirs))
         self._announce(name)
         if is_deleted and self.on_topic_deleted is not None:
             self.on_topic_deleted(name)

@@ -93,6 +93,7 @@ class ClusterWatcher:
             log.error("broker_unreadable", error=str(error))
             return
         endpoint = registration.endpoint()
+        self._view.log_dirs[broker_id] = frozenset(registration.directories)
         if broker_id == self._own.id:
             endpoint = replace(self._own, epoch=registration.epoch)
         if endpoint is not None:

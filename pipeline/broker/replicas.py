@@ -39,7 +39,7 @@ from pipeline.broker.replication.fetch_plan import FollowedPartition
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
-from pipeline.broker.replication.spent_epochs import SpentEpochs, spent_epoch
+from pipeline.broker.replication.spent_epochs import SpentEpochs, raise_after_s, spent_epoch
 from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.errors import LogDirSilentError, PipelineError, StorageError
@@ -262,8 +262,10 @@ class Replicas:
             return
         spent = spent_epoch(view, self._own_id, partition.leader_epoch, partition.log.last_epoch)
         if spent is not None:
-            self.spent_epochs.note(item.topic_partition, spent)
+            self.spent_epochs.note(item.topic_partition, spent, raise_after_s(view, self._own_id))
             view = replace(view, leader=NO_BROKER)
+        else:
+            self.spent_epochs.forget(item.topic_partition)
         if view.leader == self._own_id:
             was_leader = partition.is_leader
             partition.lead(view)

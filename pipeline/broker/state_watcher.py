@@ -20,7 +20,7 @@ import trio
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, decode_state_change
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, SessionState
-from pipeline.coordination.partition_states import RETRY_S, read_states
+from pipeline.coordination.partition_states import RETRY_S, look_up_states
 from pipeline.errors import CoordinationError, CoordinationUnavailableError
 from pipeline.model import TopicPartition
 
@@ -106,7 +106,9 @@ class StateWatcher:
             part = partitions[start : start + MAX_AT_ONCE]
             asking = self._view.asking(part)
             known = [name for name in part if name.topic in asking.topic_ids]
-            self._view.accept_states(asking, await patiently(partial(read_states, self._zookeeper, known)))
+            found, others = await patiently(partial(look_up_states, self._zookeeper, known))
+            self._view.accept_states(asking, found)
+            self._view.accept_lost(asking, others)
 
 
 async def patiently(read: Callable[[], Awaitable[_Answer]]) -> _Answer:

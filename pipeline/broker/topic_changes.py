@@ -74,7 +74,8 @@ async def create_by_asking(broker: BrokerContext, request: TopicRequest, *, time
     kept here: a client that goes on asking would put an empty topic in the place of the lost one.
     """
     kept = {stray.name.topic_id for stray in broker.strays.strays if stray.name.topic_partition.topic == request.name}
-    lost = {topic_id for topic_id in (*kept, broker.view.missing.get(request.name)) if topic_id is not None}
+    missing = broker.view.missing.get(request.name)
+    lost = {topic_id for topic_id in (*kept, missing.topic.topic_id if missing else None) if topic_id is not None}
     if lost:
         with writing(timeout_s):
             lost -= await find_deleted(broker.zookeeper, lost)

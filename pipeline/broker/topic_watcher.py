@@ -3,6 +3,7 @@
 Invariant: a topic is shown with the states of all its partitions that there were when it was read, never without.
 """
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from pipeline.broker.topic_plan import topic_name_fault
 from pipeline.broker.topic_settings import TopicSettings, readable_settings
 from pipeline.coordination.deleted_topics import find_deleted
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
-from pipeline.coordination.partition_states import Written, read_states
+from pipeline.coordination.partition_states import look_up_states, read_states
 from pipeline.coordination.znodes import TOPICS, TopicAssignment, TopicConfig, topic_config_path, topic_path
 from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
@@ -133,30 +134,46 @@ class TopicWatcher:
         if known is not None and known.topic_id != topic_id:
             await self._remove_missing([name])
             known = None
+        is_new = known is None
         if known is None:
             config = await patiently(partial(self._zookeeper.get_or_none, topic_config_path(name)))
             overrides = self._read_overrides(name, config)
             known = TopicView(
                 name=name,
                 topic_id=topic_id,
-                partitions={},
+                partitions=self._remembered(name, topic_id),
                 settings=self._settings(overrides),
                 overrides=overrides.settings,
                 overrides_version=overrides.version,
             )
         new = [TopicPartition(name, index) for index in sorted(assignment.partitions.keys() - known.partitions.keys())]
-        states = await patiently(partial(read_states, self._zookeeper, new))
-        known, moment = self._view.topic(name) or known, self._view.next_moment()
+        if is_new:
+            new = [TopicPartition(name, index) for index in sorted(assignment.partitions)]
+        found, others = await patiently(partial(look_up_states, self._zookeeper, new))
+        known = self._view.topic(name) or known
         partitions = {
-            index: _partition_view(
-                assignment, index, known.partitions.get(index), states.get(TopicPartition(name, index)), moment
-            )
+            index: _partition_view(assignment, index, known.partitions.get(index))
             for index in sorted(assignment.partitions)
         }
+        moment, now_s = self._view.next_moment(), trio.current_time()
+        for new_name in new:
+            view = partitions[new_name.partition]
+            if new_name in found:
+                view = view.returned(*found[new_name])
+            else:
+                view = view.without_znode(others[new_name]) or view
+            partitions[new_name.partition] = replace(view, moment=moment, lost_s=now_s)
         self._view.set_topic(replace(known, partitions=partitions, assignment_version=value.version))
         if len(new) > MAX_AT_ONCE:  # what was written between two of the reads was told while nobody knew of these
             asking = self._view.asking(new)
             self._view.accept_states(asking, await patiently(partial(read_states, self._zookeeper, new)))
+
+    def _remembered(self, name: str, topic_id: uuid.UUID) -> Mapping[int, PartitionView]:
+        """The partitions of a topic that ZooKeeper had lost, as they were last known."""
+        missing = self._view.missing.get(name)
+        if missing is None or missing.topic.topic_id != topic_id:
+            return {}
+        return missing.remembered(self._view.log_dirs)
 
     async def _remove_missing(self, names: Sequence[str]) -> None:
         """Remove topics that are missing in ZooKeeper or were recreated there. Ask whether they were deleted."""
@@ -191,14 +208,11 @@ def _legal(names: Sequence[str]) -> Sequence[str]:
     return legal
 
 
-def _partition_view(
-    assignment: TopicAssignment, index: int, known: PartitionView | None, found: Written | None, moment: int
-) -> PartitionView:
-    """Return the view of a partition: its replicas, and its state as last known or as read before this moment."""
-    replicas = assignment.partitions[index]
-    adding = assignment.adding_replicas.get(index, ())
-    removing = assignment.removing_replicas.get(index, ())
-    if known is not None:
-        return replace(known, replicas=replicas, adding=adding, removing=removing)
-    view = PartitionView(replicas=replicas, adding=adding, removing=removing, moment=moment)
-    return view if found is None else view.with_state(found.state, found.version)
+def _partition_view(assignment: TopicAssignment, index: int, known: PartitionView | None) -> PartitionView:
+    """Return the view of a partition: its replicas, and its state as last known."""
+    return replace(
+        known or PartitionView(replicas=()),
+        replicas=assignment.partitions[index],
+        adding=assignment.adding_replicas.get(index, ()),
+        removing=assignment.removing_replicas.get(index, ()),
+    )

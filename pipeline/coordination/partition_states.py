@@ -49,6 +49,7 @@ from pipeline.errors import (
 )
 from pipeline.model import TopicPartition
 
+NO_ZNODE = -1
 RETRY_S = 0.1
 WRITTEN_AT_ONCE = MAX_AT_ONCE // 2
 """A new state takes two znodes."""
@@ -103,18 +104,32 @@ async def read_states(
     zookeeper: CoordinationClient, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, Written]:
     """The states that there are, and can be read. Raises CoordinationUnavailableError."""
-    found = {}
+    found, _ = await look_up_states(zookeeper, partitions)
+    return found
+
+
+async def look_up_states(
+    zookeeper: CoordinationClient, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, Written], dict[TopicPartition, int]]:
+    """The states that can be read, and for the others the versions of their znodes, -1 where there is none.
+
+    Raises CoordinationUnavailableError.
+    """
+    found: dict[TopicPartition, Written] = {}
+    others: dict[TopicPartition, int] = {}
     for start in range(0, len(partitions), MAX_AT_ONCE):
         part = partitions[start : start + MAX_AT_ONCE]
         values = await zookeeper.get_each([partition_state_path(name.topic, name.partition) for name in part])
         for name, value in zip(part, values, strict=True):
             if value is None:
+                others[name] = NO_ZNODE
                 continue
             try:
                 found[name] = Written(PartitionState.decode(name.topic, name.partition, value.data), value.version)
             except CoordinationError as error:
                 log.error("partition_state_unreadable", error=str(error))
-    return found
+                others[name] = value.version
+    return found, others
 
 
 class _Batch:

@@ -71,6 +71,8 @@ class Brokers:
     _scopes: dict[int, trio.CancelScope] = field(default_factory=dict)
     _ended: dict[int, trio.Event] = field(default_factory=dict)
     _cluster: Cluster | None = None
+    _lives: int = 0
+    """Each draws other random numbers: an emptied log dir gets another id."""
 
     @property
     def cluster(self) -> Cluster:
@@ -96,6 +98,7 @@ class Brokers:
             await self._ended[broker].wait()
 
     async def _run(self, broker: int, *, task_status: trio.TaskStatus[None]) -> None:
+        self._lives += 1
         first = self.directory / str(broker)
         config = _config(f"{first},{first}-second", broker, self.settings)
         self._scopes[broker], self._ended[broker] = trio.CancelScope(), trio.Event()
@@ -106,7 +109,7 @@ class Brokers:
                     config,
                     client,
                     clock=clock,
-                    random=Random(broker),
+                    random=Random(self._lives),
                     observer=self.observe(broker),
                     metrics=CollectorRegistry(),
                     task_status=task_status,

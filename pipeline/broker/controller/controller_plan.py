@@ -17,6 +17,7 @@ gives nothing. Rules, in the order in which a partition is judged:
    A partition of replication factor 1 whose ISR is empty is led by that replica, alone in sync: no other can have more.
 5. A reassignment whose target replicas are all in sync ends: a leader that is not among them hands over, and then the
    topic's znode names the target alone.
+6. A state that ZooKeeper lost is judged as it was last known, and written again in the next leader epoch.
 
 Each change of the leader raises the leader epoch by one; a change of the ISR alone does not.
 Sources: Kafka's partition state machine; KIP-455 (reassignment), KIP-460 (elections by hand), KIP-966.
@@ -94,7 +95,7 @@ class Decision:
     @property
     def is_unclean(self) -> bool:
         """The new leader was not in sync: what it lacks is lost."""
-        return self.is_election and self.before.state_version >= 0 and self.leader not in self.before.isr
+        return self.is_election and self.before.has_state and self.leader not in self.before.isr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +140,23 @@ def judge(
     without_disk: Collection[BrokerId] = (),
     allow_unclean: bool,
 ) -> PartitionView:
-    """The partition as it should be by rules 1 to 5, but for the end of a reassignment."""
+    """The partition as it should be by rules 1 to 6, but for the end of a reassignment."""
+    judged = _judge(partition, live, shutting_down, without_disk=without_disk, allow_unclean=allow_unclean)
+    return replace(judged, leader_epoch=partition.next_epoch) if judged.is_spent else judged
+
+
+def _judge(
+    partition: PartitionView,
+    live: Collection[BrokerId],
+    shutting_down: Collection[BrokerId],
+    *,
+    without_disk: Collection[BrokerId],
+    allow_unclean: bool,
+) -> PartitionView:
     replicas = partition.replicas
     alive = [replica for replica in replicas if replica in live]
     staying = [replica for replica in alive if replica not in shutting_down and replica not in without_disk]
-    if partition.state_version < 0:
+    if not partition.has_state:
         first = staying or alive
         return _with(partition, first[0], first, epoch=partition.next_epoch) if first else partition
     in_sync = [replica for replica in partition.isr if replica in replicas]
@@ -211,7 +224,7 @@ def _look(state: ClusterState) -> Plan:
 
 def is_reassigned(partition: PartitionView) -> bool:
     """Whether a reassignment has come to its end."""
-    if not (partition.adding or partition.removing) or partition.state_version < 0:
+    if not (partition.adding or partition.removing) or partition.state_version < 0 or partition.is_spent:
         return False
     target = target_replicas(partition)
     return partition.leader in target and set(target) <= set(partition.isr)

@@ -8,6 +8,7 @@ Invariants:
 - Replicas are let go only while the states are those by which others are in sync: who is let go deletes its log.
 - An unclean election is written only after ZooKeeper was asked anew who is alive. A partition with an in-sync replica
   that is registered waits for it, however little is known of that broker, and is judged again after `HELD_BACK_S`.
+- A state that ZooKeeper lost is left to its leader for `LEADER_FIRST_S`: no other broker knows its ISR as well.
 """
 
 import math
@@ -38,6 +39,7 @@ from pipeline.broker.controller.controller_plan import (
 from pipeline.broker.controller.deletions import tend_deletions
 from pipeline.broker.controller.reassignment import Outcome, Reassigned, Target, ended, reassign
 from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.replication.spent_epochs import LEADER_FIRST_S
 from pipeline.broker.state_watcher import StateWatcher, patiently
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch
 from pipeline.coordination.deleted_topics import demand_not_deleted, make_records_directory
@@ -59,6 +61,8 @@ NOTIFICATIONS_KEPT = 100
 PURGE_INTERVAL_S = 5.0
 REFUSED_S = 1.0
 HELD_BACK_S = 1.0
+STATES_CHECK_INTERVAL_S = 30.0
+"""How often states are compared with those in ZooKeeper, which somebody may have removed or overwritten."""
 QUIET_S = 10.0
 """Leaders are spread when nobody has come or gone for so long."""
 
@@ -123,6 +127,7 @@ class Reign:
                 nursery.start_soon(self._rebalance_for_ever)
                 nursery.start_soon(tend_deletions, self._zookeeper, self._view, self._clock)
                 nursery.start_soon(self._rebalance_after_returns)
+                nursery.start_soon(self._check_states_for_ever)
                 await self._look_for_ever()
                 nursery.cancel_scope.cancel()
         finally:
@@ -159,7 +164,7 @@ class Reign:
         """Plan for these topics (None: all), write it, and read what was refused. Returns both. Raises _Dethroned."""
         async with self._writing:
             state = self._state(names)
-            planned = plan(state, event)
+            planned = self._left_to_leaders(plan(state, event))
             if planned.is_empty:
                 return planned, ()
             topics = {topic.name: topic for topic in state.topics}
@@ -190,6 +195,17 @@ class Reign:
         return ClusterState(
             topics=topics, live=live, shutting_down=shutting_down, offline_replicas=self._view.offline_replicas
         )
+
+    def _left_to_leaders(self, planned: Plan) -> Plan:
+        """Return the plan without states that ZooKeeper lost just now; those are judged again."""
+        now_s = trio.current_time()
+        waiting = {
+            item.topic_partition
+            for item in planned.decisions
+            if item.before.is_spent and now_s < item.before.lost_s + LEADER_FIRST_S
+        }
+        self._held_back.update(name.topic for name in waiting)
+        return replace(planned, decisions=[item for item in planned.decisions if item.topic_partition not in waiting])
 
     async def _confirmed(self, planned: Plan, topics: Mapping[str, TopicView]) -> Plan:
         """Return the plan without unclean elections of partitions that have a live in-sync replica in ZooKeeper.
@@ -246,7 +262,7 @@ class Reign:
         return _Dethroned()
 
     def _report(self, written: Sequence[Decision]) -> None:
-        elected = [decision for decision in written if decision.is_election and decision.before.state_version >= 0]
+        elected = [decision for decision in written if decision.is_election and decision.before.has_state]
         self._counts.leader_elections += len(elected)
         for decision in elected:
             if decision.is_unclean:
@@ -419,6 +435,11 @@ class Reign:
                         spread = lives
         except _Dethroned:
             return
+
+    async def _check_states_for_ever(self) -> None:
+        while not self._is_over:
+            await trio.sleep(STATES_CHECK_INTERVAL_S)
+            await self._states.read_all()
 
     async def _purge_for_ever(self) -> None:
         """Keep the newest notifications: whoever has not read an older one by now reads all states again."""

@@ -45,6 +45,8 @@ MAX_TOPICS_AT_ONCE = 200
 MAX_PARTITIONS_AT_ONCE = 1000
 """What is described without a turn for others."""
 TOPICS_OF_SERVICES = frozenset({"_audit", "_mirror_partitions", "_schemas"})
+KAFKAS_INTERNAL_TOPICS = frozenset({"__transaction_state", "__share_group_state"})
+"""Topics of transactions and share groups, which are not served here: an ordinary topic must not take the name."""
 
 _UNDER_WAY = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
 
@@ -70,7 +72,7 @@ def handle(
             for topic in request.topics
             if topic.name is not None
             and topic.topic_id == ZERO_UUID
-            and topic.name not in TOPICS_OF_SERVICES
+            and topic.name not in TOPICS_OF_SERVICES | KAFKAS_INTERNAL_TOPICS
             and not _is_told(broker, topic.name)
         ]
         if missing:
@@ -157,14 +159,14 @@ def describe_topic(topic: TopicView, brokers: Collection[BrokerId]) -> MetadataR
         partitions=tuple(
             _describe_partition(index, partition, brokers)
             for index, partition in sorted(topic.partitions.items())
-            if partition.state_version >= 0
+            if partition.has_state
         ),
     )
 
 
 def is_known(topic: TopicView) -> bool:
     """Whether clients are told of it: one of its partitions has had a leader."""
-    return any(partition.state_version >= 0 for partition in topic.partitions.values())
+    return any(partition.has_state for partition in topic.partitions.values())
 
 
 def _describe_partition(

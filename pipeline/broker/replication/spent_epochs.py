@@ -3,8 +3,12 @@
 The states of an older backup name older leader epochs. Records that others wrote in the same epochs may lie in logs,
 and two records of one epoch and offset must be the same (KIP-101). So a replica takes no role in such an epoch: it
 writes the state with an epoch above all that it knows of, and all replicas follow that.
+
+Invariant: the replicas that know most write first (decision 0045): at once the leader of the state that was lost, whose
+ISR is the newest, later replicas that remember the state, last those that know older epochs from their logs alone.
 """
 
+import math
 from collections.abc import Mapping
 
 import structlog
@@ -17,6 +21,10 @@ from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 
 NAMED_IN_LOG = 10
 RETRY_S = 0.5
+LEADER_FIRST_S = 3.0
+"""The leader of a state that ZooKeeper lost has so long to write it again, before others do."""
+REMEMBERED_FIRST_S = 6.0
+"""Others that remember the state have so long, before those that do not raise the epoch of what is in ZooKeeper."""
 
 log = structlog.get_logger()
 
@@ -26,27 +34,38 @@ class SpentEpochs:
 
     def __init__(self) -> None:
         self._due: dict[TopicPartition, LeaderEpoch] = {}
+        self._times_s: dict[TopicPartition, float] = {}
         self._noted = trio.Event()
 
-    def note(self, topic_partition: TopicPartition, epoch: LeaderEpoch) -> None:
-        """Note that the partition must be led in an epoch above this one."""
+    def note(self, topic_partition: TopicPartition, epoch: LeaderEpoch, wait_s: float = 0) -> None:
+        """Note that the partition must be led in an epoch above this one, which others may write for so long."""
         self._due[topic_partition] = epoch
+        at_s = trio.current_time() + wait_s
+        self._times_s[topic_partition] = min(at_s, self._times_s.get(topic_partition, at_s))
         self._noted.set()
 
     async def take(self) -> Mapping[TopicPartition, LeaderEpoch]:
-        """Wait until a partition is noted, then return all that are noted and not forgotten, with their epochs."""
-        await self._noted.wait()
-        self._noted = trio.Event()
-        return dict(self._due)
+        """Wait until a partition is due, then return all that are due and not forgotten, with their epochs."""
+        while True:
+            now_s = trio.current_time()
+            due = {name: epoch for name, epoch in self._due.items() if self._times_s[name] <= now_s}
+            if due:
+                return due
+            with trio.move_on_at(min(self._times_s.values(), default=math.inf)):
+                await self._noted.wait()
+            self._noted = trio.Event()
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a partition: its epoch is raised, or the replica is not served any more."""
         self._due.pop(topic_partition, None)
+        self._times_s.pop(topic_partition, None)
 
-    def look_again(self) -> None:
-        """Try again to raise the epochs of the partitions that are left."""
-        if self._due:
-            self._noted.set()
+
+def raise_after_s(view: PartitionView, own: BrokerId) -> float:
+    """How long `own` leaves it to others to write a state whose leader epoch is spent. Pure."""
+    if not view.is_spent:
+        return REMEMBERED_FIRST_S
+    return 0 if view.leader == own else LEADER_FIRST_S
 
 
 def spent_epoch(
@@ -57,7 +76,7 @@ def spent_epoch(
     `known_epoch` is the leader epoch that `own` last knew, `last_epoch` the epoch of the last record in its log. A new
     leader cannot have a record of its own epoch, and a follower cannot have a record of a later epoch.
     """
-    if view.leader == NO_BROKER:
+    if view.leader == NO_BROKER and not view.is_spent:
         return None
     is_in_log = view.leader_epoch <= last_epoch if view.leader == own else view.leader_epoch < last_epoch
     is_used = view.is_spent or is_in_log or view.leader_epoch < known_epoch
@@ -77,4 +96,3 @@ async def raise_spent_epochs(zookeeper: CoordinationClient, view: ClusterView, s
             log.warning("leader_epochs_raised", count=len(raised), named=named, reason="they were used before")
         if len(known) < len(due):  # a topic that is missing may be back before its replicas are closed
             await trio.sleep(RETRY_S)
-            spent_epochs.look_again()

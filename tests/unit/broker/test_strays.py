@@ -68,8 +68,8 @@ async def test_a_topic_whose_znode_vanished_is_kept_and_served_again_when_it_is_
         zookeeper_twin.restore(backup)
         await wait_for(lambda: not strays(broker))
         await wait_for(lambda: T in broker.handle.replicas.partitions)
-        assert (await broker.fetch("t", 0)).high_watermark == 1
         await wait_for(lambda: broker.handle.replicas.partitions[T].is_leader)
+        assert (await broker.fetch("t", 0)).high_watermark == 1
         assert (await broker.produce("t", batch(b"b"))).base_offset == 1
 
 

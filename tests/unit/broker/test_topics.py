@@ -176,6 +176,7 @@ async def test_names_that_cannot_be_topics_and_topics_of_services_are_not_made_o
     async with start() as broker:
         services = (AUDIT_TOPIC, TABLE_TOPIC, RegistryConfig.model_fields["topic"].default)
         assert await ask_for(broker, *services) == [3, 3, 3]
+        assert await ask_for(broker, "__transaction_state", "__share_group_state") == [3, 3]
         assert await ask_for(broker, "", ".", "..", "a" * 250, "a/b") == [17] * 5
         assert await names_of(broker) == []
         await broker.create(AUDIT_TOPIC)

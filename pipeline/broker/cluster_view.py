@@ -32,6 +32,11 @@ NO_BROKER = BrokerId(-1)
 log = structlog.get_logger()
 
 
+def flat_name(topic: str) -> str:
+    """The topic's name as names of metrics have it, which know no periods."""
+    return topic.replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
     """Who holds a partition. `leader` is NO_BROKER while nobody leads it.
@@ -253,6 +258,7 @@ class ClusterView:
     """Deleted topics of which ZooKeeper still has znodes, to be removed before the name can be used again."""
     _topics: dict[str, TopicView] = field(default_factory=dict)
     _names: dict[uuid.UUID, str] = field(default_factory=dict)
+    _flat_names: dict[str, dict[str, None]] = field(default_factory=dict)
     _applied: dict[str, TopicView] = field(default_factory=dict)
     _changes: list[ViewChanges] = field(default_factory=list)
     _changed: trio.Event = field(default_factory=trio.Event)
@@ -271,6 +277,10 @@ class ClusterView:
     def topics(self) -> Iterable[TopicView]:
         """All topics, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
+
+    def names_like(self, name: str) -> Collection[str]:
+        """The topics whose names differ from this one in nothing but periods and underscores, itself too."""
+        return self._flat_names.get(flat_name(name), ())
 
     def applied(self, name: str) -> TopicView | None:
         """The topic as far as this broker's own replicas follow it by now: logs open, or deleted."""
@@ -306,6 +316,7 @@ class ClusterView:
         self._forget_id(topic.name)
         self.missing.pop(topic.name, None)
         self._topics[topic.name] = topic
+        self._flat_names.setdefault(flat_name(topic.name), {})[topic.name] = None
         self._names[topic.topic_id] = topic.name
         self._announce(topic.name)
 
@@ -371,6 +382,10 @@ class ClusterView:
         """Remove a topic that was deleted, or that is missing in ZooKeeper."""
         self._forget_id(name)
         removed = self._topics.pop(name, None)
+        alike = self._flat_names.get(flat_name(name), {})
+        alike.pop(name, None)
+        if not alike:
+            self._flat_names.pop(flat_name(name), None)
         if removed is not None and not is_deleted:
             self.missing[name] = MissingTopic(topic=removed, log_dirs=dict(self.log_dirs))
         self._announce(name)

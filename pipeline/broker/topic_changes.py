@@ -49,13 +49,33 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 ATTEMPTS = 5
 MIN_WRITE_S = 1.0
+MIN_BEGIN_S = 30.0
+
+
+class ChangeTime:
+    """The time that a request has for the changes of all its topics."""
+
+    def __init__(self, timeout_s: float) -> None:
+        now_s = trio.current_time()
+        self._deadline = now_s + timeout_s
+        self._begin_deadline = now_s + max(timeout_s, MIN_BEGIN_S)
+
+    def left_s(self) -> float:
+        """The time to wait for the next change. Raises KafkaError (REQUEST_TIMED_OUT) if it is too late to begin one.
+
+        Clients with a timeout of 0 want all begun, but a request for 100,000 topics would be under way for minutes.
+        """
+        now_s = trio.current_time()
+        if now_s > self._begin_deadline:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The time of the request was over before this topic's turn.")
+        return self._deadline - now_s
 
 
 def plan(broker: BrokerContext, request: TopicRequest) -> TopicPlan:
     """Decide how a topic will be. Raises KafkaError."""
     return plan_topic(
         request,
-        existing={topic.name for topic in broker.view.topics()},
+        existing=broker.view.names_like(request.name),
         racks=_racks(broker),
         config=broker.settings.current,
         rng=broker.random,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.broker.cluster_view import flat_name
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.placement import (
     Assignment,
@@ -77,8 +78,7 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
     Names of metrics have no periods: `a.b` and `a_b` would be one.
     """
-    flat = name.replace(".", "_")
-    collides = sorted(other for other in existing if other != name and other.replace(".", "_") == flat)
+    collides = sorted(other for other in existing if other != name and flat_name(other) == flat_name(name))
     if collides:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -89,7 +89,10 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 def plan_topic(
     request: TopicRequest, *, existing: Collection[str], racks: Racks, config: BrokerConfig, rng: random.Random
 ) -> TopicPlan:
-    """Decide how the topic will be, on the brokers that are alive. Raises KafkaError."""
+    """Decide how the topic will be, on the brokers that are alive. Raises KafkaError.
+
+    `existing`: topics, at least those whose names are this one but for periods and underscores.
+    """
     check_topic_name(request.name)
     if request.name in existing:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{request.name}' already exists.")

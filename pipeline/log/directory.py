@@ -337,7 +337,7 @@ class LogDirectory:
         """All logs in the directory: open ones, those that failed, and those set aside. Raises StorageError."""
         held = [
             HeldLog(name=LogName(name, log.topic_id), path=log.directory, log=log)
-            for name, log in list(self._logs.items())
+            for name, log in dict(self._logs).items()
         ]
         held += [HeldLog(name=self._name_of_failed(name), path=self.path / str(name)) for name in list(self.failed)]
         aside = list(self.set_aside.paths.items())
@@ -544,7 +544,8 @@ class LogDirectory:
         """
         if self.failure is not None:
             return
-        for topic_partition, log in list(self._logs.items()):
+        # copied in one step: a garbage collection while a list of pairs is made may let another thread add logs
+        for topic_partition, log in dict(self._logs).items():
             if log.is_flush_due(now_ms):
                 try:
                     log.flush()

@@ -88,7 +88,7 @@ class OffsetCheckpoints:
     def take_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Have these written by the next `write`; those of other logs stay as they were."""
         with self.writing:  # an offset may have been taken before its log was truncated
-            for name, log in list(self._logs.items()):
+            for name, log in dict(self._logs).items():
                 if name in offsets:
                     self._high_watermarks[name] = min(offsets[name], log.log_end_offset)
 
@@ -115,7 +115,7 @@ class OffsetCheckpoints:
                 self._replace_file(kind, offsets)
 
     def _current(self, kind: str) -> dict[TopicPartition, Offset]:
-        logs = list(self._logs.items())
+        logs = dict(self._logs).items()
         if kind == RECOVERY_POINTS:
             return {name: log.recovery_point for name, log in logs}
         if kind == CLEAN_OFFSETS:

@@ -25,6 +25,7 @@ import trio
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net.answers import Answer, LargeAnswer, Outcome, Owed, Throttled
+from pipeline.net.garbage import RARE_COLLECTIONS
 from pipeline.net.network import HangupWatch
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics
@@ -164,8 +165,8 @@ class Conversation:
                 if self._debts and request.api_key is not self._debts[0].request.api_key:
                     await self._settle_all()
                 if isinstance(request, LargeRequest):
-                    request = await self._decode(request)
-                if (unfinished := self._serve(request)) is not None:
+                    await self._serve_large(request)
+                elif (unfinished := self._serve(request)) is not None:
                     await unfinished
         except NetworkError:
             raise
@@ -198,11 +199,14 @@ class Conversation:
             self._claim.received_bytes += received
         return received > 0
 
-    async def _decode(self, request: LargeRequest) -> Request[Message]:
-        """Have a thread decode a large request, after all before it was answered."""
+    async def _serve_large(self, request: LargeRequest) -> None:
+        """Have a thread decode a large request, after all before it was answered, and answer it."""
         await self._settle_all()
         await self._send_much()
-        return await trio.to_thread.run_sync(request.decode, limiter=_coders)
+        with RARE_COLLECTIONS:
+            decoded = await trio.to_thread.run_sync(request.decode, limiter=_coders)
+            if (unfinished := self._serve(decoded)) is not None:
+                await unfinished
 
     def _serve(self, request: Request[Message]) -> Awaitable[None] | None:
         """Answer, or return what is to be awaited for that."""

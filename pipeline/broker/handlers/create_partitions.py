@@ -7,13 +7,11 @@ of the groups never grows: the number of its partitions says where each group's 
 from collections import Counter
 from collections.abc import Awaitable
 
-import trio
-
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.slicing import Turns
-from pipeline.broker.topic_changes import grow_topic
+from pipeline.broker.topic_changes import ChangeTime, grow_topic
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
@@ -37,12 +35,12 @@ def handle(
 
 async def _handle(broker: BrokerContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
-    deadline = trio.current_time() + request.timeout_ms / 1000
+    time = ChangeTime(request.timeout_ms / 1000)
     results = []
     turns = Turns(TOPICS_AT_ONCE)
     for topic in {topic.name: topic for topic in request.topics}.values():
         if named[topic.name] == 1:
-            results.append(await _grow(broker, topic, request, timeout_s=deadline - trio.current_time()))
+            results.append(await _grow(broker, topic, request, time))
         else:
             message = shortened(f"Topic '{topic.name}' is named more than once.")
             results.append(
@@ -55,7 +53,7 @@ async def _handle(broker: BrokerContext, request: CreatePartitionsRequest) -> Cr
 
 
 async def _grow(
-    broker: BrokerContext, topic: CreatePartitionsTopic, request: CreatePartitionsRequest, *, timeout_s: float
+    broker: BrokerContext, topic: CreatePartitionsTopic, request: CreatePartitionsRequest, time: ChangeTime
 ) -> CreatePartitionsTopicResult:
     assignments = None
     if topic.assignments is not None:
@@ -70,7 +68,7 @@ async def _grow(
             total=topic.count,
             assignments=assignments,
             validate_only=request.validate_only,
-            timeout_s=timeout_s,
+            timeout_s=time.left_s(),
         )
     except PipelineError as error:
         failure = failure_of(error)

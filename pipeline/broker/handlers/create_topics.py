@@ -8,13 +8,14 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Mapping
 
+from pipeline.broker.cluster_view import flat_name
 from pipeline.broker.config_changes import MAX_OPERATIONS
 from pipeline.broker.config_entries import topic_entries
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.placement import Assignment
 from pipeline.broker.slicing import for_each
-from pipeline.broker.topic_changes import create_topic, plan
+from pipeline.broker.topic_changes import ChangeTime, create_topic, plan
 from pipeline.broker.topic_plan import TopicRequest, check_collision
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId
@@ -41,7 +42,8 @@ def handle(
 
 async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
-    named_before: dict[str, list[str]] = {}
+    first_named: dict[str, str] = {}
+    time = ChangeTime(request.timeout_ms / 1000)
     results: dict[int, CreatableTopicResult] = {}
 
     async def create(asked: tuple[int, CreatableTopic]) -> None:
@@ -49,10 +51,8 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
         try:
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is named more than once.")
-            of_metric = named_before.setdefault(topic.name.replace(".", "_"), [])
-            of_metric.append(topic.name)
-            check_collision(topic.name, of_metric)
-            results[number] = await _create(broker, topic, request)
+            check_collision(topic.name, [first_named.setdefault(flat_name(topic.name), topic.name)])
+            results[number] = await _create(broker, topic, request, time)
         except PipelineError as error:
             failure = failure_of(error)
             results[number] = CreatableTopicResult(
@@ -63,7 +63,9 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
     return CreateTopicsResponse(topics=[results[number] for number in sorted(results)])
 
 
-async def _create(broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
+async def _create(
+    broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest, time: ChangeTime
+) -> CreatableTopicResult:
     if len(topic.configs) > MAX_OPERATIONS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Give a topic at most {MAX_OPERATIONS} settings.")
     wanted = TopicRequest(
@@ -76,7 +78,7 @@ async def _create(broker: BrokerContext, topic: CreatableTopic, request: CreateT
     if request.validate_only:
         planned = plan(broker, wanted)
         return _created(broker, topic.name, ZERO_UUID, planned.partitions, planned.settings)
-    created = await create_topic(broker, wanted, timeout_s=request.timeout_ms / 1000)
+    created = await create_topic(broker, wanted, timeout_s=time.left_s())
     partitions = {index: partition.replicas for index, partition in created.partitions.items()}
     return _created(broker, topic.name, created.topic_id, partitions, created.overrides)
 

@@ -6,13 +6,11 @@ topic when it is back: the deletion is recorded by topic id.
 
 from collections.abc import Awaitable
 
-import trio
-
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.slicing import Turns
-from pipeline.broker.topic_changes import delete_topic
+from pipeline.broker.topic_changes import ChangeTime, delete_topic
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_topics import (
@@ -42,11 +40,11 @@ def handle(
 async def _handle(broker: BrokerContext, wanted: list[DeleteTopicState], timeout_s: float) -> DeleteTopicsResponse:
     results = []
     turns = Turns(TOPICS_AT_ONCE)
-    deadline = trio.current_time() + timeout_s
+    time = ChangeTime(timeout_s)
     for state in dict.fromkeys(wanted):
         try:
             topic = _find(broker, state)
-            await delete_topic(broker, topic, timeout_s=deadline - trio.current_time())
+            await delete_topic(broker, topic, timeout_s=time.left_s())
             results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
         except PipelineError as error:
             failure = failure_of(error)

@@ -10,6 +10,7 @@ from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -46,7 +47,15 @@ async def _delete_in_turns(broker: BrokerContext, request: OffsetDeleteRequest, 
         for part in topic.partitions:
             _refuse(broker, group, TopicPartition(topic.name, part.partition_index), errors)
             await turns.after()
-    return await _delete_and_answer(broker, request, errors)
+    try:
+        await _delete(broker, request, errors)
+    except KafkaError as error:
+        return OffsetDeleteResponse(error_code=error.code)
+    answers = []
+    for topic in request.topics:
+        answers.append(_answer_topic(topic, errors))
+        await turns.after(len(topic.partitions))
+    return OffsetDeleteResponse(topics=answers)
 
 
 def _check_group(broker: BrokerContext, group_id: str) -> Group:
@@ -67,30 +76,32 @@ def _refuse(broker: BrokerContext, group: Group, name: TopicPartition, errors: d
         errors[name] = ErrorCode.NONE
 
 
+async def _delete(broker: BrokerContext, request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]) -> None:
+    names = [name for name, error in errors.items() if error is ErrorCode.NONE]
+    await broker.offsets.delete(request.group_id, names)
+
+
 async def _delete_and_answer(
     broker: BrokerContext, request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]
 ) -> OffsetDeleteResponse:
-    names = [name for name, error in errors.items() if error is ErrorCode.NONE]
     try:
-        await broker.offsets.delete(request.group_id, names)
+        await _delete(broker, request, errors)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     return _answer(request, errors)
 
 
 def _answer(request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(
-        topics=tuple(
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    OffsetDeleteResponsePartition(
-                        partition_index=part.partition_index,
-                        error_code=errors[TopicPartition(topic.name, part.partition_index)],
-                    )
-                    for part in topic.partitions
-                ),
-            )
-            for topic in request.topics
+    return OffsetDeleteResponse(topics=[_answer_topic(topic, errors) for topic in request.topics])
+
+
+def _answer_topic(
+    topic: OffsetDeleteRequestTopic, errors: dict[TopicPartition, ErrorCode]
+) -> OffsetDeleteResponseTopic:
+    partitions = [
+        OffsetDeleteResponsePartition(
+            partition_index=part.partition_index, error_code=errors[TopicPartition(topic.name, part.partition_index)]
         )
-    )
+        for part in topic.partitions
+    ]
+    return OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)

@@ -1,3 +1,4 @@
+import itertools
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ import trio
 from pipeline.audit.message import AUDIT_TOPIC
 from pipeline.broker.dispatch import SERVED
 from pipeline.broker.handlers.metadata import AUTO_CREATE_TIMEOUT_S
+from pipeline.broker.topic_changes import MIN_BEGIN_S, ChangeTime
 from pipeline.coordination.cluster_znodes import ControllerNode
 from pipeline.coordination.znodes import (
     TopicAssignment,
@@ -18,7 +20,7 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.mirror.table import TABLE_TOPIC
 from pipeline.model import BrokerId, TopicPartition
-from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -36,7 +38,10 @@ from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOf
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from tests.support.loop_steps import Steps
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
+
+MAX_STEP_S = 0.2
 
 
 async def create(broker: Broker, *topics: CreatableTopic, validate_only: bool = False) -> list[Any]:
@@ -480,3 +485,46 @@ async def test_replicas_are_placed_over_racks(start: Start) -> None:
             (refused,) = await create(one, topic("u", factor=2))
             assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
             assert "broker.rack is not set for: 4" in refused.error_message
+
+
+async def test_the_topics_of_a_request_share_its_time(autojump_clock: object) -> None:
+    time = ChangeTime(100.0)
+    await trio.sleep(40)
+    assert time.left_s() == 60
+    await trio.sleep(61)
+    with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+        time.left_s()
+    at_once = ChangeTime(0.0)
+    await trio.sleep(MIN_BEGIN_S - 1)
+    assert at_once.left_s() < 0
+    await trio.sleep(2)
+    with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+        at_once.left_s()
+
+
+async def test_a_topic_is_compared_with_those_of_like_names_alone(start: Start) -> None:
+    async with start() as broker:
+        view = broker.handle.replicas.in_sync.view
+        made = await create(broker, topic("a.b"), topic("a-b"), topic("ab"), topic("a_b"))
+        assert [result.error_code for result in made] == [0, 0, 0, ErrorCode.INVALID_TOPIC_EXCEPTION]
+        assert made[3].error_message == "Topic 'a_b' collides with existing topics: a.b"
+        assert [list(view.names_like(name)) for name in ("a.b", "a_b", "ab", "none")] == [["a.b"], ["a.b"], ["ab"], []]
+        await broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a.b")], timeout_ms=30_000))
+        assert not view.names_like("a_b")
+        (again,) = await create(broker, topic("a_b"))
+        assert again.error_code == ErrorCode.NONE
+
+
+async def test_very_many_names_that_collide_are_refused_soon(start: Start) -> None:
+    """Each with the first, without a look at all of them."""
+    names = ["".join(letters) for letters in itertools.product("._", repeat=13)]
+    steps = Steps()
+    steps.ignore()
+    async with start() as broker:
+        trio.lowlevel.add_instrument(steps)
+        try:
+            made = await create(broker, *(topic(f"t{name}") for name in names), validate_only=True)
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+        assert [result.error_code for result in made] == [0, *[ErrorCode.INVALID_TOPIC_EXCEPTION] * (len(names) - 1)]
+    assert steps.longest_s < MAX_STEP_S

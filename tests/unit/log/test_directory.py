@@ -1,3 +1,4 @@
+import gc
 import os
 import random
 import threading
@@ -167,6 +168,37 @@ def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
     assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {}
     directory.flush_due(batches.now_ms + CHECKPOINT_INTERVAL_MS)
     assert read_offsets(DiskFiles(), tmp_path / "logs" / RECOVERY_POINTS) == {name: 3}
+    directory.close()
+
+
+def test_logs_may_come_while_a_thread_looks_at_all_of_them(open_directory, batches):
+    """A garbage collection, which any new object may cause, lets other threads go on wherever it happens."""
+    directory = open_directory()
+    names = [TopicPartition("a", number) for number in range(100)]
+    made = iter(names)
+    for _ in range(50):
+        directory.create(next(made), now_ms=batches.now_ms)
+    spare = [directory.create(name, now_ms=batches.now_ms) for name in made]
+    logs = directory._logs
+    for log in spare:
+        del logs[log.topic_partition]
+
+    def add(phase: str, _: object) -> None:
+        if phase == "start" and spare:
+            log = spare.pop()
+            logs[log.topic_partition] = log
+
+    usual = gc.get_threshold()
+    gc.callbacks.append(add)
+    gc.set_threshold(1)
+    try:
+        while spare:
+            directory.flush_due(batches.now_ms + CHECKPOINT_INTERVAL_MS)
+            directory.held()
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks.remove(add)
+    assert {held.name.topic_partition for held in directory.held()} == set(names)
     directory.close()
 
 

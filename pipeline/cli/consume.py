@@ -15,7 +15,7 @@ from pipeline.cli.service import REGISTRY_TIMEOUT_S, http_url
 from pipeline.client import admin
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ConsumerConfig
-from pipeline.client.consumer import ConsumerRecord, open_consumer
+from pipeline.client.consumer import Consumer, ConsumerRecord, PartitionBatchError, open_consumer
 from pipeline.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class ConsumeOptions:
     follow: bool
     registry: str | None
     json: bool
+    skip_bad_batches: bool = False
 
 
 def consume(
@@ -51,6 +52,10 @@ def consume(
             "--registry", metavar="URL", parser=http_url, help="Decode Avro values; the schemas are in this registry."
         ),
     ] = None,
+    skip_bad_batches: Annotated[
+        bool,
+        typer.Option("--skip-bad-batches", help="Leave out batches that cannot be opened, and name them on stderr."),
+    ] = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
@@ -68,11 +73,13 @@ def consume(
         follow=follow,
         registry=registry,
         json=json,
+        skip_bad_batches=skip_bad_batches,
     )
-    trio.run(_consume, options, bootstrap, zookeeper)
+    trio.run(print_records, options, bootstrap, zookeeper)
 
 
-async def _consume(options: ConsumeOptions, bootstrap: str | None, zookeeper: str | None) -> None:
+async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeeper: str | None) -> None:
+    """Print the records that were asked for. Ends the command if a batch cannot be opened and is not to be skipped."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-consume"))
         deserializer = await _deserializer(options.registry, stack)
@@ -82,16 +89,40 @@ async def _consume(options: ConsumeOptions, bootstrap: str | None, zookeeper: st
         consumer.assign({p: starts[p] for p in open_ends})
         printed = 0
         while open_ends and printed != options.max_records:
-            async for record in consumer.records():
-                partition = record.topic_partition
-                if options.follow or record.offset < ends[partition]:
-                    await _print(record, deserializer, as_json=options.json)
-                    printed += 1
+            try:
+                async for record in consumer.records():
+                    partition = record.topic_partition
+                    if options.follow or record.offset < ends[partition]:
+                        await _print(record, deserializer, as_json=options.json)
+                        printed += 1
+                    if not options.follow and consumer.position(partition) >= ends[partition]:
+                        open_ends.pop(partition, None)
+                    if not open_ends or printed == options.max_records:
+                        break
+            except PartitionBatchError as error:
+                partition = error.topic_partition
+                if options.skip_bad_batches or (not options.follow and error.offset >= ends[partition]):
+                    _skip(consumer, error)
+                else:
+                    sys.stdout.flush()
+                    output.fail(_advice(error))
                 if not options.follow and consumer.position(partition) >= ends[partition]:
                     open_ends.pop(partition, None)
-                if not open_ends or printed == options.max_records:
-                    break
     sys.stdout.flush()
+
+
+def _skip(consumer: Consumer, error: PartitionBatchError) -> None:
+    """Go on behind the batch, and say what is left out."""
+    last = consumer.skip_batch(error.topic_partition) - 1
+    sys.stderr.write(f"pipeline: left out {error.topic_partition}, offsets {error.offset} to {last}: {error.cause}\n")
+
+
+def _advice(error: PartitionBatchError) -> str:
+    partition = error.topic_partition.partition
+    return (
+        f"{error.topic_partition}: {error.cause}. Leave such batches out with --skip-bad-batches, or go on behind this"
+        f" one with --partition {partition} --offset {error.next_offset}"
+    )
 
 
 async def _range(

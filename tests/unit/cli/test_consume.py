@@ -1,0 +1,52 @@
+"""`pipeline consume` at a batch that cannot be opened."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import typer
+
+from pipeline.cli.consume import ConsumeOptions, print_records
+from pipeline.client.admin import NewTopic, create_topics
+from pipeline.client.config import ProducerConfig
+from pipeline.client.producer import open_producer
+from tests.support.brokers import clock, replicated_cluster
+
+OPTIONS = ConsumeOptions(
+    topic="t", partition=None, offset="earliest", max_records=None, follow=False, registry=None, json=False
+)
+DAMAGED = b"damaged"
+
+
+async def test_a_bad_batch_is_told_in_options_and_left_out_on_demand(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async with replicated_cluster(tmp_path, brokers=1) as brokers:
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1)])
+        for value in (b"a", DAMAGED, b"b"):  # a batch of each
+            async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+                await producer.send("t", value)
+        (segment,) = brokers.replica(1, "t").log.directory.glob("*.log")
+        with segment.open("r+b") as file:
+            file.seek(segment.read_bytes().index(DAMAGED))
+            file.write(DAMAGED.upper())
+        (address,) = await brokers.addresses()
+        capsysbinary.readouterr()
+
+        with pytest.raises(typer.Exit) as caught:
+            await print_records(OPTIONS, str(address), None)
+        assert caught.value.exit_code == 1
+        told = capsysbinary.readouterr()
+        assert told.out == b"a\n"
+        assert b"--skip-bad-batches" in told.err
+        assert b"--partition 0 --offset 2" in told.err
+        assert b"skip_batch" not in told.err
+
+        await print_records(replace(OPTIONS, offset="2"), str(address), None)
+        assert capsysbinary.readouterr().out == b"b\n"
+
+        await print_records(replace(OPTIONS, skip_bad_batches=True), str(address), None)
+        told = capsysbinary.readouterr()
+        assert told.out == b"a\nb\n"
+        assert b"left out t-0, offsets 1 to 1" in told.err

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import crc32c
-import pytest
 import trio
 
 from pipeline.audit.publisher import open_audited_producer
@@ -143,7 +142,6 @@ def is_settled(report: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.timeout(180)
 async def test_what_a_mirror_does_wrong_and_what_a_disk_loses_is_named_with_place_and_hour(tmp_path):
     async with (
         Datacenters(tmp_path, ["none"]) as datacenters,

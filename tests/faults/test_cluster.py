@@ -3,8 +3,6 @@
 The whole matrix, and the longest stops beside Apache Kafka's, are in `make test-faults`.
 """
 
-import pytest
-
 from tests.support.cluster.faults import Fault, Role, Scenario
 from tests.support.cluster.rolling import restart_all
 from tests.support.cluster.run import run_scenarios
@@ -23,7 +21,6 @@ LONGEST_STOP_S = 20.0
 """Of writing; several session timeouts and what a busy machine adds."""
 
 
-@pytest.mark.timeout(280)
 def test_faults_lose_and_double_nothing(tmp_path):
     outcomes = list(
         run_scenarios(
@@ -37,7 +34,6 @@ def test_faults_lose_and_double_nothing(tmp_path):
         assert outcome.verdict.longest_stop_s < LONGEST_STOP_S
 
 
-@pytest.mark.timeout(240)
 def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path):
     with our_cluster(tmp_path, local_places(3), QUICK_GROUPS) as cluster:
         cluster.start()

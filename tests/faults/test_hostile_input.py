@@ -121,8 +121,9 @@ def fetched(client: BlockingClient, topic: str) -> bytes:
     return bytes(data.records or b"")  # type: ignore[arg-type]
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [CASES, pytest.param(MANY_CASES, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "count", [CASES, pytest.param(MANY_CASES, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
 def test_hostile_requests_harm_nobody(tmp_path: Path, zookeeper: str, record_property, count: int) -> None:
     port = free_port()
     address = ("127.0.0.1", port)

@@ -11,8 +11,8 @@ from tests.support.copies import check_copies
 from tests.support.traffic import make_topic, traffic
 
 TOPIC = "clicks"
-KILLS = 6
-KILLS_OF_ALL = 3
+FEW, MANY = (3, 2), (20, 10)
+"""Kills of each part by itself, and of all at once."""
 LONGEST_LIFE_S = 0.6
 SEED = 20110612
 
@@ -23,17 +23,19 @@ async def kill_and_restart(datacenters: Datacenters, unit: ServiceUnit) -> None:
     await datacenters.start_unit(unit)
 
 
-@pytest.mark.timeout(280)
-async def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path):
+@pytest.mark.parametrize(
+    ("kills_of_each", "kills_of_all"), [FEW, pytest.param(*MANY, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
+async def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path, kills_of_each, kills_of_all):
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:
         published = await make_topic(datacenters, TOPIC)
         mirror, hub, *live = datacenters.mirror, *(datacenters.brokers[name] for name in (HUB, *LIVE))
         victims: list[tuple[int, str, list[list[ServiceUnit]]]] = [
-            (KILLS, "the mirror", [[mirror]]),
-            (KILLS, "the hub's broker", [[hub]]),
-            (KILLS, "a live broker", [[broker] for broker in live]),
-            (KILLS_OF_ALL, "all at once", [[mirror, hub, *live, datacenters.audit]]),
+            (kills_of_each, "the mirror", [[mirror]]),
+            (kills_of_each, "the hub's broker", [[hub]]),
+            (kills_of_each, "a live broker", [[broker] for broker in live]),
+            (kills_of_all, "all at once", [[mirror, hub, *live, datacenters.audit]]),
         ]
         for kills, name, groups in victims:
             async with traffic(datacenters.bootstrap, TOPIC, published, random):

@@ -34,8 +34,9 @@ def driver_in_waiting(topic, log):
             driver.kill()
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kills", [KILLS, pytest.param(MANY_KILLS, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
 def test_a_load_killed_at_any_moment_and_run_again(tmp_path, kills):
     moments = random.Random(SEED)
     with LocalCluster(tmp_path / "local") as local, ExitStack() as stack:

@@ -2,7 +2,6 @@
 
 from random import Random
 
-import pytest
 import trio
 
 from pipeline.cli.datacenters import HUB, Datacenters
@@ -16,7 +15,6 @@ LONGEST_LIFE_S = 1.0
 SEED = 20110613
 
 
-@pytest.mark.timeout(180)
 async def test_two_mirrors_at_once_die_with_the_hub_and_double_nothing(tmp_path):
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:

@@ -329,7 +329,6 @@ def check_log(broker: BrokerProcess) -> None:
         assert found < 0, text[max(0, found - 500) : found + 3000]
 
 
-@pytest.mark.timeout(240)
 async def test_a_sample_of_all_fields_at_their_limits_harms_nobody(tmp_path: Path, zookeeper: str) -> None:
     outcomes = await run_limits(tmp_path, zookeeper, SAMPLE)
     assert outcomes["answered"] > SAMPLE / 2

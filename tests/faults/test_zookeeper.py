@@ -4,7 +4,6 @@ import os
 import signal
 from random import Random
 
-import pytest
 import trio
 
 from pipeline.cli.connect import connected
@@ -41,7 +40,6 @@ async def until_registered(zookeeper: CoordinationClient, *, is_there: bool) -> 
             await trio.sleep(0.05)
 
 
-@pytest.mark.timeout(240)
 async def test_zookeeper_and_sessions_are_lost_and_nothing_stops(tmp_path):
     random = Random(SEED)
     async with Datacenters(tmp_path, [".*"]) as datacenters:

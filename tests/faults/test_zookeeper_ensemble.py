@@ -3,7 +3,6 @@
 import socket
 from contextlib import ExitStack
 
-import pytest
 import trio
 
 from bench.processes import ServerProcess, ended
@@ -47,7 +46,6 @@ def leads(zookeeper: ZooKeeperProcess) -> bool:
     return b"Mode: leader" in said
 
 
-@pytest.mark.timeout(200)
 def test_brokers_go_on_without_the_leader_of_the_ensemble(tmp_path):
     zookeepers = ensemble(tmp_path / "zookeeper")
     places = local_places(3)

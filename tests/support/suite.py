@@ -36,13 +36,13 @@ class Part:
 SPARK = tuple(f"integration/test_{name}.py" for name in ("demo", "examples", "hdfs_load", "load"))
 CLUSTERS = tuple(f"faults/test_{name}.py" for name in ("cluster", "kills", "zookeeper", "zookeeper_ensemble"))
 PARTS = (
-    Part("unit", ["unit"]),
+    Part("simulation", ["simulation"]),
     Part("conformance", ["conformance"]),
     Part("integration", ["integration"], without=SPARK),
-    Part("simulation", ["simulation"]),
+    Part("unit", ["unit"]),
+    Part("faults of clusters", CLUSTERS),
     Part("Spark", SPARK),
     Part("faults", ["faults"], without=CLUSTERS),
-    Part("faults of clusters", CLUSTERS),
 )
 
 

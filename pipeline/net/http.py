@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 import hypercorn
 import hypercorn.trio
 import trio
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
+from pipeline.net.exposition import exposition
 
 SHUTDOWN_TIMEOUT_S = 3.0
 
@@ -33,9 +34,12 @@ def operations_routes(
 
     `readiness` says whether requests should be sent here; without it, whoever is well is ready.
     """
+    one_at_a_time = trio.Lock()
 
     async def serve_metrics(_request: Request) -> Response:
-        return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
+        async with one_at_a_time:  # the samples of one are memory enough
+            text = await exposition(metrics)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     def serve(check: HealthCheck) -> Callable[[Request], Awaitable[Response]]:
         async def serve_check(_request: Request) -> Response:

@@ -1,6 +1,9 @@
 """How long tasks hold the event loop, by processor time."""
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -22,3 +25,21 @@ class Steps(trio.abc.Instrument):
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if task not in self._ignored:
             self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
+
+
+@contextmanager
+def measured_steps() -> Iterator[Steps]:
+    """Measure the steps of all tasks but this one, for as long as the context lasts.
+
+    What other tests left in this process is kept out of garbage collections, as a broker does with its own start.
+    """
+    steps = Steps()
+    steps.ignore()
+    gc.collect()
+    gc.freeze()
+    trio.lowlevel.add_instrument(steps)
+    try:
+        yield steps
+    finally:
+        trio.lowlevel.remove_instrument(steps)
+        gc.unfreeze()

@@ -89,10 +89,10 @@ class OffsetKeeper:
         return self._offsets(group_id).of_group(group_id)
 
     def committed(self) -> Iterator[tuple[str, TopicPartition, Offset]]:
-        """Every offset kept here: group, partition, next offset to read."""
-        for offsets in self._loaded.values():
+        """Every offset kept here: group, partition, next offset to read. May be taken in slices, as things change."""
+        for offsets in list(self._loaded.values()):
             for group_id in offsets.group_ids:
-                for topic_partition, kept in offsets.of_group(group_id).items():
+                for topic_partition, kept in list(offsets.of_group(group_id).items()):
                     yield group_id, topic_partition, kept.offset
 
     def commit(

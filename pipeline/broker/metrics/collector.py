@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.metrics.groups import GroupMetrics
@@ -16,6 +17,7 @@ from pipeline.broker.metrics.replication import collect_controller, collect_copy
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
 from pipeline.broker.partition import Partition
 from pipeline.model import TopicPartition
+from pipeline.net.exposition import with_samples
 from pipeline.net.server import ServerStatistics
 
 TOPIC = ("topic",)
@@ -89,10 +91,12 @@ class BrokerCollector(Collector):
         yield self._per_partition("logendoffset", "Next offset.", lambda partition: partition.log.log_end_offset)
 
     def _per_partition(self, name: str, text: str, value_of: Callable[[Partition], int]) -> Metric:
-        family = GaugeMetricFamily(f"kafka_log_log_{name}", text, labels=PARTITION)
-        for topic_partition, partition in sorted(self._broker.partitions.items(), key=_by_name):
-            family.add_metric((topic_partition.topic, str(topic_partition.partition)), value_of(partition))
-        return family
+        name = f"kafka_log_log_{name}"
+        samples = (
+            Sample(name, dict(zip(PARTITION, (topic, str(number)), strict=True)), value_of(partition))
+            for (topic, number), partition in sorted(self._broker.partitions.items(), key=_by_name)
+        )
+        return with_samples(GaugeMetricFamily(name, text, labels=PARTITION), samples)
 
 
 def _by_name(item: tuple[TopicPartition, Partition]) -> TopicPartition:

@@ -9,12 +9,14 @@ always. In seconds it is the age of the first batch that the group has not read 
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.samples import Sample
 
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.partition import Partition
 from pipeline.errors import PipelineError
 from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.net.exposition import with_samples
 
 _STATES = "kafka_coordinator_group_groupmetadatamanager_numgroups"
 _GROUPS = "kafka_consumergroup"
@@ -59,21 +61,33 @@ class GroupMetrics:
         yield from self._collect_lags()
 
     def _collect_lags(self) -> Iterator[Metric]:
-        committed = GaugeMetricFamily(f"{_GROUPS}_current_offset", "Next offset to read.", labels=_LABELS)
-        records = GaugeMetricFamily(f"{_GROUPS}_lag", "Records not read yet.", labels=_LABELS)
-        seconds = GaugeMetricFamily(f"{_GROUPS}_lag_seconds", "Age of the oldest of them.", labels=_LABELS)
+        for name, text, samples in (
+            ("current_offset", "Next offset to read.", self._current_offsets),
+            ("lag", "Records not read yet.", self._lags),
+            ("lag_seconds", "Age of the oldest of them.", self._lags_seconds),
+        ):
+            name = f"{_GROUPS}_{name}"
+            yield with_samples(GaugeMetricFamily(name, text, labels=_LABELS), samples(name))
+
+    def _current_offsets(self, name: str) -> Iterator[Sample]:
+        for group_id, topic_partition, offset in self._offsets.committed():
+            yield _sample(name, group_id, topic_partition, offset)
+
+    def _lags(self, name: str) -> Iterator[Sample]:
+        for group_id, topic_partition, offset in self._offsets.committed():
+            partition = self._partitions.get(topic_partition)
+            if partition is not None:
+                yield _sample(name, group_id, topic_partition, _lag(partition, offset))
+
+    def _lags_seconds(self, name: str) -> Iterator[Sample]:
         now_ms, times, left = self._clock(), self._times, MAX_TIMES_READ
         self._times = {}
         for group_id, topic_partition, offset in self._offsets.committed():
-            labels = (group_id, topic_partition.topic, str(topic_partition.partition))
-            committed.add_metric(labels, offset)
             partition = self._partitions.get(topic_partition)
             if partition is None:
                 continue
-            lag = max(0, partition.high_watermark - max(offset, partition.log.log_start_offset))
-            records.add_metric(labels, lag)
-            if lag == 0:
-                seconds.add_metric(labels, 0)
+            if _lag(partition, offset) == 0:
+                yield _sample(name, group_id, topic_partition, 0)
                 continue
             key = topic_partition, offset
             if key in times:
@@ -82,8 +96,16 @@ class GroupMetrics:
                 left -= 1
                 self._times[key] = _time_of(partition, offset)
             if self._times.get(key, -1) >= 0:
-                seconds.add_metric(labels, max(0, now_ms - self._times[key]) / 1000)
-        yield from (committed, records, seconds)
+                yield _sample(name, group_id, topic_partition, max(0, now_ms - self._times[key]) / 1000)
+
+
+def _sample(name: str, group_id: str, topic_partition: TopicPartition, value: float) -> Sample:
+    labels = (group_id, topic_partition.topic, str(topic_partition.partition))
+    return Sample(name, dict(zip(_LABELS, labels, strict=True)), value)
+
+
+def _lag(partition: Partition, offset: Offset) -> int:
+    return max(0, partition.high_watermark - max(offset, partition.log.log_start_offset))
 
 
 def _time_of(partition: Partition, offset: Offset) -> int:

@@ -8,7 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.broker.handlers.fetch import MAX_WAIT_MS
 from pipeline.broker.slicing import SLICINGS, Slicing, for_each
+from pipeline.model import TopicPartition
 from pipeline.net.transport import connect
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import ClientConnection
@@ -162,10 +164,18 @@ async def test_no_request_of_any_kind_holds_the_event_loop_for_long(start: Start
 async def test_a_fetch_of_very_many_partitions_waits_and_is_woken_by_an_append(start: Start) -> None:
     async with start() as broker:
         await broker.create("topic", 3)
-        partitions = [FetchPartition(partition=index % 3, partition_max_bytes=1000) for index in range(5_000)]
-        for session_epoch in (-1, 0):
+        waited_at = broker.handle.replicas.partitions[TopicPartition("topic", 2)].waiters
+        for appended, session_epoch in enumerate((-1, 0)):
+            partitions = [
+                FetchPartition(
+                    partition=index % 3,
+                    fetch_offset=appended if index % 3 == 2 else 0,
+                    partition_max_bytes=1000,
+                )
+                for index in range(5_000)
+            ]
             asked = FetchRequest(
-                max_wait_ms=DEADLINE_S * 1000,
+                max_wait_ms=MAX_WAIT_MS,
                 min_bytes=1,
                 session_epoch=session_epoch,
                 topics=[await broker.named(FetchTopic, "topic", partitions=partitions)],
@@ -175,16 +185,18 @@ async def test_a_fetch_of_very_many_partitions_waits_and_is_woken_by_an_append(s
             async def fetch(asked: FetchRequest = asked, answers: list[Any] = answers) -> None:
                 answers.append(await ask_raw(broker, asked, 13))
 
-            with trio.fail_after(DEADLINE_S):
+            with trio.fail_after(MAX_WAIT_MS / 2000):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(fetch)
+                    while not waited_at:
+                        await trio.sleep(0.01)
                     await trio.testing.wait_all_tasks_blocked()
-                    if not answers:
-                        assert (await broker.produce("topic", batch(b"value"), partition=2)).error_code == 0
+                    assert not answers, "it did not wait"
+                    assert (await broker.produce("topic", batch(b"value"), partition=2)).error_code == 0
             found = answers[0].responses[0].partitions
             if session_epoch == -1:
                 assert [part.partition_index for part in found] == [part.partition for part in partitions]
-            assert any(part.records for part in found)
+            assert {part.partition_index for part in found if part.records} == {2}
             assert {part.error_code for part in found} == {0}
 
 

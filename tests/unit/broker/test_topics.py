@@ -38,7 +38,7 @@ from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOf
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.loop_steps import Steps
+from tests.support.loop_steps import measured_steps
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 MAX_STEP_S = 0.2
@@ -518,13 +518,8 @@ async def test_a_topic_is_compared_with_those_of_like_names_alone(start: Start) 
 async def test_very_many_names_that_collide_are_refused_soon(start: Start) -> None:
     """Each with the first, without a look at all of them."""
     names = ["".join(letters) for letters in itertools.product("._", repeat=13)]
-    steps = Steps()
-    steps.ignore()
     async with start() as broker:
-        trio.lowlevel.add_instrument(steps)
-        try:
+        with measured_steps() as steps:
             made = await create(broker, *(topic(f"t{name}") for name in names), validate_only=True)
-        finally:
-            trio.lowlevel.remove_instrument(steps)
         assert [result.error_code for result in made] == [0, *[ErrorCode.INVALID_TOPIC_EXCEPTION] * (len(names) - 1)]
     assert steps.longest_s < MAX_STEP_S

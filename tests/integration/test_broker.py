@@ -157,9 +157,9 @@ def test_zookeeper_may_be_away_for_a_while(tmp_path: Path) -> None:
             assert broker.stop() == 0
 
 
-def test_a_start_is_quick_and_memory_small(alone: BrokerProcess) -> None:
+def test_memory_is_small(alone: BrokerProcess) -> None:
     assert alone.stop() == 0
-    assert alone.start() < 5  # 2 s on an idle machine
+    alone.start()
     value = bytes(1000)
     producer = Producer({"bootstrap.servers": alone.bootstrap, "queue.buffering.max.kbytes": 100_000, "linger.ms": 5})
     for number in range(300_000):

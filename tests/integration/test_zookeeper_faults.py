@@ -172,7 +172,7 @@ async def test_an_unreadable_answer_costs_the_session_and_no_more(server: ZooKee
 
 
 async def test_a_hung_server_never_blocks_the_loop(server: ZooKeeperProcess) -> None:
-    async with open_zookeeper(f"{server.connect}/hung", operation_timeout_ms=500) as client:
+    async with open_zookeeper(f"{server.connect}/hung", session_timeout_ms=40_000, operation_timeout_ms=500) as client:
         await client.create("/a", b"x")
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
@@ -182,7 +182,7 @@ async def test_a_hung_server_never_blocks_the_loop(server: ZooKeeperProcess) -> 
                 await client.set("/a", b"y")
             with pytest.raises(CoordinationUnavailableError):
                 await client.get("/a")
-            assert trio.current_time() - started < 5
+            assert trio.current_time() - started < 20  # after 26 s the client gives the connection up by itself
         finally:
             os.kill(server.pid, signal.SIGCONT)
         with trio.fail_after(DEADLINE_S):

@@ -13,12 +13,13 @@ from pipeline.broker.partition import Partition
 from pipeline.log.checkpoint import HIGH_WATERMARKS, read_offsets
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
-from pipeline.testing.faulty_files import FaultyFiles
+from pipeline.testing.faulty_files import HANG_LIMIT_S, FaultyFiles
 from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 MANY = 50
 """More than trio has threads by default."""
-QUICK_S = 2.0
+QUICK_S = HANG_LIMIT_S / 2
+"""What hangs goes on by itself after HANG_LIMIT_S."""
 WAIT_S = 60
 DAY_MS = 24 * 3600 * 1000
 FAST = {

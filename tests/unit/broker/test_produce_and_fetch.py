@@ -84,7 +84,7 @@ async def test_a_fetch_is_woken_by_the_append(start: Start) -> None:
         woken_s: list[float] = []
 
         async def poll() -> None:
-            data = await broker.fetch("t", 0, partition=1, max_wait_ms=9000)
+            data = await broker.fetch("t", 0, partition=1, max_wait_ms=50_000)
             woken_s.append(trio.current_time())
             assert headers_of(data) == [(0, 0)]
 
@@ -96,7 +96,7 @@ async def test_a_fetch_is_woken_by_the_append(start: Start) -> None:
             assert not woken_s
             appended_s = trio.current_time()
             await broker.produce("t", batch(b"here"), partition=1)
-        assert woken_s[0] - appended_s < 1
+        assert woken_s[0] - appended_s < 30
         assert broker.handle.replicas.partitions[TopicPartition("t", 1)].waiters == {}
 
 

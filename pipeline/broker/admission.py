@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import BatchTooLargeError, InvalidRecordError, InvalidTimestampError
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, TimestampType
-from pipeline.records.compression import Codec, ReadableBuffer
+from pipeline.records.compression import Codec, ReadableBuffer, compressing_bytes
 from pipeline.records.memory import OPENED_BATCHES, max_opened_bytes
 from pipeline.records.reopening import close_payload, open_payload, payload_pieces, scan_memory, scan_records
 
@@ -85,7 +85,7 @@ class Admission:
     ) -> ReadableBuffer:
         if codec is Codec.NONE and plain_bytes + HEADER_SIZE > self.max_batch_bytes:
             raise BatchTooLargeError(plain_bytes + HEADER_SIZE, self.max_batch_bytes, header.base_offset)
-        with OPENED_BATCHES.charged(2 * plain_bytes):
+        with OPENED_BATCHES.charged(2 * plain_bytes + compressing_bytes(codec, plain_bytes, self.level)):
             return close_payload(open_payload(batch, header, plain_bytes), header, codec, self.level)
 
     def _check_records(self, pieces: Iterable[ReadableBuffer], header: BatchHeader, now_ms: int) -> int:

@@ -93,7 +93,7 @@ class SourceOptions:
             fail_on_data_loss=_flag("failOnDataLoss", given.get("failondataloss", "true")),
             include_batches=_flag("includeBatches", given.get("includebatches", "false")),
             max_records_per_task=_count("maxRecordsPerTask", given, DEFAULT_MAX_RECORDS_PER_TASK),
-            max_opened_bytes=min(_count("maxOpenedBytes", given, MIN_OPENED_BYTES), MAX_OPENED_BYTES),
+            max_opened_bytes=_count("maxOpenedBytes", given, MIN_OPENED_BYTES, MAX_OPENED_BYTES),
         )
 
     @property
@@ -102,10 +102,12 @@ class SourceOptions:
         return ClientConfig(bootstrap=parse_addresses(self.bootstrap), client_id="pipeline-spark")
 
 
-def _count(name: str, given: Mapping[str, str], default: int) -> int:
+def _count(name: str, given: Mapping[str, str], default: int, greatest: int | None = None) -> int:
     text = given.get(name.lower(), str(default))
     if not text.isdigit() or int(text) < 1:
         raise ConfigurationError(name, f"'{text}' is not a positive number")
+    if greatest is not None and int(text) > greatest:
+        raise ConfigurationError(name, f"'{text}' is more than {greatest}, the most that a batch may hold")
     return int(text)
 
 

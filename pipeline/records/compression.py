@@ -48,6 +48,7 @@ _ZSTD_SMALL_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 128
 """A block of four bytes may hold 128 KiB, so this much input yields 4 MiB at most."""
 _GZIP_MEMORY_BYTES = 1 << 20
+_COMPRESSOR_MEMORY_BYTES = 1 << 20
 _STREAM_MEMORY_BYTES = 10 << 20
 """Two blocks of the largest size, and what they make of one input."""
 
@@ -310,6 +311,23 @@ def opening_bytes(codec: Codec, start: ReadableBuffer, size_bytes: int, max_byte
             if 0 <= content <= _ZSTD_SMALL_BYTES:
                 return content
             return min(window, max_bytes) + _STREAM_MEMORY_BYTES
+
+
+def compressing_bytes(codec: Codec, size_bytes: int, level: int | None = None) -> int:
+    """The memory that `compress` takes at most for so many bytes, and a copy of what it yields, beside these bytes."""
+    match codec:
+        case Codec.NONE:
+            return size_bytes
+        case Codec.GZIP | Codec.SNAPPY | Codec.LZ4:
+            compressor_bytes = _COMPRESSOR_MEMORY_BYTES
+        case Codec.ZSTD:
+            import zstandard
+
+            parameters = zstandard.ZstdCompressionParameters.from_level(
+                ZSTD_USUAL_LEVEL if level is None else level, source_size=max(1, size_bytes)
+            )
+            compressor_bytes = parameters.estimated_compression_context_size()
+    return compressor_bytes + 2 * (size_bytes + size_bytes // 100 + 1024)
 
 
 def _pieces(codec: Codec, data: ReadableBuffer, max_bytes: int) -> Iterator[ReadableBuffer]:

@@ -46,6 +46,7 @@ def test_defaults_are_those_of_sparks_kafka_source():
         ("endingOffsets", '{"t": 3}'),
         ("failOnDataLoss", "maybe"),
         ("maxRecordsPerTask", "0"),
+        ("maxOpenedBytes", str(1 << 30)),
         ("group.id", "g"),
     ],
 )

@@ -442,7 +442,13 @@ class Replicas:
                     self._observer.removed(name)
 
     def _give_up_waiting(self) -> None:
-        """Take the partitions as failed whose log dir has not answered for long: other brokers may lead them."""
+        """Take the partitions as failed whose log dir has not answered for long: other brokers may lead them.
+
+        While all log dirs answer, however slowly, waiting partitions have their turn: on a busy host the logs of a
+        thousand new partitions take longer than HUNG_S.
+        """
+        if not any(self.disks.waiting_s(directory.path) >= HUNG_S for directory in self._directories.opened):
+            return
         for name, since_s in self._postponed.items():
             waited_s = trio.current_time() - since_s
             if waited_s >= HUNG_S and name not in self._failed:

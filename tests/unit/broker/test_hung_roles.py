@@ -203,6 +203,31 @@ async def test_a_log_dir_that_stays_silent_counts_as_failed_until_it_answers(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_partition_that_waits_for_long_is_not_failed_while_its_log_dir_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy host, where the calls before its own take long, but each of them ends."""
+    monkeypatch.setattr("pipeline.broker.replicas.HUNG_S", 0.5)
+    looks = 0
+    give_up_waiting = Replicas._give_up_waiting
+
+    def noted(replicas: Replicas) -> None:
+        nonlocal looks
+        give_up_waiting(replicas)
+        looks += 1
+
+    async with opened(tmp_path) as (replicas, _, files), trio.open_nursery() as nursery:
+        files.hangs_below = tmp_path / "a"
+        assert await replicas.assign(led(range(2), 0)) == names([0])
+        files.released.set()
+        await until(lambda: not replicas.disks.waiting_s(tmp_path / "a"))
+        monkeypatch.setattr(Replicas, "_give_up_waiting", noted)
+        nursery.start_soon(replicas.flush_for_ever)
+        await until(lambda: looks > 0)
+        assert dict(replicas.failed) == {}
+        nursery.cancel_scope.cancel()
+
+
 async def test_tails_that_one_log_dir_does_not_settle_hold_up_no_roles(tmp_path: Path) -> None:
     async with opened(tmp_path) as (replicas, _, files):
         await replicas.assign(led(range(2), 0))

@@ -6,6 +6,7 @@ Nothing here needs the controller epoch: each step is guarded by the record of t
 import structlog
 import trio
 
+from pipeline.broker.clock_steps import ClockSteps
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.coordination.deleted_topics import prune_records, remove_znodes
 from pipeline.coordination.interface import CoordinationClient
@@ -19,11 +20,19 @@ log = structlog.get_logger()
 
 
 async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock: Clock) -> None:
-    """Remove what is left of deleted topics, and records of deletions that nobody needs, until cancelled."""
-    due_s = trio.current_time()
+    """Remove what is left of deleted topics, and records of deletions that nobody needs, until cancelled.
+
+    Records are first looked at some minutes after the election, and some minutes after the clock was set forward: to a
+    clock that is wrong for a short while all of them look old.
+    """
+    now_s = trio.current_time()
+    due_s, steps = now_s + PRUNE_S, ClockSteps(clock(), now_s)
     seen: set[str] = set()
     while True:
         await trio.sleep(LOOK_S)
+        now_s = trio.current_time()
+        if steps.went_forward(clock(), now_s):
+            due_s = now_s + PRUNE_S
         for name in sorted(seen & view.being_deleted):  # the broker that deletes a topic has had some seconds for it
             try:
                 await remove_znodes(zookeeper, name, clock())
@@ -32,8 +41,8 @@ async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock
             else:
                 log.info("topic_deletion_completed", topic=name)
         seen = set(view.being_deleted)
-        if trio.current_time() >= due_s:
-            due_s = trio.current_time() + PRUNE_S
+        if now_s >= due_s:
+            due_s = now_s + PRUNE_S
             living = {topic.topic_id for topic in view.topics()}
             try:
                 count = await prune_records(zookeeper, living, clock())

@@ -182,6 +182,8 @@ class Reign:
             refused = [name for name, found in results.items() if found is None]
             if refused:
                 await self._states.read(refused)
+                # What is there may be unchanged: a record of a deletion may refuse states for some minutes.
+                self._held_back.update(name.topic for name in refused)
             await self._end_reassignments(planned.over)
             return planned, refused
 

@@ -321,6 +321,21 @@ async def test_an_assignment_of_a_deleted_topic_is_not_written_over_that_of_a_re
         assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data) == recreated
 
 
+async def test_a_topic_gets_its_states_once_a_record_of_its_deletion_is_gone() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        record = record_path(uuid.uuid5(uuid.NAMESPACE_URL, "t"))
+        await other.create(record)
+        await make_topic(other, "t", [(1,)])
+        await make_topic(other, "u", [(1,)])
+        await rig.until(is_led("u", 1))
+        topic = rig.view.topic("t")
+        assert topic is not None
+        assert not topic.is_led
+        await other.delete(record)
+        await rig.until(is_led("t", 1))
+
+
 async def put_in_sync(rig: Rig, client: CoordinationClient, name: TopicPartition, *isr: int) -> None:
     """As a leader would, once its follower has all."""
     state = await state_of(client, name.topic, name.partition)

@@ -52,22 +52,22 @@ class Suite:
 
     under_way: set["subprocess.Popen[bytes]"] = field(default_factory=set)
 
-    def run(self, parts: Sequence[Part]) -> int:
-        """Run all; what each says is printed when it ends. Returns the first exit code that is not 0, or 0."""
+    def run(self, parts: Sequence[Part]) -> list[str]:
+        """Run all; what each says is printed when it ends. Returns the names of those that failed."""
         with ThreadPoolExecutor(PROCESSES) as pool:
             try:
-                codes = [ended.result() for ended in as_completed([pool.submit(self._run, part) for part in parts])]
+                names = {pool.submit(self._run, part): part.name for part in parts}
+                return [names[ended] for ended in as_completed(names) if ended.result() != 0]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in list(self.under_way):
                     process.send_signal(signal.SIGINT)
                 raise
-        return next(filter(None, codes), 0)
 
     def _run(self, part: Part) -> int:
         say(f"=== {part.name}: begun")
         began_s = time.monotonic()
-        command = [sys.executable, "-m", "pytest", *part.arguments]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *part.arguments]
         with subprocess.Popen(
             command,
             cwd=ROOT,
@@ -86,16 +86,16 @@ class Suite:
 
 def say(text: str) -> None:
     """At once, also where the output is no terminal."""
-    print(text, flush=True)
+    print(text + "\n", end="", flush=True)
 
 
 def main() -> int:
     """Run all parts."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began_s = time.monotonic()
-    code = Suite().run(PARTS)
-    say(f"=== {'all passed' if code == 0 else 'FAILED'} in {time.monotonic() - began_s:.0f} s")
-    return code
+    failed = Suite().run(PARTS)
+    say(f"=== {'FAILED: ' + ', '.join(failed) if failed else 'all passed'} in {time.monotonic() - began_s:.0f} s")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -120,6 +120,18 @@ class StorageError(PipelineError):
         self.reason = reason
 
 
+class RollDueError(PipelineError):
+    """An append needs a new segment, which must be begun in a thread first (`UnifiedLog.roll`). Nothing was appended.
+
+    `base_offset` is that of the new segment, while the log ends at `end_offset`; None if a roll is under way.
+    """
+
+    def __init__(self, end_offset: int, base_offset: int | None) -> None:
+        super().__init__(f"the log that ends at offset {end_offset} needs a new segment")
+        self.end_offset = end_offset
+        self.base_offset = base_offset
+
+
 class LogDirSilentError(StorageError):
     """The disk of a log dir has not answered for long. What it holds is as it was, and may be used once it answers."""
 

@@ -13,8 +13,9 @@ import trio
 from pipeline.broker.clock_steps import ClockSteps
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import FLUSH_CHECK_MS, Partition
-from pipeline.errors import PipelineError, StorageError
+from pipeline.errors import PipelineError, RollDueError, StorageError
 from pipeline.log.directory import LogDirectory
+from pipeline.log.segment import Segment
 from pipeline.model import Clock, Offset, TopicPartition
 
 CLOSE_TIMEOUT_S = 2.0
@@ -69,8 +70,7 @@ async def keep_retention(
 ) -> None:
     """Delete the segments of this log dir whose time is over, each time after so long, until cancelled.
 
-    A check after the clock was set forward is left out (`clock_steps`), and one while the disk does not answer: to take
-    segments out may create a file, without a thread.
+    A check after the clock was set forward is left out (`clock_steps`), and one while the disk does not answer.
     """
     steps = ClockSteps(clock(), trio.current_time())
     while True:
@@ -95,8 +95,8 @@ async def delete_expired(directory: LogDirectory, disks: DiskThreads, partitions
             continue
         name = str(partition.topic_partition)
         try:
-            segments = partition.take_expired(now_ms)
-        except StorageError as error:
+            segments = await _take_expired(partition, now_ms)
+        except (StorageError, RollDueError) as error:
             log.error("retention_failed", topic_partition=name, error=str(error))
             continue
         if segments:
@@ -105,6 +105,15 @@ async def delete_expired(directory: LogDirectory, disks: DiskThreads, partitions
             log.info("segments_deleted", topic_partition=name, count=len(segments), start=start)
     if expired:
         await disks.run(directory.path, partial(directory.delete_segments, expired, now_ms))
+
+
+async def _take_expired(partition: Partition, now_ms: int) -> Sequence[Segment]:
+    """Raises StorageError, and RollDueError if others appended meanwhile."""
+    try:
+        return partition.take_expired(now_ms)
+    except RollDueError as due:
+        await partition.roll(due, now_ms)
+        return partition.take_expired(now_ms)
 
 
 def _partitions_in(directory: LogDirectory, partitions: Partitions) -> Sequence[Partition]:

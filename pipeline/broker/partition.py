@@ -25,7 +25,7 @@ import trio
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.replication.replica_role import Keeper, ReplicaRole
 from pipeline.broker.topic_settings import LOG_APPEND_TIME, MAX_INT32, TopicSettings
-from pipeline.errors import OffsetOutOfRangeError, StorageError
+from pipeline.errors import OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
 from pipeline.log.reading import LogSlice
@@ -85,6 +85,7 @@ class Partition(ReplicaRole):
     """True while nothing is acknowledged before it is flushed, as the log has promised or is about to promise."""
     _unflushed_messages: int = 0
     _flushing: trio.Lock = field(default_factory=trio.Lock)
+    _rolling: trio.Lock = field(default_factory=trio.Lock)
 
     @property
     def problem(self) -> str | None:
@@ -145,7 +146,8 @@ class Partition(ReplicaRole):
     ) -> AppendInfo:
         """Append validated batches. With `keep_offsets` they are a copy and keep offsets and times.
 
-        Raises OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError.
+        Raises OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError, and RollDueError if
+        `roll` must be awaited first.
         """
         log = self.log
         is_stamped = self.settings.message_timestamp_type == LOG_APPEND_TIME and not keep_offsets
@@ -166,6 +168,20 @@ class Partition(ReplicaRole):
             if not (was_hiding or self._is_flush_due):
                 self.show()
         return info._replace(log_append_time_ms=now_ms) if is_stamped else info
+
+    async def roll(self, due: RollDueError, now_ms: int) -> None:
+        """Return once the segment is there that an append asked for; the append may ask again. Raises StorageError."""
+        async with self._rolling:
+            if not self.log.is_roll_due(due):
+                return
+            self.log.is_rolling = True
+            try:
+                await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.roll, due, now_ms))
+            except StorageError as error:
+                self._refused(error)
+                raise
+            finally:
+                self.log.is_rolling = False
 
     def _count(self, info: AppendInfo, size_bytes: int) -> None:
         messages = 0
@@ -218,7 +234,7 @@ class Partition(ReplicaRole):
             self.show()
 
     def take_expired(self, now_ms: int) -> Sequence[Segment]:
-        """As `UnifiedLog.take_expired`."""
+        """As `UnifiedLog.take_expired`; `roll` is to be awaited for a RollDueError."""
         expired = self.log.take_expired(self.high_watermark, now_ms)
         if expired:
             self._start_moved()
@@ -252,7 +268,8 @@ class Partition(ReplicaRole):
         """Append whole batches as the leader has them, none if there are none, and take its offsets.
 
         If `awaits_flush` says so, nothing is to be fetched from behind them before `flush_up_to` has returned: the next
-        fetch tells the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError.
+        fetch tells the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError,
+        RollDueError.
         """
         log, info = self.log, None
         if len(records):

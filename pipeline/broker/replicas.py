@@ -322,6 +322,7 @@ class Replicas:
             self._note_failure(name, found)
             return
         found.config = self._logs.log_config(item.settings)
+        found.rolls_in_place = False
         high_watermark = self._directories.high_watermark(name)
         partition = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
         partition.keeps_promise = found.is_flushed_first

@@ -10,9 +10,10 @@ Invariants:
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
-from pipeline.errors import OffsetOutOfRangeError, StorageError
+from pipeline.errors import OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log import reading
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
@@ -65,9 +66,14 @@ class ReadableLog:
         self.on_failure: Callable[[StorageError], None] | None = None
         self.on_moving_back: Callable[[], None] = lambda: None
         """Sees to it that no checkpoint tells of more than the log does now."""
+        self.rolls_in_place = True
+        """False if an append raises RollDueError instead of waiting for the disk to create a segment."""
+        self.is_rolling = False
+        """True from before `roll` is called in a thread until it has returned: nothing is appended meanwhile."""
         self._files = files
         self._segments = segments
         self._segments_lock = threading.Lock()
+        self._roll_lock = threading.Lock()
         self._files_lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._end_lock = threading.Lock()
@@ -141,6 +147,20 @@ class ReadableLog:
     def active_producers(self) -> Sequence[ActiveProducer]:
         """The idempotent producers that the log remembers."""
         return self._producers.active()
+
+    def closed_segments(self) -> list[tuple[Segment, Offset]]:
+        """All but the active one, each with the offset at which the next one starts."""
+        segments = self._segments
+        return [(segment, Offset(after.base_offset)) for segment, after in pairwise(segments)]
+
+    def last_offsets_of_producers(self) -> list[int]:
+        """The offset of the last record of each producer that is remembered."""
+        return self._producers.last_offsets()
+
+    def is_roll_due(self, due: RollDueError) -> bool:
+        """Return False if the log has moved on since it asked for this roll."""
+        is_there = due.base_offset is None or self._segments[-1].base_offset == due.base_offset
+        return due.end_offset == self._log_end_offset and not is_there
 
     def _check_online(self) -> None:
         if self.failure is not None:

@@ -13,15 +13,14 @@ Invariants:
   files, so that a crash never leaves a hole between those that are left.
 - One thread appends, expires and deletes records. `flush` and `delete_segments` may run in another one at the same
   time, reads in any. While one truncates nothing is expired; whoever calls it sees to it that nothing is appended and
-  no record deleted.
+  no record deleted. `roll` may run in another one as well, while nothing is appended.
 """
 
 import uuid
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
-from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
+from pipeline.errors import DiskFullError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata, replace_file
 from pipeline.log.config import MAX_SEGMENT_BYTES
 from pipeline.log.flush_promise import end_promise, make_promise
@@ -75,8 +74,8 @@ class UnifiedLog(ReadableLog):
     ) -> AppendInfo:
         """Append validated batches, giving them the next offsets; offsets and epoch are patched in `batches`.
 
-        Raises OutOfOrderSequenceError, StaleProducerEpochError, StorageError; nothing was appended then, unless it
-        was the flush that failed.
+        Raises OutOfOrderSequenceError, StaleProducerEpochError, StorageError, RollDueError; nothing was appended then,
+        unless it was the flush that failed.
         """
         self._check_online()
         duplicate = self._producers.check(headers)
@@ -100,25 +99,34 @@ class UnifiedLog(ReadableLog):
         """Append batches of a copied log as they are, at the offsets and in the epochs that they bear.
 
         Producers are remembered, not checked: the original has checked them. Raises OffsetOverlapError if a batch lies
-        before the end, StorageError; nothing was appended then, unless it was the flush that failed, or offsets so
-        far apart that they went to several segments.
+        before the end, StorageError, RollDueError; nothing was appended then, unless it was the flush that failed, or
+        offsets so far apart that they went to several segments, which are all begun in place.
         """
         self._check_online()
+        if self.is_rolling:
+            raise RollDueError(self._log_end_offset, None)
         check_rising(batches, headers, self._log_end_offset)
         if headers[-1].next_offset - headers[0].base_offset <= MAX_RELATIVE_OFFSET:
             return self._append(batches, headers, now_ms)
         position = 0
         for header in headers:
             end = position + header.size_bytes
-            self._append(memoryview(batches)[position:end], [header], now_ms)
+            self._append(memoryview(batches)[position:end], [header], now_ms, rolls_in_place=True)
             position = end
         return self._append_info(headers)
 
-    def _append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
+    def _append(
+        self,
+        batches: bytearray | memoryview,
+        headers: Sequence[BatchHeader],
+        now_ms: int,
+        *,
+        rolls_in_place: bool = False,
+    ) -> AppendInfo:
         if len(batches) > MAX_SEGMENT_BYTES:
             raise ValueError(f"{len(batches)} bytes, at most {MAX_SEGMENT_BYTES}")
         self._is_changed = True
-        segment = self._segment_for(len(batches), headers, now_ms)
+        segment = self._segment_for(len(batches), headers, now_ms, rolls_in_place=rolls_in_place)
         try:
             with self._end_lock:
                 segment.append(batches, headers)
@@ -167,22 +175,45 @@ class UnifiedLog(ReadableLog):
             self._fail(second)
         self._fail_unless_full(error)
 
-    def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
-        """The segment to append to, a new one when it is time for that."""
-        last, end_offset, first_offset = self._segments[-1], self._log_end_offset, headers[0].base_offset
+    def _segment_for(
+        self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int, *, rolls_in_place: bool
+    ) -> Segment:
+        """The segment to append to, a new one when it is time for that. Raises RollDueError, StorageError."""
+        last, end_offset = self._segments[-1], self._log_end_offset
+        if self.is_rolling:
+            raise RollDueError(end_offset, None)
         target = choose_segment(last, size_bytes, headers, end_offset=end_offset, config=self.config, now_ms=now_ms)
         if target is Target.LAST:
             return last
-        if target is Target.NEXT:
-            return self._roll(end_offset, now_ms)
-        self.flush()
-        try:
-            gap = segment_path(self.directory, first_offset, GAP_SUFFIX)
-            replace_file(self._files, gap, str(end_offset).encode())
-        except StorageError as error:
-            self._fail_unless_full(error)
-            raise
-        return self._roll(Offset(first_offset), now_ms)
+        base_offset = end_offset if target is Target.NEXT else Offset(headers[0].base_offset)
+        if not (self.rolls_in_place or rolls_in_place):
+            raise RollDueError(end_offset, base_offset)
+        return self._begin_segment(base_offset, now_ms, is_behind_gap=target is Target.BEHIND_GAP)
+
+    def roll(self, due: RollDueError, now_ms: int) -> None:
+        """Begin the segment that an append asked for, unless the log has moved on. To be called in a thread, while
+        `is_rolling` keeps others from appending.
+
+        Raises StorageError; the log is offline then, unless the disk is full.
+        """
+        with self._roll_lock:
+            self._check_online()
+            if self.is_roll_due(due) and due.base_offset is not None:
+                base_offset = Offset(due.base_offset)
+                self._begin_segment(base_offset, now_ms, is_behind_gap=base_offset != due.end_offset)
+
+    def _begin_segment(self, base_offset: Offset, now_ms: int, *, is_behind_gap: bool) -> Segment:
+        """Begin a segment here; the end before a gap is on the disk, and noted, before that."""
+        if is_behind_gap:
+            end_offset = self._log_end_offset
+            self.flush()
+            try:
+                gap = segment_path(self.directory, base_offset, GAP_SUFFIX)
+                replace_file(self._files, gap, str(end_offset).encode())
+            except StorageError as error:
+                self._fail_unless_full(error)
+                raise
+        return self._roll(base_offset, now_ms)
 
     def _roll(self, base_offset: Offset, now_ms: int) -> Segment:
         """Close the last segment and open a new one."""
@@ -214,7 +245,8 @@ class UnifiedLog(ReadableLog):
     def take_expired(self, high_watermark: Offset, now_ms: int) -> Sequence[Segment]:
         """Take the segments out of the row whose time is over; the log start offset moves behind them.
 
-        They are to be given to `delete_segments` once the log start offset is checkpointed. Raises StorageError.
+        They are to be given to `delete_segments` once the log start offset is checkpointed. Raises StorageError,
+        RollDueError.
         """
         self._check_online()
         if not self._start_lock.acquire(blocking=False):
@@ -229,6 +261,8 @@ class UnifiedLog(ReadableLog):
                 now_ms=now_ms,
             )
             if count == len(segments):
+                if not self.rolls_in_place:
+                    raise RollDueError(self._log_end_offset, None if self.is_rolling else self._log_end_offset)
                 self._roll(self._log_end_offset, now_ms)
             with self._segments_lock:
                 if self._segments[:count] != segments[:count]:
@@ -260,7 +294,7 @@ class UnifiedLog(ReadableLog):
         To be called in a thread. The log may end before `offset` then. One before the log start offset, or whose batch
         reaches there, leaves nothing. Raises StorageError: the log is offline then; DiskFullError: to be called again.
         """
-        with self._flushing.lock, self._files_lock, self._start_lock:
+        with self._roll_lock, self._flushing.lock, self._files_lock, self._start_lock:
             self._check_online()
             if offset >= self._log_end_offset:
                 return False
@@ -273,7 +307,7 @@ class UnifiedLog(ReadableLog):
 
     def restart_at(self, offset: Offset) -> None:
         """Drop everything, for good; the log starts and ends at this offset then. As `truncate_to` else."""
-        with self._flushing.lock, self._files_lock, self._start_lock:
+        with self._roll_lock, self._flushing.lock, self._files_lock, self._start_lock:
             self._check_online()
             self._truncate(cut_all(offset), offset)
 
@@ -333,15 +367,6 @@ class UnifiedLog(ReadableLog):
         self._producers = producers
 
     # Compacting
-
-    def closed_segments(self) -> list[tuple[Segment, Offset]]:
-        """All but the active one, each with the offset at which the next one starts."""
-        segments = self._segments
-        return [(segment, Offset(after.base_offset)) for segment, after in pairwise(segments)]
-
-    def last_offsets_of_producers(self) -> list[int]:
-        """The offset of the last record of each producer that is remembered."""
-        return self._producers.last_offsets()
 
     def replace_segments(self, base_offset: int, end_offset: int, now_ms: int, truncations: int) -> list[Path] | None:
         """Put the cleaned segment that lies beside them in the place of the closed segments from `base_offset` up to

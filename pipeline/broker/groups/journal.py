@@ -31,7 +31,14 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.model import JournalListener, LoadedGroup
 from pipeline.broker.groups.replay import Replay
 from pipeline.broker.partition import Partition
-from pipeline.errors import BatchTooLargeError, CorruptBatchError, MemoryExhaustedError, PipelineError, StorageError
+from pipeline.errors import (
+    BatchTooLargeError,
+    CorruptBatchError,
+    MemoryExhaustedError,
+    PipelineError,
+    RollDueError,
+    StorageError,
+)
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -150,6 +157,7 @@ class _Led:
     is_unreadable: bool = False
     is_appending: bool = False
     is_settling: bool = False
+    is_rolling: bool = False
     waiting: deque[Pending] = field(default_factory=deque)
     under_way: deque[_Appended] = field(default_factory=deque)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -157,7 +165,7 @@ class _Led:
     @property
     def may_append(self) -> bool:
         """True if a write waits that need not wait for those under way."""
-        return bool(self.waiting) and len(self.under_way) < MAX_UNDER_WAY
+        return bool(self.waiting) and not self.is_rolling and len(self.under_way) < MAX_UNDER_WAY
 
 
 class Journal:
@@ -273,6 +281,12 @@ class Journal:
                 for key, value in write.records:
                     builder.append(key, value, (), now_ms)
             info = partition.append(memoryview(builder.build()), keep_offsets=False, now_ms=now_ms)
+        except RollDueError as due:
+            assert self._nursery is not None
+            led.waiting.extendleft(reversed(writes))
+            led.is_rolling = True
+            self._nursery.start_soon(self._roll, led, due, now_ms)
+            return
         except PipelineError as reason:
             _end(writes, _told(partition, reason))
             return
@@ -281,6 +295,19 @@ class Journal:
             led.under_way.append(_Appended(writes, Offset(info.last_offset + 1), awaits_flush))
         else:
             _end(writes, None)
+
+    async def _roll(self, led: _Led, due: RollDueError, now_ms: int) -> None:
+        """Append what waits once the log has the segment for it."""
+        try:
+            await led.partition.roll(due, now_ms)
+        except PipelineError as reason:
+            if led.waiting:
+                failed = _take(led.waiting, led.partition.settings.max_message_bytes)
+                _end(failed, _told(led.partition, reason))
+        led.is_rolling = False
+        if not led.is_appending:
+            led.is_appending = True
+            await self._append_soon(led)
 
     async def _settle(self, led: _Led) -> None:
         """End what is under way in its order, each when it is committed."""

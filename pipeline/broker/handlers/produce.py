@@ -29,7 +29,14 @@ from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.partition import Partition
 from pipeline.broker.slicing import Turns
 from pipeline.broker.waiters import CommitWait
-from pipeline.errors import InvalidRecordError, LogEndMismatchError, OffsetOverlapError, PipelineError, ProtocolError
+from pipeline.errors import (
+    InvalidRecordError,
+    LogEndMismatchError,
+    OffsetOverlapError,
+    PipelineError,
+    ProtocolError,
+    RollDueError,
+)
 from pipeline.log.placing import AppendInfo
 from pipeline.model import Offset
 from pipeline.net.answers import Owed
@@ -64,6 +71,14 @@ OPENERS = 2
 _openers = trio.CapacityLimiter(OPENERS)
 
 
+class _Unplaced(NamedTuple):
+    """Batches for which the log needs a new segment first, in a thread."""
+
+    partition: Partition
+    records: memoryview
+    headers: Sequence[BatchHeader]
+
+
 class _Closed(NamedTuple):
     """Batches that must be opened before they are appended."""
 
@@ -81,7 +96,7 @@ class _Appended(NamedTuple):
     response: PartitionProduceResponse
 
 
-_Outcome = PartitionProduceResponse | _Closed | _Appended
+_Outcome = PartitionProduceResponse | _Unplaced | _Closed | _Appended
 _Outcomes = list[_Outcome]
 
 
@@ -160,6 +175,8 @@ async def _append_in_slices(
         is_last = end in {0, len(records)}
         of_slice = replace(data, records=records if is_last else records[:end], expected_end=expected_end)
         outcome = _append(broker, request, topic, of_slice, version, None, broker.clock())
+        if isinstance(outcome, _Unplaced):
+            outcome = await _roll_and_append(broker, of_slice, outcome, request.acks)
         assert not isinstance(outcome, _Closed), "copies are appended as they are"
         response = outcome.response if isinstance(outcome, _Appended) else outcome
         if response.error_code != ErrorCode.NONE:
@@ -272,6 +289,8 @@ def _append(
             if not partition.settings.admission.admits(headers, now_ms):
                 return _Closed(partition, records, headers)
         info = partition.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
+    except RollDueError:
+        return _Unplaced(partition, records, headers)
     except PipelineError as error:
         return _refused(broker, data.index, error)
     return _appended(partition, info, data, request.acks)
@@ -347,6 +366,8 @@ async def _answer_later(
             outcome = of_topic[number]
             if isinstance(outcome, _Closed):
                 of_topic[number] = await _open_and_append(broker, data, outcome, request.acks)
+            elif isinstance(outcome, _Unplaced):
+                of_topic[number] = await _roll_and_append(broker, data, outcome, request.acks)
     done = []
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         responses = [await _kept(broker, outcome, deadline) for outcome in of_topic]
@@ -366,11 +387,34 @@ async def _open_and_append(
         records = await trio.to_thread.run_sync(
             partition.settings.admission.admit_opened, closed.records, closed.headers, now_ms, limiter=_openers
         )
-        if acks == ACKS_ALL:
-            partition.check_in_sync()
-        return _appended(partition, partition.append(records, keep_offsets=False, now_ms=now_ms), data, acks)
+        headers = partition.validate(records, keep_offsets=False)
     except PipelineError as error:
         return _refused(broker, data.index, error)
+    return await _roll_and_append(broker, data, _Unplaced(partition, records, headers), acks)
+
+
+async def _roll_and_append(
+    broker: BrokerContext, data: PartitionProduceData, unplaced: _Unplaced, acks: int
+) -> PartitionProduceResponse | _Appended:
+    """Append, as soon as the log has a segment for it; anything may have changed since the request was looked at."""
+    partition, records, headers = unplaced
+    while True:
+        now_ms = broker.clock()
+        try:
+            if not partition.is_leader:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if data.expected_end not in {-1, partition.log.log_end_offset}:
+                raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
+            if acks == ACKS_ALL and partition.has_followers:
+                partition.check_in_sync()
+            try:
+                info = partition.append_valid(records, headers, keep_offsets=data.keep_offsets, now_ms=now_ms)
+            except RollDueError as due:
+                await partition.roll(due, now_ms)
+            else:
+                return _appended(partition, info, data, acks)
+        except PipelineError as error:
+            return _refused(broker, data.index, error)
 
 
 async def _kept(broker: BrokerContext, outcome: _Outcome, deadline: float) -> PartitionProduceResponse:

@@ -41,6 +41,7 @@ from pipeline.errors import (
     NetworkError,
     OffsetOverlapError,
     PipelineError,
+    RollDueError,
     StorageError,
 )
 from pipeline.log.placing import AppendInfo
@@ -83,8 +84,12 @@ class Replica(Protocol):
     ) -> AppendInfo | None:
         """Append whole batches, None if there are none, and take over the leader's high watermark and log start offset.
 
-        Raises CorruptBatchError, OffsetOverlapError, StorageError.
+        Raises CorruptBatchError, OffsetOverlapError, StorageError, RollDueError.
         """
+        ...
+
+    async def roll(self, due: RollDueError, now_ms: int) -> None:
+        """Return once the segment is there that an append asked for. Raises StorageError."""
         ...
 
     def awaits_flush(self, info: AppendInfo) -> bool:
@@ -361,6 +366,10 @@ class ReplicaFetcher:
                 self._restart(partition, Offset(error.base_offset), data, nursery)
             else:  # a later answer was quicker
                 self._plan.taken(partition)
+        except RollDueError as due:  # what came is fetched again then: it is not held while a disk hangs
+            roll = partial(self._replicas[partition.topic_partition].roll, due, self.settings.clock())
+            self._plan.set_aside(partition)
+            nursery.start_soon(self._change, partition, roll, None)
         except StorageError as error:
             self._refused(partition, error, Phase.FETCHING)
         else:
@@ -451,6 +460,9 @@ class ReplicaFetcher:
         ended = self._changing[partition.topic_partition] = trio.Event()
         try:
             await change()
+        except RollDueError:  # of an earlier role, and about to end
+            if self._plan.is_current(partition):
+                self._plan.wait(partition, trio.current_time())
         except (CorruptBatchError, OffsetOverlapError) as error:
             log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
             if self._plan.is_current(partition):

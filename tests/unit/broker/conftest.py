@@ -87,13 +87,14 @@ class Broker:
         expected_end: int = -1,
         transactional_id: str | None = None,
         timeout_ms: int = TIMEOUT_S * 1000,
+        lane: str = "",
     ) -> PartitionProduceResponse:
         data = PartitionProduceData(
             index=partition, records=records, keep_offsets=keep_offsets, expected_end=expected_end
         )
         topics = [await self.named(TopicProduceData, topic, partition_data=[data])]
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics, transactional_id=transactional_id)
-        response = await self.ask(request)
+        response = await self.ask(request, lane=lane)
         result: PartitionProduceResponse = response.responses[0].partition_responses[0]
         return result
 

@@ -10,6 +10,7 @@ import trio
 
 from pipeline.broker.disk_threads import STALLED_S, THREADS_PER_LOG_DIR, DiskThreads
 from pipeline.broker.partition import Partition
+from pipeline.errors import RollDueError
 from pipeline.log.checkpoint import HIGH_WATERMARKS, read_offsets
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
@@ -40,9 +41,16 @@ def _partitions(broker: Broker, log_dir: Path) -> list[Partition]:
     return [partition for partition in found if partition.log.directory.parent == log_dir]
 
 
-def _append(partition: Partition, timestamp_ms: int = 1) -> None:
+async def _append(partition: Partition, timestamp_ms: int = 1) -> None:
     records = batch(bytes(900), timestamp_ms=timestamp_ms)
-    partition.append(memoryview(records), keep_offsets=False, now_ms=NOW_MS)
+    headers = partition.validate(memoryview(records), keep_offsets=False)
+    while True:
+        try:
+            partition.append_valid(memoryview(records), headers, keep_offsets=False, now_ms=NOW_MS)
+        except RollDueError as due:
+            await partition.roll(due, NOW_MS)
+        else:
+            return
 
 
 def _checkpointed(log_dir: Path) -> dict[TopicPartition, int]:
@@ -59,7 +67,7 @@ async def _hung(start: Start, tmp_path: Path) -> AsyncIterator[tuple[Broker, Fau
             files.hangs_below = dirs[0]
             try:
                 for partition in _partitions(broker, dirs[0]):
-                    _append(partition, NOW_MS + DAY_MS)
+                    await _append(partition, NOW_MS + DAY_MS)
                     nursery.start_soon(partition.flush_up_to, partition.log.log_end_offset)
                 await _until(lambda: broker.handle.replicas.disks.is_stalled(dirs[0]))
                 assert files.hanging == THREADS_PER_LOG_DIR
@@ -106,9 +114,9 @@ async def test_the_other_log_dir_is_written_flushed_checkpointed_and_cleaned_up(
             found = await broker.produce("t", batch(b"x"), partition=well[0].topic_partition.partition, acks=-1)
         assert found.error_code == 0
         for partition in well:
-            _append(partition)
+            await _append(partition)
             await partition.flush_up_to(partition.log.log_end_offset)
-            _append(partition)
+            await _append(partition)
         ends = {partition.topic_partition: partition.log.log_end_offset for partition in well}
         await _until(lambda: _checkpointed(dirs[1]) == ends)
         await _until(lambda: all(partition.log.log_start_offset > 0 for partition in well[1:]))

@@ -2,7 +2,7 @@
 
 Pure. A batch has to be opened, which is for a thread to do, only if
 - the topic has a codec of its own (`compression.type`) and the batch another one,
-- the topic is compacted, so that every record needs a key,
+- the topic is compacted, so that every record needs a key, and headers that the cleaner can read,
 - the topic bounds the age of records (`message.timestamp.before.max.ms`) and the batch has several of them,
 - or its newest record is too far ahead (`message.timestamp.after.max.ms`): the answer names those at fault (KIP-467).
 An opened batch is scanned piece by piece, and one that holds more than `max_opened_bytes` is refused: the cleaner,
@@ -93,7 +93,7 @@ class Admission:
         counted = _CountedPieces(pieces)
         faults: list[tuple[int, str]] = []
         keyless = untimely = 0
-        for index, (timestamp, _, has_key) in enumerate(scan_records(counted, header)):
+        for index, (timestamp, _, has_key) in enumerate(scan_records(counted, header, checks_headers=self.needs_keys)):
             if self.needs_keys and not has_key:
                 keyless += 1
                 fault = "A compacted topic takes no record without a key."

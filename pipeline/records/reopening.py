@@ -25,6 +25,10 @@ _PIECES_HELD = 2
 
 START_BYTES = HEADER_SIZE + FRAME_HEADER_BYTES
 _LEAST_RECORD_BYTES = 6
+_LEAST_HEADER_BYTES = 2
+_NO_HEADERS = b"\0"
+_LONG_OR_NEGATIVE = 0x81
+"""Bits of the first byte of a number that has more bytes, or is below 0."""
 _MAX_FIELDS_BYTES = 32
 """Length, attributes, timestamp, offset and length of the key take no more."""
 _MAX_LENGTH_BYTES = 5
@@ -64,14 +68,17 @@ def close_payload(payload: ReadableBuffer, header: BatchHeader, codec: Codec, le
     return batch
 
 
-def scan_records(pieces: Iterable[ReadableBuffer], header: BatchHeader) -> Iterator[tuple[int, int, bool]]:
+def scan_records(
+    pieces: Iterable[ReadableBuffer], header: BatchHeader, *, checks_headers: bool = False
+) -> Iterator[tuple[int, int, bool]]:
     """Yield the timestamp and the offset delta of each record, and True if it has a key, without making the rest.
 
-    The payload comes in pieces. Raises CorruptBatchError, for all that the cleaner refuses too.
+    The payload comes in pieces. Raises CorruptBatchError; with `checks_headers` for all that the cleaner and consumers
+    refuse, too.
     """
     rest = iter(pieces)
     payload, position, is_last = b"", 0, False
-    last_delta = -1
+    last_delta, sound_headers = -1, _NO_HEADERS
     base_timestamp = header.base_timestamp
     least_delta, most_delta = _MIN_INT64 - base_timestamp, _MAX_INT64 - base_timestamp
     fixed = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
@@ -100,8 +107,16 @@ def scan_records(pieces: Iterable[ReadableBuffer], header: BatchHeader) -> Itera
                 payload, position, is_last = _read_on(rest, payload, position)
                 end += position
             value_length, position = _varint(payload, position, 32)
-            if position >= end or position + value_length >= end or value_length < -1:
+            if value_length > 0:
+                position += value_length
+            if position >= end or value_length < -1:
                 raise CorruptBatchError("a value is longer than its record", header.base_offset)
+            if checks_headers:
+                headers = payload[position:end]
+                if (headers == sound_headers and end <= len(payload)) or _has_short_headers(payload, position, end):
+                    sound_headers = headers
+                else:
+                    payload, end, is_last = _pass_headers(rest, payload, position, end, is_last=is_last)
             yield (base_timestamp + delta if fixed is None else fixed), offset_delta, key_length >= 0
             position = end
     except IndexError as error:
@@ -110,6 +125,55 @@ def scan_records(pieces: Iterable[ReadableBuffer], header: BatchHeader) -> Itera
         payload, position, is_last = _read_on(rest, payload, position)
     if position != len(payload):
         raise CorruptBatchError("bytes follow the last record", header.base_offset)
+
+
+def _has_short_headers(payload: bytes, position: int, end: int) -> bool:
+    """True if the record's headers are sound and as they usually are, so that `_pass_headers` need not read them.
+
+    These have names and values of at most 63 bytes, none of them null. Raises IndexError for some that are unsound.
+    """
+    if end > len(payload) or payload[position] & _LONG_OR_NEGATIVE:
+        return False
+    count = payload[position] >> 1
+    position += 1
+    for _ in range(2 * count):
+        length = payload[position]
+        if length & _LONG_OR_NEGATIVE:
+            return False
+        position += 1 + (length >> 1)
+    return position == end
+
+
+def _pass_headers(
+    rest: Iterator[ReadableBuffer], payload: bytes, position: int, end: int, *, is_last: bool
+) -> tuple[bytes, int, bool]:
+    """Read the headers of a record, from their count at `position` to the end of the record.
+
+    Returns the bytes from there on, the end of the record in these, and True if no pieces follow. Raises
+    CorruptBatchError, IndexError.
+    """
+    lengths_left, least_length = 0, 0
+    is_count = True
+    while is_count or lengths_left:
+        if position + _MAX_LENGTH_BYTES > len(payload) and not is_last:
+            end -= position
+            payload, position, is_last = _read_on(rest, payload, position)
+            end += position
+        number, position = _varint(payload, position, 32)
+        if is_count:
+            if not 0 <= number <= (end - position) // _LEAST_HEADER_BYTES:
+                raise CorruptBatchError(f"a record of {number} headers")
+            lengths_left, is_count = 2 * number, False
+            continue
+        if number < least_length or number > end - position:
+            raise CorruptBatchError("a header is longer than its record")
+        if number > 0:
+            position += number
+        lengths_left -= 1
+        least_length = -1 - least_length  # a value may be null, a name may not
+    if position != end:
+        raise CorruptBatchError("bytes follow the headers of a record")
+    return payload, end, is_last
 
 
 def _read_on(rest: Iterator[ReadableBuffer], payload: bytes, position: int) -> tuple[bytes, int, bool]:
@@ -131,6 +195,10 @@ def _varint(payload: bytes, position: int, bits: int) -> tuple[int, int]:
     byte = payload[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
+    second = payload[position + 1]
+    if second < 0x80:
+        value = byte & 0x7F | second << 7
+        return (value >> 1) ^ -(value & 1), position + 2
     value = byte & 0x7F
     shift = 7
     while True:

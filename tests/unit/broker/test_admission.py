@@ -18,6 +18,7 @@ from pipeline.records.batch import (
     set_base_offset,
     set_log_append_time,
     validate_for_append,
+    write_crc,
 )
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
@@ -159,3 +160,11 @@ def test_what_a_compacted_topic_admits_is_cleaned(tmp_path: Path) -> None:
         admitted += 1
     assert admitted > 100
     assert log.clean()
+
+
+def test_a_compacted_topic_refuses_headers_that_no_reader_opens() -> None:
+    batch = _batch(NOW_MS)
+    batch[-1] = 2  # one header, and no bytes of it
+    write_crc(batch, 0, len(batch))
+    with pytest.raises(CorruptBatchError, match="a record is cut off"):
+        _open(_admission(needs_keys=True), batch)

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import CorruptBatchError
-from pipeline.records.batch import HEADER_SIZE, read_header, verify_crc
-from pipeline.records.builder import BatchBuilder
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, read_header, verify_crc, write_crc, write_header
+from pipeline.records.builder import BatchBuilder, encode_varint
+from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
 from pipeline.records.record import MAX_UNCOMPRESSED_BYTES, iterate_records
 from pipeline.records.reopening import close_payload, open_payload, scan_records
@@ -115,7 +116,69 @@ def test_a_scan_refuses_what_no_cleaner_opens(payload: bytes, base_timestamp: in
             list(scan_records(pieces, header))
 
 
+HEADERS_UNSOUND = {
+    "more headers than bytes": b"\x02\0",
+    "a negative number of headers": b"\x01\0",
+    "a number of headers that is cut off": b"\xff",
+    "a number of headers of too many bytes": b"\x80\x80\x80\x80\x80\x01",
+    "bytes where there are no headers": b"\0\0",
+    "a name of a negative length": b"\x02\x01\0",
+    "a name that ends behind its record": b"\x02\x08\0",
+    "a value of a length below that of null": b"\x02\0\x03",
+    "a value that ends behind its record": b"\x02\0\x08",
+    "bytes behind the last header": b"\x02\x02a\0\0",
+    "a header that is missing": b"\x04\x02a\0\0",
+}
+
+
+@pytest.mark.parametrize("headers", HEADERS_UNSOUND.values(), ids=HEADERS_UNSOUND)
+@pytest.mark.parametrize("value", [b"", b"v" * 100])
+def test_a_scan_refuses_headers_that_no_reader_opens(headers: bytes, value: bytes) -> None:
+    record = b"\0\0\0\2k" + encode_varint(len(value)) + value + headers
+    payload = encode_varint(len(record)) + record
+    header = read_header(_batch([(None, None, [], 5)]))
+    batch = bytearray(HEADER_SIZE) + payload
+    write_header(batch, header._replace(batch_length=len(batch) - LOG_OVERHEAD))
+    write_crc(batch, 0, len(batch))
+    with pytest.raises(CorruptBatchError):
+        open_batches(batch)
+    for pieces in ([payload], [payload[:-1], payload[-1:]], [payload[at : at + 1] for at in range(len(payload))]):
+        with pytest.raises(CorruptBatchError):
+            list(scan_records(pieces, header, checks_headers=True))
+
+
+@settings(max_examples=100)
+@given(RECORDS, st.binary(max_size=6), st.integers(0, 200), st.integers(0, 6), st.integers(1, 70))
+def test_a_scan_of_headers_agrees_with_readers(
+    records: list,  # type: ignore[type-arg]
+    noise: bytes,
+    start: int,
+    length: int,
+    size: int,
+) -> None:
+    batch = _batch(records)
+    payload = batch[HEADER_SIZE:]
+    payload[start : start + length] = noise
+    batch[HEADER_SIZE:] = payload
+    write_header(batch, read_header(batch)._replace(batch_length=len(batch) - LOG_OVERHEAD))
+    write_crc(batch, 0, len(batch))
+    is_readable = True
+    try:
+        open_batches(batch)
+    except CorruptBatchError:
+        is_readable = False
+    try:
+        pieces = [bytes(payload[at : at + size]) for at in range(0, len(payload), size)]
+        list(scan_records(pieces, read_header(batch), checks_headers=True))
+    except CorruptBatchError:
+        assert not is_readable
+    else:
+        assert is_readable
+
+
 def test_a_scan_goes_on_behind_keys_and_values_that_fill_many_pieces() -> None:
     batch = _batch([(b"k" * 1000, b"v" * 3000, [("h", b"x" * 500)], time) for time in (5, 6)])
     pieces = [bytes(batch[at : at + 100]) for at in range(HEADER_SIZE, len(batch), 100)]
-    assert list(scan_records(pieces, read_header(batch))) == [(5, 0, True), (6, 1, True)]
+    for checks_headers in (False, True):
+        found = list(scan_records(pieces, read_header(batch), checks_headers=checks_headers))
+        assert found == [(5, 0, True), (6, 1, True)]

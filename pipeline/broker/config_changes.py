@@ -115,7 +115,9 @@ async def alter_all(
 
     Returns what became of each, in their order.
     """
+    await trio.lowlevel.checkpoint()  # the changes were made in this turn
     named = Counter((change.resource_type, change.name) for change in changes)
+    await trio.lowlevel.checkpoint()
     results = []
     turns = Turns(RESOURCES_AT_ONCE)
     deadline = trio.current_time() + TOTAL_TIMEOUT_S

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 import trio
 
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.slicing import Turns
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.elect_leaders import (
@@ -51,11 +52,10 @@ async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectL
     except KafkaError as error:
         # Version 0 has no other place for it than beside each partition.
         refused = dict.fromkeys(partitions or (), error.code)
-        return ElectLeadersResponse(error_code=error.code, replica_election_results=_results(refused))
+        return ElectLeadersResponse(error_code=error.code, replica_election_results=await _results(refused))
     if partitions is None:
         codes = {name: code for name, code in codes.items() if code != ErrorCode.ELECTION_NOT_NEEDED}
-    await trio.lowlevel.checkpoint()
-    return ElectLeadersResponse(replica_election_results=_results(codes))
+    return ElectLeadersResponse(replica_election_results=await _results(codes))
 
 
 def _cut(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
@@ -64,10 +64,12 @@ def _cut(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartiti
         yield partitions[start : start + PARTITIONS_AT_ONCE]
 
 
-def _results(codes: Mapping[TopicPartition, ErrorCode]) -> Sequence[ReplicaElectionResult]:
+async def _results(codes: Mapping[TopicPartition, ErrorCode]) -> Sequence[ReplicaElectionResult]:
+    turns = Turns(PARTITIONS_AT_ONCE)
     topics: dict[str, list[PartitionResult]] = {}
     for name, code in codes.items():
         message = None if code == ErrorCode.NONE else code.message
         result = PartitionResult(partition_id=name.partition, error_code=code, error_message=message)
         topics.setdefault(name.topic, []).append(result)
+        await turns.after()
     return tuple(ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in topics.items())

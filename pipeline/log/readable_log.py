@@ -157,6 +157,15 @@ class ReadableLog:
         """The offset of the last record of each producer that is remembered."""
         return self._producers.last_offsets()
 
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?"""
+        return self.failure is None and self._flushing.is_due(self._segments, self.config, now_ms)
+
+    def wait_until_flushed(self) -> None:
+        """Return when no flush is under way: it writes by the names of files. To be called in a thread."""
+        with self._flushing.lock:
+            return
+
     def is_roll_due(self, due: RollDueError) -> bool:
         """Return False if the log has moved on since it asked for this roll."""
         is_there = due.base_offset is None or self._segments[-1].base_offset == due.base_offset

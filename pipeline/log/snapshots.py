@@ -7,14 +7,15 @@ Invariants:
   from what it tells of.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pipeline.log.checkpoint import read_file
+from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_offsets, segment_path
-from pipeline.log.transactions import AbortedTransactions
+from pipeline.log.segment import SNAPSHOT_SUFFIX, Segment, segment_offsets, segment_path
+from pipeline.log.transactions import AbortedTransactions, take_batch
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 
@@ -79,3 +80,34 @@ def restore_producers(
     if start < log_end_offset:
         for header in headers_from(start):
             take(header)
+
+
+def rebuild_producers(
+    files: Files,
+    directory: Path,
+    known: ProducerStates,
+    config: LogConfig,
+    *,
+    log_start_offset: Offset,
+    log_end_offset: Offset,
+    headers_from: Callable[[Offset], Iterator[BatchHeader]],
+    segments: Sequence[Segment],
+    aborted: AbortedTransactions,
+) -> ProducerStates:
+    """Make the state of the producers of a truncated log anew. Raises StorageError.
+
+    Producers found in batches count as heard of at the last append of all that are `known`.
+    """
+    producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
+    now_ms = max((producer.last_append_ms for producer in known.active()), default=0)
+    restore_producers(
+        files,
+        directory,
+        producers,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        headers_from=headers_from,
+        take=lambda header: take_batch(header, now_ms, producers, aborted, segments),
+        aborted=aborted,
+    )
+    return producers

@@ -26,13 +26,12 @@ from pipeline.log.config import MAX_SEGMENT_BYTES
 from pipeline.log.flush_promise import end_promise, make_promise
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from pipeline.log.placing import AppendInfo, Target, check_rising, choose_segment, place_next, set_epoch
-from pipeline.log.producer_state import ProducerStates
 from pipeline.log.readable_log import ReadableLog
 from pipeline.log.replacement import load_cleaned, row_after_swap, swap_files
 from pipeline.log.retention import count_expired, facts_of
 from pipeline.log.rewriting import note_failure
 from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment, segment_path
-from pipeline.log.snapshots import remove_snapshots_behind, restore_producers, write_snapshot
+from pipeline.log.snapshots import rebuild_producers, remove_snapshots_behind, write_snapshot
 from pipeline.log.transactions import take_batch
 from pipeline.log.truncation import Cut, cut_all, cut_files, plan_cut
 from pipeline.model import LeaderEpoch, Offset
@@ -337,7 +336,17 @@ class UnifiedLog(ReadableLog):
                 self._segments = row or (self._create(end_offset, last.created_ms),)
             self.truncations += 1
             self._epochs, self._log_end_offset, self._log_start_offset = epochs, end_offset, log_start_offset
-            self._restore_producers()
+            self._producers = rebuild_producers(
+                self._files,
+                self.directory,
+                self._producers,
+                self.config,
+                log_start_offset=log_start_offset,
+                log_end_offset=end_offset,
+                headers_from=self.headers,
+                segments=self._segments,
+                aborted=self._aborted,
+            )
             self.on_moving_back()
         except StorageError as error:
             self._fail(error)
@@ -348,23 +357,6 @@ class UnifiedLog(ReadableLog):
         except StorageError:
             row[-1].is_synced = False
             raise
-
-    def _restore_producers(self) -> None:
-        """Make the state of the producers anew; those found in batches count as heard of at the last append of all."""
-        config = self.config
-        producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
-        now_ms = max((producer.last_append_ms for producer in self._producers.active()), default=0)
-        restore_producers(
-            self._files,
-            self.directory,
-            producers,
-            log_start_offset=self._log_start_offset,
-            log_end_offset=self._log_end_offset,
-            headers_from=self.headers,
-            take=lambda header: take_batch(header, now_ms, producers, self._aborted, self._segments),
-            aborted=self._aborted,
-        )
-        self._producers = producers
 
     # Compacting
 
@@ -458,10 +450,6 @@ class UnifiedLog(ReadableLog):
             raise
         self.is_flushed_first = is_promised
 
-    def is_flush_due(self, now_ms: int) -> bool:
-        """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?"""
-        return self.failure is None and self._flushing.is_due(self._segments, self.config, now_ms)
-
     def release_files(self) -> None:
         """Hold no files open but those with data that was not synced, until they are needed again."""
         if not any(segment.is_open for segment in self._segments):
@@ -498,11 +486,6 @@ class UnifiedLog(ReadableLog):
         """End all use of the log without a word to the disk."""
         if self.failure is None:
             self.failure = StorageError(str(self.directory), reason)
-
-    def wait_until_flushed(self) -> None:
-        """Return when no flush is under way: it writes by the names of files. To be called in a thread."""
-        with self._flushing.lock:
-            return
 
     def _fail(self, error: StorageError) -> None:
         note_failure(self._files, self.directory)

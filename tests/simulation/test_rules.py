@@ -36,6 +36,14 @@ def test_the_only_replica_leads_with_what_is_left() -> None:
     assert judge(state(-1, 1), state(1, 2, 1), is_single=True) == []
 
 
+def test_the_only_replica_stays_in_sync_while_it_is_moved() -> None:
+    rules = StateRules()
+    rules.written(HERE, state(1, 1, 1), is_single=False, has_one_origin=True)
+    assert rules.problems == []
+    rules.written(HERE, state(-1, 2), is_single=False, has_one_origin=True)
+    assert len(rules.problems) == 1
+
+
 def test_states_of_a_topic_that_is_recreated_begin_anew() -> None:
     rules = StateRules()
     for written in (state(1, 7, 1), None, state(2, 0, 2)):

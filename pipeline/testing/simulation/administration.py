@@ -29,7 +29,23 @@ from pipeline.testing.simulation.history import Acknowledged, Logs
 ADMINISTRATOR = "administrator"
 BETWEEN_S = (0.2, 2.0)
 PATIENCE_S = (0.02, 0.1, 0.5, 3.0, 10.0)
-WORK = ("make", "make", "grow", "move", "move", "replace", "cancel", "elect", "remove", "remake")
+WORK = (
+    "make",
+    "make",
+    "grow",
+    "move",
+    "move",
+    "replace",
+    "cancel",
+    "elect",
+    "remove",
+    "remake",
+    "stretch",
+    "shift",
+    "shift",
+)
+WORK_IN_NEED = (*WORK, *("remake",) * 5)
+"""While a broker is away: a topic that is deleted and made again leaves there the log of the deleted one."""
 MAX_TOPICS = 3
 MAX_PARTITIONS = 5
 WRITE_TIMEOUT_MS = 3_000
@@ -98,7 +114,8 @@ class Administration:
         async with self.context.open(name) as cluster:
             while not self.context.is_over:
                 await trio.sleep(rng.uniform(*BETWEEN_S))
-                await self._do(rng.choice(WORK), rng, cluster)
+                is_whole = all(machine.is_serving for machine in self.context.cluster.machines)
+                await self._do(rng.choice(WORK if is_whole else WORK_IN_NEED), rng, cluster)
 
     async def _do(self, what: str, rng: random.Random, cluster: Cluster) -> None:
         known = [topic for topic in self.topics.values() if not topic.is_doomed]
@@ -109,6 +126,10 @@ class Administration:
             await self._grow(rng, cluster, rng.choice(known))
         elif what in {"move", "replace", "cancel"}:
             await self._move(rng, cluster, what)
+        elif what == "stretch":
+            await self._stretch(rng, cluster, rng.choice(known))
+        elif what == "shift":
+            await self._shift(rng, cluster)
         elif what == "elect":
             await self._patiently(rng, what, partial(elect_leaders, cluster, None, ElectionType.PREFERRED))
         else:
@@ -142,6 +163,17 @@ class Administration:
         elif what == "cancel":
             stop = partial(alter_reassignments, cluster, dict.fromkeys(chosen))
             await self._patiently(rng, f"cancel {_names(chosen)}", stop)
+
+    async def _shift(self, rng: random.Random, cluster: Cluster) -> None:
+        """Move the only replica of each partition of a topic."""
+        topic = next((topic for topic in self.topics.values() if topic.replication == 1 and not topic.is_doomed), None)
+        if topic is not None:
+            await self._assign(rng, cluster, [TopicPartition(topic.name, number) for number in range(topic.partitions)])
+
+    async def _stretch(self, rng: random.Random, cluster: Cluster, topic: ManagedTopic) -> None:
+        """Have a topic grow while it is moved."""
+        await self._assign(rng, cluster, [TopicPartition(topic.name, number) for number in range(topic.partitions)])
+        await self._grow(rng, cluster, topic)
 
     async def _assign(self, rng: random.Random, cluster: Cluster, chosen: list[TopicPartition]) -> None:
         brokers = [machine.id for machine in self.context.cluster.machines]

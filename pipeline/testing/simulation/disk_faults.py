@@ -6,6 +6,10 @@ from pipeline.testing.simulation.fault_context import WHOLE_TIMEOUT_S, FaultCont
 from pipeline.testing.simulation.machine import Machine
 
 LEFT_TIMEOUT_S = 40.0
+LATE_S = (0.8, 2.0)
+"""Less than makes a follower leave the in-sync replicas."""
+MOVE_TIMEOUT_S = 6.0
+MOVE_LOOK_S = 0.005
 
 
 async def lose_power(context: FaultContext) -> None:
@@ -20,6 +24,63 @@ async def lose_power(context: FaultContext) -> None:
         if context.rng.random() < 0.5:
             machine.disk.crash_in = context.rng.randint(1, 20)
             await trio.sleep(context.rng.uniform(0, 2))
+        machine.lose_power()
+        await context.outage()
+        context.restart(machine)
+        await context.wait_until(lambda: _has_left_or_returned(context, machine), LEFT_TIMEOUT_S)
+    finally:
+        context.is_exclusive = False
+
+
+async def lose_power_with_late_fetches(context: FaultContext) -> None:
+    """Fail the power of a follower whose fetches are late: some arrive when it is back and lacks what they told of.
+
+    Its promises are those of `lose_power`.
+    """
+    context.is_exclusive = True
+    network = context.cluster.network
+    try:
+        leader, follower = context.leader_and_another()
+        if leader is None or follower is None or follower.name in context.doubtful_disks:
+            return
+        if not await context.wait_until(lambda: context.active == 1 and context.is_whole(), WHOLE_TIMEOUT_S):
+            return
+        context.tell(f"what {follower.name} sends to {leader.name} is late")
+        late_s = context.rng.uniform(*LATE_S)
+        network.delay(follower.name, leader.name, late_s)
+        await trio.sleep(late_s + context.rng.uniform(0, 1))
+        if context.is_whole():
+            follower.lose_power()
+            context.restart(follower)
+            await context.wait_until(lambda: _has_left_or_returned(context, follower), LEFT_TIMEOUT_S)
+            await trio.sleep(late_s)
+        network.heal()
+    finally:
+        context.is_exclusive = False
+
+
+async def lose_power_under_a_move(context: FaultContext) -> None:
+    """Fail the power of the only replica of a partition while it is moved; all other partitions do without it."""
+
+    def alone() -> list[Machine | None]:
+        states = context.cluster.states()
+        origins = {name: context.cluster.zookeeper.origin_ids(name) for name in states}
+        if context.active > 1 or any(
+            state.leader < 0 or not set(origins[name]) <= set(state.isr) for name, state in states.items()
+        ):
+            return []
+        moved = {
+            name: origins[name] for name in states if len(origins[name]) == 1 < len(context.cluster.replica_ids(name))
+        }
+        return [context.cluster.machine(origin[0]) for name, origin in moved.items() if states[name].isr == origin]
+
+    context.is_exclusive = True
+    try:
+        await context.wait_until(lambda: bool(alone()), MOVE_TIMEOUT_S, MOVE_LOOK_S)
+        machine = next(iter(alone()), None)
+        if machine is None or machine.name in context.doubtful_disks:
+            return
+        context.tell(f"{machine.name} has the only replica of a partition that is moved")
         machine.lose_power()
         await context.outage()
         context.restart(machine)
@@ -91,6 +152,8 @@ async def fill_disk(context: FaultContext) -> None:
 
 KINDS: FaultKinds = {
     "power": lose_power,
+    "power and late fetches": lose_power_with_late_fetches,
+    "power under a move": lose_power_under_a_move,
     "sync": fail_sync,
     "full": fill_disk,
     "sync and power": fail_sync_and_power,

@@ -102,7 +102,12 @@ class Inside:
             if path.startswith(TOPICS_PATH):
                 self.zookeeper.trace.add("zookeeper", f"{path} {'is gone' if data is None else data.decode()}")
         for name, state in states_of(znodes).items():
-            self.states.written(name, state, is_single=len(self.zookeeper.replica_ids(name)) == 1)
+            self.states.written(
+                name,
+                state,
+                is_single=len(self.zookeeper.replica_ids(name)) == 1,
+                has_one_origin=len(self.zookeeper.origin_ids(name)) == 1,
+            )
             for broker in state.isr if state is not None else ():
                 process, replicas = self._serving.get(BrokerId(broker), (None, {}))
                 if process is not None and process.is_alive and name in replicas:

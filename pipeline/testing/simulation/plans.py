@@ -8,6 +8,10 @@ BEYOND_FAULTS = ("kill", "kill all", "power of one", "power of all", "partition"
 FLUSHING_EVERY = 15
 FLUSHING_FAULTS = ("kill", "crash", "power of one", "power of all", "pause", "partition", "session", "connections")
 TRAVELLING_EVERY = 12
+POWER_EVERY = 16
+POWER_FAULTS = ("power", "power and late fetches", "power under a move", "kill", "session")
+TRAVELLING_WITH_ADMINISTRATOR_EVERY = 24
+ADMINISTERED_TRAVELLING_FAULTS = ("topic vanishes", "zookeeper restored", "kill", "session", "stop")
 TRAVELLING_FAULTS = ("topic vanishes", "zookeeper restored", "zookeeper empty", "kill", "session", "stop")
 
 
@@ -21,6 +25,10 @@ def plan_for(seed: int) -> Plan:
         return flushing_plan(seed)
     if seed % TRAVELLING_EVERY == TRAVELLING_EVERY - 4:
         return Plan(seed=seed, fault_kinds=TRAVELLING_FAULTS)
+    if seed % POWER_EVERY == POWER_EVERY - 10:
+        return Plan(seed=seed, brokers=4, fault_kinds=POWER_FAULTS, has_administrator=True, has_cleaner=True)
+    if seed % TRAVELLING_WITH_ADMINISTRATOR_EVERY == TRAVELLING_WITH_ADMINISTRATOR_EVERY - 13:
+        return Plan(seed=seed, fault_kinds=ADMINISTERED_TRAVELLING_FAULTS, has_administrator=True)
     return Plan(
         seed=seed,
         brokers=4 if seed % 4 == 1 else 3,

@@ -6,8 +6,8 @@ Invariants, as long as nobody asks for an unclean election:
   2. The leader epoch never goes back, and another leader has another epoch.
   3. A partition of which no replica is in sync stays without a leader: nobody can vouch for what was there.
 
-The only replica of a partition leads with what is left. A topic that was deleted takes its states along; the states of
-another topic of its name begin anew.
+The only replica of a partition leads with what is left, and stays in sync, also while it is moved. A topic that was
+deleted takes its states along; the states of another topic of its name begin anew.
 """
 
 import json
@@ -45,12 +45,16 @@ class StateRules:
     problems: list[str] = field(default_factory=list)
     _known: dict[TopicPartition, StateInZooKeeper] = field(default_factory=dict)
 
-    def written(self, name: TopicPartition, now: StateInZooKeeper | None, *, is_single: bool) -> None:
-        """A state was written; None: it is gone."""
+    def written(
+        self, name: TopicPartition, now: StateInZooKeeper | None, *, is_single: bool, has_one_origin: bool = False
+    ) -> None:
+        """A state was written; None: it is gone. `has_one_origin`: a single replica but for those that a move adds."""
         before = self._known.pop(name, None)
         if now is None:
             return
         self._known[name] = now
+        if has_one_origin and not now.isr:
+            self.problems.append(f"{name}: the only replica is not in sync: {now}")
         if before is not None:
             found = judge(before, now, is_single=is_single)
             self.problems += [f"{name}: {problem}: {before} was followed by {now}" for problem in found]

@@ -4,17 +4,24 @@ What is missing comes back some time later. Rule: no broker removes a log for wh
 and all that was acknowledged is there when the topic is back.
 
 Nothing else goes wrong meanwhile: the states that come back must be true. An older snapshot is one of a cluster that
-was whole then and has been since.
+was whole then and is whole now. An administrator may be at work: topics, their deletions and the assignments of their
+replicas must be the same in the snapshot, since a move or a deletion that is over has removed logs.
 """
 
 from collections.abc import Awaitable, Callable
 
 import trio
 
+from pipeline.coordination.deleted_topics import DeletedTopic
 from pipeline.testing.simulation.fault_context import WHOLE_TIMEOUT_S, FaultContext, FaultKinds
 from pipeline.testing.simulation.zookeeper import TOPICS_PATH
 
 WHOLE_AGAIN_S = 30.0
+AGE_S = (0.3, 2.0)
+HANDOVERS = (1, 1, 4)
+"""Changes of leaders since the snapshot, with so long between two: states get versions that come again."""
+ASSIGNED_PATHS = (TOPICS_PATH, DeletedTopic.PARENT)
+"""Whatever an administrator changes is below these."""
 
 
 async def lose_topic(context: FaultContext) -> None:
@@ -33,14 +40,21 @@ async def lose_topic(context: FaultContext) -> None:
 
 
 async def go_back(context: FaultContext) -> None:
-    """ZooKeeper is restored from a snapshot that is some seconds old."""
+    """ZooKeeper is restored from a snapshot that is some seconds old. Leaders may have changed since."""
 
     async def restore() -> None:
-        znodes = context.cluster.zookeeper.snapshot()
-        await context.outage()
-        if context.is_whole():
+        zookeeper = context.cluster.zookeeper
+        znodes, topics = zookeeper.snapshot(), zookeeper.contents(*ASSIGNED_PATHS)
+        for _ in range(context.rng.choice(HANDOVERS)):
+            leader, _ = context.leader_and_another()
+            if leader is not None and leader.client is not None:
+                context.tell(f"the session of {leader.name} expires")
+                leader.client.expire_session()
+            await trio.sleep(context.rng.uniform(*AGE_S))
+            await context.wait_until(context.is_whole, WHOLE_TIMEOUT_S)
+        if context.is_whole() and topics == zookeeper.contents(*ASSIGNED_PATHS):
             context.tell("zookeeper is restored from an older snapshot")
-            context.cluster.zookeeper.go_back(znodes)
+            zookeeper.go_back(znodes)
 
     await _alone(context, restore)
 

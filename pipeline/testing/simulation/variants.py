@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from pipeline.broker import claims, lost_replicas, stray_keeper
+from pipeline.broker import claims, lost_replicas, replicas, stray_keeper, topic_changes
 from pipeline.broker import partition as partition_module
 from pipeline.broker.cluster_view import PartitionView
 from pipeline.broker.context import BrokerContext
@@ -21,6 +21,7 @@ from pipeline.broker.groups.entries import Entries
 from pipeline.broker.partition import Partition
 from pipeline.broker.replication import replica_role
 from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
+from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
 from pipeline.broker.replication.replica_role import ReplicaRole
 from pipeline.broker.replication.replica_state import UNKNOWN, ReplicaState
@@ -28,6 +29,7 @@ from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.coordination.cluster_znodes import STATE_CHANGE_PREFIX, encode_state_change
 from pipeline.coordination.interface import CoordinationClient, CreateNode, SetNode
 from pipeline.coordination.partition_states import StateChange, Written, write_states
+from pipeline.coordination.znodes import PartitionState
 from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, StorageError
 from pipeline.log import unified_log
 from pipeline.log.directories import LogDirectories
@@ -36,7 +38,7 @@ from pipeline.log.producer_state import ProducerStates
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFile
-from pipeline.testing.simulation.plan import Plan, Variant
+from pipeline.testing.simulation.plan import MAX_REPLICAS, Plan, Variant
 from pipeline.testing.simulation.plans import plan_for
 from pipeline.testing.simulation.process import PROCESS
 
@@ -51,10 +53,15 @@ class BrokenVariant:
     """The seed to begin with: the variant is known to show there, or soon after."""
     faults: tuple[str, ...] = ()
     """The faults under which it shows, if ordinary seeds meet it too seldom."""
+    has_administrator: bool = False
+    """True if it shows under these faults while replicas are moved."""
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of this seed, with the rule broken."""
-        plan = Plan(seed=seed, fault_kinds=self.faults) if self.faults else plan_for(seed)
+        plan = plan_for(seed)
+        if self.faults:
+            brokers = MAX_REPLICAS + self.has_administrator
+            plan = Plan(seed=seed, brokers=brokers, fault_kinds=self.faults, has_administrator=self.has_administrator)
         return replace(plan, variant=self.breaks)
 
 
@@ -202,6 +209,30 @@ def _one_more(count_expired: Any) -> Any:
     return broken
 
 
+def _knowing_no_older_states(_taken: Any) -> Any:
+    def broken(known: PartitionView, state: PartitionState, version: int, _asked: int) -> PartitionView | None:
+        return known.with_state(state, version) if version > known.state_version else None
+
+    return broken
+
+
+def _spending_no_epochs(_taken: Any) -> Any:
+    def broken(known: PartitionView, state: PartitionState, version: int, asked: int) -> PartitionView | None:
+        found = known.with_state(state, version)
+        is_newer = version > known.state_version and state.leader_epoch >= known.leader_epoch
+        return found if found != known and (is_newer or known.moment <= asked) else None
+
+    return broken
+
+
+def _demanding_no_epochs(state_change: Any) -> Any:
+    def broken(*args: Any) -> StateChange:
+        change: StateChange = state_change(*args)
+        return replace(change, checks=[])
+
+    return broken
+
+
 class _WallTime:
     """trio, with the wall clock of the process in the place of its own."""
 
@@ -337,6 +368,39 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="an alarm of a group that went away touches no later group of its name",
         breaks=_replacing(Entries, "holds", _holding_any_of_the_name),
         first_seed=31,
+    ),
+    "counts fetches of a former life": BrokenVariant(
+        rule="what a replica fetched counts for the broker epoch in which it fetched alone (KIP-903)",
+        breaks=_both(
+            _replacing(ReplicaState, "counts", _giving(True)),
+            _replacing(IsrKeeper, "_state_change", _demanding_no_epochs),
+        ),
+        first_seed=22,
+    ),
+    "adds partitions during a move": BrokenVariant(
+        rule="a topic does not grow while one of its partitions is moved",
+        breaks=_replacing(topic_changes, "check_not_reassigned", _giving(None)),
+        first_seed=5,
+    ),
+    "counts replicas that a move adds": BrokenVariant(
+        rule="the only replica of a partition leads on with what is left, moved or not",
+        breaks=_replacing(PartitionView, "origin_replicas", lambda _: property(lambda view: view.replicas)),
+        faults=("power under a move",),
+        has_administrator=True,
+        first_seed=3,
+    ),
+    "ignores older states": BrokenVariant(
+        rule="states that go back are followed",
+        breaks=_replacing(PartitionView, "taken", _knowing_no_older_states),
+        first_seed=8,
+    ),
+    "uses spent leader epochs again": BrokenVariant(
+        rule="a leader epoch that was used before ZooKeeper went back is not used again",
+        breaks=_both(
+            _replacing(PartitionView, "taken", _spending_no_epochs),
+            _replacing(replicas, "spent_epoch", _giving(None)),
+        ),
+        first_seed=8,
     ),
     "deletes what is not committed": BrokenVariant(
         rule="DeleteRecords takes nothing behind the high watermark",

@@ -127,6 +127,11 @@ class SimulatedZooKeeper(MemoryZooKeeper):
         """All znodes below a path that belong to no session, and the znode itself."""
         return {name: node for name, node in self._nodes.items() if node.owner is None and _is_below(name, path)}
 
+    def contents(self, *paths: str) -> Mapping[str, bytes]:
+        """Return the data of the znodes directly below these paths."""
+        children = [f"{path}/{name}" for path in paths for name in self._children(path)]
+        return {name: node.data for name in children if (node := self.find_or_none(name)) is not None}
+
     def lose(self, path: str) -> None:
         """Have a znode vanish, and all below it, as if somebody had removed them by hand."""
         for name in sorted(self.snapshot(path), reverse=True):

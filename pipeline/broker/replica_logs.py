@@ -234,8 +234,8 @@ class ReplicaLogs:
             opened.update(found)
 
     def _patience_s(self, log_dir: Path) -> float:
-        """For how long to wait for an answer of this log dir now: not at all if others wait for it already."""
-        return 0.0 if self._lanes[log_dir].locked() or self._disks.is_stalled(log_dir) else STALLED_S
+        """For how long to wait for an answer of this log dir now: not at all while it does not answer others."""
+        return 0.0 if self._disks.is_stalled(log_dir) else STALLED_S
 
     async def _call(
         self, directory: LogDirectory, names: Sequence[TopicPartition], call: Callable[[], _Result]

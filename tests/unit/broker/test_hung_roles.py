@@ -1,14 +1,17 @@
 """Roles of replicas while the disk of one log dir hangs: the partitions of the other log dir get theirs in time."""
 
 import random
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from pipeline.broker import replica_logs
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.replica_logs import AssignedPartition, log_config
@@ -40,11 +43,13 @@ OTHER_ID = uuid.UUID(int=8)
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[tuple[Replicas, LogDirectories, FaultyFiles]]:
+async def opened(
+    path: Path, log_dirs: Sequence[str] = ("a", "b")
+) -> AsyncIterator[tuple[Replicas, LogDirectories, FaultyFiles]]:
     """Replicas in the log dirs `a` and `b`; the first one hangs when a test says so, until the test ends at most."""
     files, view, settings = FaultyFiles(DiskFiles(), random.Random(1)), ClusterView("c"), DynamicSettings(CONFIG)
     directories = LogDirectories.open(
-        [path / "a", path / "b"],
+        [path / name for name in log_dirs],
         files,
         log_config(topic_settings({}, CONFIG), 1_000_000),
         broker_id=OWN,
@@ -226,6 +231,27 @@ async def test_a_partition_that_waits_for_long_is_not_failed_while_its_log_dir_a
         await until(lambda: looks > 0)
         assert dict(replicas.failed) == {}
         nursery.cancel_scope.cancel()
+
+
+async def test_many_calls_that_were_late_end_with_roles_once_the_log_dir_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call takes a while, so that some are always under way: answers are waited for all the same."""
+    open_logs = replica_logs._open_logs
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.03)
+        return open_logs(*arguments)
+
+    monkeypatch.setattr(replica_logs, "LOGS_PER_THREAD", 1)
+    monkeypatch.setattr(replica_logs, "_open_logs", slowly)
+    partitions = range(60)
+    async with opened(tmp_path, ["a"]) as (replicas, _, files):
+        files.hangs_below = tmp_path / "a"
+        assert await replicas.assign(led(partitions, 0))
+        files.released.set()
+        await assign_again(replicas, led(partitions, 0))
+        assert leaders(replicas) == dict.fromkeys(partitions, 0)
 
 
 async def test_tails_that_one_log_dir_does_not_settle_hold_up_no_roles(tmp_path: Path) -> None:

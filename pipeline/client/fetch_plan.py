@@ -6,6 +6,7 @@ Invariants:
 - Sound batches in front of a bad one are handed on. Nothing moves past the bad batch but `FetchOutcome.skip_to`.
 - An answer counts only for the position it was asked for; a seek in between makes it void.
 - Each request begins with another partition, so that a full response starves none (KIP-74).
+- Every answer with bytes moves the position or is an error: a broker sends at least one whole batch (KIP-74).
 """
 
 import uuid
@@ -24,7 +25,7 @@ from pipeline.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from pipeline.records.batch import BatchHeader, iterate_headers, verify_crc
+from pipeline.records.batch import BatchHeader, iterate_headers, read_header, verify_crc
 
 _LEADER_MOVED = frozenset(
     {
@@ -165,6 +166,9 @@ def judge(topic_partition: TopicPartition, asked_offset: int, data: PartitionDat
     code = ErrorCode.of(data.error_code)
     if code is ErrorCode.NONE:
         return _judge_data(topic_partition, asked_offset, data)
+    if code is ErrorCode.CORRUPT_MESSAGE:
+        damaged = CorruptBatchError("is damaged in the log of the partition's leader", asked_offset)
+        return FetchOutcome(verdict=FetchVerdict.FATAL, error=damaged, skip_to=asked_offset + 1)
     error = KafkaError(code, str(topic_partition))
     if code is ErrorCode.OFFSET_OUT_OF_RANGE:
         return FetchOutcome(verdict=FetchVerdict.OUT_OF_RANGE, error=error)
@@ -198,20 +202,38 @@ def _cut(view: memoryview, offset: int) -> _Cut:
     start = end = 0
     next_offset = offset
     suspect: BatchHeader | None = None
+    before_gap: _Cut | None = None
     try:
         for position, header in iterate_headers(view):
-            if header.next_offset <= offset:
-                start = end = position + header.size_bytes
-                continue
+            if header.base_offset != next_offset:
+                if start == end and header.next_offset <= offset:
+                    start = end = position + header.size_bytes
+                    continue
+                if start < end and header.base_offset < next_offset:
+                    return before_gap or _misplaced(header, start, end, next_offset)
             suspect = header
             verify_crc(view, position, header)
             suspect = None
+            before_gap = None if header.base_offset <= next_offset else _misplaced(header, start, end, next_offset)
             end = position + header.size_bytes
             next_offset = header.next_offset
+        if next_offset == offset and len(view):
+            suspect = read_header(view, end)
+            verify_crc(view, end, suspect)
     except CorruptBatchError as error:
         skip_to = next_offset + 1 if suspect is None else _offset_behind(suspect, next_offset)
-        return _Cut(start=start, end=end, next_offset=next_offset, error=error, skip_to=skip_to)
+        named = error if error.offset is not None else CorruptBatchError(error.reason, next_offset)
+        return _Cut(start=start, end=end, next_offset=next_offset, error=named, skip_to=skip_to)
     return _Cut(start=start, end=end, next_offset=next_offset)
+
+
+def _misplaced(header: BatchHeader, start: int, end: int, next_offset: int) -> _Cut:
+    """The batches in front of one that bears a wrong base offset, which no checksum covers: the offsets of an answer
+    rise. Behind a gap that is the batch after which they go back, else the one that goes back.
+    """
+    error = CorruptBatchError(f"bears the wrong offset {header.base_offset}", next_offset)
+    skip_to = next_offset + header.last_offset_delta + 1
+    return _Cut(start=start, end=end, next_offset=next_offset, error=error, skip_to=skip_to)
 
 
 def _offset_behind(header: BatchHeader, position: int) -> int:

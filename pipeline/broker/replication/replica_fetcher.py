@@ -386,7 +386,10 @@ class ReplicaFetcher:
         """
         replica = self._replicas[partition.topic_partition]
         records = data.records if isinstance(data.records, memoryview) else memoryview(b"")
-        records = records[: whole_batches(records)]
+        whole_bytes = whole_batches(records)
+        if len(records) and not whole_bytes:  # a leader sends a whole batch or nothing (KIP-74)
+            raise CorruptBatchError(f"{len(records)} bytes hold no whole batch", partition.asked_offset)
+        records = records[:whole_bytes]
         info = replica.append_fetched(
             records, Offset(data.high_watermark), Offset(data.log_start_offset), self.settings.clock()
         )

@@ -19,6 +19,7 @@ from tests.support.scripted_broker import Partition
 T0 = TopicPartition("t", 0)
 LAST_OFFSET_DELTA = slice(23, 27)
 """Its place in the header of a batch."""
+LENGTH = slice(8, 12)
 DEADLINE_S = 60
 
 
@@ -358,6 +359,67 @@ async def test_a_header_that_lies_about_its_end_loses_nothing_behind_it(scripted
             skipped.append(consumer.skip_batch(T0))
         assert await read_records(consumer, 10) == {T0: numbers(20, 30)}
     assert skipped == list(range(11, 21))
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+async def test_a_batch_longer_than_the_answer_is_an_error_and_no_silence(scripted, connect, consume, fill, behind):
+    """A flipped bit in a batch's length on the broker's disk: no answer from there on holds a whole batch."""
+    fill(2 + behind)
+    header, data = scripted.partition(T0).batches[1]
+    longer = bytearray(data)
+    longer[LENGTH] = (header.batch_length + (1 << 16)).to_bytes(4, "big")
+    scripted.partition(T0).batches[1] = (header, bytes(longer))
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        assert await read_records(consumer, 10) == {T0: numbers(0, 10)}
+        error = await rejection(consumer)
+        assert (error.topic_partition, error.offset, error.next_offset) == (T0, 10, 20)
+        assert "t-0: batch at offset 10: " in str(error)
+        assert "go on at offset 20" in str(error)
+        assert consumer.skip_batch(T0) == 20
+        if behind:
+            assert await read_records(consumer, behind * 10) == {T0: numbers(20, 20 + behind * 10)}
+
+
+async def test_bytes_without_a_batch_that_reaches_the_position_are_an_error(scripted, connect, consume, fill):
+    fill(1)
+    header, data = scripted.partition(T0).batches[0]
+    for answered in (data[:40], data):
+        scripted.partition(T0).batches[:] = [(header, data), (header._replace(base_offset=10), answered)]
+        async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+            consumer.assign({T0: 10})
+            error = await rejection(consumer)
+            assert (error.offset, error.next_offset) == (10, 11)
+            assert "t-0: batch at offset 10: " in str(error)
+
+
+async def test_a_batch_that_the_broker_finds_damaged_is_an_error(scripted, connect, consume, fill):
+    fill(2)
+    scripted.fetch_script.append(ErrorCode.CORRUPT_MESSAGE)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 3})
+        error = await rejection(consumer)
+        assert (error.topic_partition, error.offset, error.next_offset) == (T0, 3, 4)
+        assert "t-0: batch at offset 3: is damaged in the log of the partition's leader" in str(error)
+        assert consumer.skip_batch(T0) == 4
+
+
+@pytest.mark.parametrize("wrong", [0, 50])
+async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(scripted, connect, consume, fill, wrong):
+    """No checksum covers the base offset of a batch."""
+    fill(5)
+    header, data = scripted.partition(T0).batches[2]
+    moved = bytearray(data)
+    set_base_offset(moved, 0, wrong)
+    scripted.partition(T0).batches[2] = (header, bytes(moved))
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 5})
+        assert await read_records(consumer, 15) == {T0: numbers(5, 20)}
+        error = await rejection(consumer)
+        assert (error.offset, error.next_offset) == (20, 30)
+        assert f"batch at offset 20: bears the wrong offset {wrong}" in str(error)
+        consumer.skip_batch(T0)
+        assert await read_records(consumer, 20) == {T0: numbers(30, 50)}
 
 
 async def test_records_are_made_for_those_who_ask(scripted, connect, consume, fill):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
@@ -282,6 +283,23 @@ async def test_a_corrupt_answer_is_asked_for_again(tmp_path: Path) -> None:
         await until(lambda: partition.log.log_end_offset == 1)
         assert fetchers.counts().corrupt_answers == 1
     assert content(partition) == leader.records[0]
+
+
+async def test_an_answer_without_a_whole_batch_is_a_corrupt_one_and_not_asked_for_again_at_once(tmp_path: Path) -> None:
+    """A flipped bit in a batch's length on the leader's disk, for as long as it is there."""
+    leader, partition = Leader(), replica(tmp_path)
+    leader.append(0, b"a")
+    longer = bytearray(leader.records[0])
+    longer[9] ^= 1
+    leader.script += [bytes(longer)] * 3
+    with capture_logs() as logs:
+        async with fetching(leader, partition) as fetchers:
+            await until(lambda: partition.log.log_end_offset == 1)
+            assert fetchers.counts().corrupt_answers == 3
+    told = [entry for entry in logs if entry["event"] == "corrupt_answer"]
+    assert [(entry["topic_partition"], entry["error"]) for entry in told] == [
+        ("t-0", f"batch at offset 0: {len(longer)} bytes hold no whole batch")
+    ] * 3
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ Invariants:
 - The last in-sync replica of several does not lead on without its tail: then nobody leads but by an unclean election
   (KIP-966, decision 0022). A partition of replication factor 1 is led on with what is left of it, also while a
   reassignment adds replicas.
+- The last in-sync replica whose log cannot be read stays in the ISR and does not lead. It leads again once it is read.
 - An epoch is claimed above all that are known to have been used (decision 0034).
 - A state that ZooKeeper lost is decided on as the view remembers it, and written in an epoch above it (decision 0045).
 - A log of a partition that was moved away is removed in a leader epoch in which its broker is not in the ISR, and has
@@ -45,13 +46,23 @@ def is_alone(isr: Sequence[BrokerId], own: BrokerId, replication_factor: int) ->
 
 
 def left_state(
-    state: PartitionState, own: BrokerId, replication_factor: int, spent_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    state: PartitionState,
+    own: BrokerId,
+    replication_factor: int,
+    spent_epoch: LeaderEpoch = NO_LEADER_EPOCH,
+    *,
+    may_return: bool = False,
 ) -> PartitionState | None:
     """The state once this broker has left the ISR; None if it stays. Pure.
 
     One in whose ISR it is not is written as it is: a leader that is just letting it in, by what it told in its former
-    life, is then refused.
+    life, is then refused. With `may_return` the log cannot be read now, but may be whole: the last one in sync stays
+    so, and nobody leads.
     """
+    if may_return and state.isr == (own,):
+        if state.leader != own:
+            return None
+        return replace(state, leader=NO_BROKER, leader_epoch=_next_epoch(state, spent_epoch))
     if is_alone(state.isr, own, replication_factor):
         return None
     isr = tuple(replica for replica in state.isr if replica != own)
@@ -84,6 +95,17 @@ def let_go_state(state: PartitionState, own: BrokerId) -> PartitionState | None:
     if not isr or state.leader in {own, NO_BROKER}:
         return None
     return replace(state, isr=isr, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
+
+
+async def leave_unreadable(
+    zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, names: Sequence[TopicPartition]
+) -> None:
+    """Leave the leadership of each of these, whose log cannot be read now, and the ISR unless nobody else is in it."""
+    written = await _rewrite(
+        zookeeper, view, names, lambda name, state: left_state(state, own, 0, _spent(view, name), may_return=True)
+    )
+    for name, (state, _) in written.items():
+        log.warning("leadership_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
 
 
 async def leave(

@@ -2,7 +2,8 @@
 
 A replica whose log dir failed leaves the ISR, and the leadership, as soon as that is noticed, as it would when the
 broker is started again without that disk, and whenever it is elected all the same. First the registration names it, so
-that the controller elects others. The only replica of a partition stays where it is: nobody else has it.
+that the controller elects others. The last one in sync stays in the ISR without leading: nobody else has all records,
+and its log may be whole once the disk is repaired.
 
 The registration also names the strays that may lack their tail. If their topic comes back, the controller must know of
 them before it judges the partition: it would take dead replicas, which have everything, out of the ISR.
@@ -13,7 +14,7 @@ from functools import partial
 
 import trio
 
-from pipeline.broker.claims import is_alone, leave
+from pipeline.broker.claims import leave_unreadable
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.replicas import Replicas
 from pipeline.broker.stray_keeper import StrayKeeper
@@ -45,15 +46,15 @@ async def leave_what_failed(
         if unable != announced:
             await announce(unable)
             announced = unable
-        lacking = sorted(name for name in failed if is_needed(view, name, own))
-        if lacking:
-            await leave(zookeeper, view, own, lacking)
+        needed = sorted(name for name in failed if is_needed(view, name, own))
+        if needed:
+            await leave_unreadable(zookeeper, view, own, needed)
 
 
 def is_needed(view: ClusterView, name: TopicPartition, own: BrokerId) -> bool:
-    """True if others count on this replica, and could do without."""
+    """True if others count on this replica: it leads, or is in sync beside others."""
     found = view.partition(name)
-    return found is not None and own in found.isr and not is_alone(found.isr, own, len(found.origin_replicas))
+    return found is not None and own in found.isr and (found.leader == own or len(found.isr) > 1)
 
 
 async def _wait_for_either(*waits: Callable[[], Awaitable[None]]) -> None:

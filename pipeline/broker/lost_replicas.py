@@ -3,14 +3,15 @@
 Invariants:
 
 - Each replica is judged once in a process: when the broker joins, or later when a topic comes back that ZooKeeper had
-  lost. The replica leaves the ISR then, if its log was lost or may lack its tail.
+  lost. The replica leaves the ISR then, if its log was lost or may lack its tail. If its log cannot be read it leaves
+  the ISR to others, but not an empty one: the log may be whole at a later start.
 - A log that was not judged goes on to count as one that may lack its tail, whatever becomes of this process.
 """
 
 import uuid
 from collections.abc import Iterable, Mapping
 
-from pipeline.broker.claims import claim, leave
+from pipeline.broker.claims import claim, leave, leave_unreadable
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.controller.reign import ReignCounts
 from pipeline.broker.replicas import Replicas
@@ -39,8 +40,12 @@ class LostReplicas:
         """Leave the ISRs of those of these partitions whose log is lost or may lack its tail, and note that."""
         judged = self._topic_ids(names)
         lacking = [name for name, topic_id in judged.items() if self._replicas.lacks(name, topic_id)]
-        if lacking:
-            alone = await leave(self._zookeeper, self._view, self._own_id, lacking)
+        unreadable = [name for name in lacking if self._replicas.is_unreadable(name)]
+        if unreadable:
+            await leave_unreadable(self._zookeeper, self._view, self._own_id, unreadable)
+        lost = [name for name in lacking if not self._replicas.is_unreadable(name)]
+        if lost:
+            alone = await leave(self._zookeeper, self._view, self._own_id, lost)
             self._counts.unclean_elections += len(alone)
         await self._replicas.settle(judged)
 

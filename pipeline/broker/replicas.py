@@ -227,6 +227,18 @@ class Replicas:
                 return False
         return not is_whole and self._directories.may_have_served(ReplicaId(topic_id, topic_partition.partition))
 
+    def is_unreadable(self, topic_partition: TopicPartition) -> bool:
+        """True if a log that this broker lacks may be whole at a later start: it failed, or is in no log dir that works
+        while another one does not.
+        """
+        if topic_partition in self._failed:
+            return True
+        try:
+            found = self._directories.get(topic_partition)
+        except PipelineError:
+            return True
+        return bool(self._directories.offline) if found is None else found.failure is not None
+
     async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})) -> None:
         """As `ReplicaLogs.settle`."""
         await self._logs.settle(judged)

@@ -149,8 +149,9 @@ def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView
     live_in_sync = [replica for replica in partition.isr if replica in alive]
     if live_in_sync:
         return (
-            f"broker {_any_of(live_in_sync)} is in sync and alive, but does not lead yet",
-            "if this stays so, look at the log of the controller and of that broker: its disk may have failed",
+            f"broker {_any_of(live_in_sync)} is in sync and alive, but does not lead",
+            f"if this stays so, its disk cannot be read: `/healthz` of that broker says why. Repair it and restart the"
+            f" broker, which then leads with all records; if they are lost for good, {unclean} lets another one lead",
         )
     advice = f"start broker {_any_of(partition.isr)}"
     if alive:

@@ -9,9 +9,9 @@ gives nothing. Rules, in the order in which a partition is judged:
    somebody is left; the leader itself is the last to go.
 3. A leader that is dead, wants to stop, or is no replica any more is followed by the first of the replicas that is
    alive and in sync; one that wants to stop is taken only if there is no other.
-   So is one whose replica was lost. Where nobody else that is in sync lives, dead ones then stay in the ISR: they may
-   have what it lost.
-4. Without any such replica nobody leads, and the ISR stays as it is: one of them has to come back. Where unclean
+   So is one whose replica was lost to a disk, or may be.
+4. Without any such replica nobody leads, and the ISR stays as it is: one of them has to come back, or its disk: what
+   cannot be read now may be whole, and dead ones may have what was lost. Where unclean
    elections are allowed, the first live replica whose log dir did not fail leads, alone in sync; one that a
    reassignment brings comes last.
    A partition of replication factor 1 whose ISR is empty is led by that replica, alone in sync: no other can have more.
@@ -160,9 +160,7 @@ def _judge(
         first = staying or alive
         return _with(partition, first[0], first, epoch=partition.next_epoch) if first else partition
     in_sync = [replica for replica in partition.isr if replica in replicas]
-    able = [replica for replica in alive if replica in in_sync]
-    if set(able) <= set(without_disk) and len(able) < len(in_sync):
-        able = []
+    able = [replica for replica in alive if replica in in_sync and replica not in without_disk]
     able_staying = [replica for replica in able if replica in staying]
     isr = able_staying or able
     leader = partition.leader
@@ -172,7 +170,7 @@ def _judge(
         candidates = [replica for replica in target_replicas(partition) if replica in isr] or isr
         return _with(partition, candidates[0], [replica for replica in partition.isr if replica in isr])
     origin = partition.origin_replicas
-    if not partition.isr and len(origin) == 1 and origin[0] in alive:
+    if not partition.isr and len(origin) == 1 and origin[0] in alive and origin[0] not in without_disk:
         return _with(partition, origin[0], origin)
     electable = staying or [replica for replica in alive if replica not in without_disk]
     if allow_unclean and electable:
@@ -274,7 +272,7 @@ def prefer(name: TopicPartition, partition: PartitionView, state: ClusterState) 
 
 def elect_any(name: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
     """The partition led by a live replica, in sync or not, or why that cannot be."""
-    if partition.leader in state.live:
+    if partition.leader in state.live and partition.leader not in state.without_disk(name):
         return ErrorCode.ELECTION_NOT_NEEDED
     judged = judge(
         partition, state.live, state.shutting_down, without_disk=state.without_disk(name), allow_unclean=True

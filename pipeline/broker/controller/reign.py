@@ -210,16 +210,25 @@ class Reign:
         return replace(planned, decisions=[item for item in planned.decisions if item.topic_partition not in waiting])
 
     async def _confirmed(self, planned: Plan, topics: Mapping[str, TopicView]) -> Plan:
-        """Return the plan without unclean elections of partitions that have a live in-sync replica in ZooKeeper.
+        """Return the plan without unclean elections of partitions that have a live in-sync replica in ZooKeeper, with
+        its disk.
 
         Decisions about topics that were deleted, or recreated, meanwhile are left out, too.
         """
         names = await patiently(partial(self._zookeeper.children, BROKER_IDS))
         registered = {BrokerId(int(name)) for name in names if name.isascii() and name.isdecimal()}
+        offline = self._view.offline_replicas
         held_back = {
-            item.topic_partition: sorted(registered & set(item.before.isr))
+            item.topic_partition: waited_for
             for item in planned.decisions
-            if item.is_unclean and not registered.isdisjoint(item.before.isr)
+            if item.is_unclean
+            and (
+                waited_for := [
+                    broker
+                    for broker in sorted(registered & set(item.before.isr))
+                    if item.topic_partition not in offline.get(broker, ())
+                ]
+            )
         }
         for name, waited_for in held_back.items():
             if self._waited_for.get(name) != waited_for:

@@ -84,6 +84,20 @@ def test_leaving(known: PartitionState, factor: int, left: PartitionState | None
     assert left_state(known, OWN, factor) == left
 
 
+@pytest.mark.parametrize(
+    ("known", "left"),
+    [
+        (state(0, 1, (1, 2)), state(0, -1, (2,), 4)),
+        (state(0, 1, (1,)), state(0, -1, (1,), 4)),
+        (state(0, -1, (1,)), None),
+        (state(0, 2, (1, 2)), state(0, 2, (2,))),
+    ],
+)
+def test_leaving_what_cannot_be_read(known: PartitionState, left: PartitionState | None) -> None:
+    assert left_state(known, OWN, 2, may_return=True) == left
+    assert left_state(known, OWN, 1, may_return=True) == left
+
+
 def test_claiming() -> None:
     assert claimed_state(state(0, 1, (1, 2)), OWN) == state(0, 1, (1, 2), 4)
     assert claimed_state(state(0, 2, (1, 2)), OWN) is None

@@ -113,11 +113,53 @@ async def test_an_unclean_election_chooses_a_replica_that_still_has_its_disk(
         while (await until_led_by(1)) != (1,):
             await trio.sleep(0.01)
         await fail(broker, files, 0)
-        assert await until_led_by(-1) == ()  # nobody else is there
+        assert await until_led_by(-1) == (1,)  # nobody else is there
         async with start(2):
             assert await until_led_by(2) == (2,)
             registered = await client.get(broker_path(BrokerId(1)))
             assert BrokerRegistration.decode(BrokerId(1), registered.data).offline_replicas == {"synced": (0,)}
+
+
+@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
+async def test_the_last_replica_in_sync_leads_again_once_its_log_can_be_read(
+    start: Start, zookeeper_twin: MemoryZooKeeper, dirs: list[Path], replicas: tuple[int, ...]
+) -> None:
+    name = TopicPartition("synced", 0)
+    async with zookeeper_twin.open() as client:
+
+        async def until(leader: int, isr: tuple[int, ...]) -> None:
+            with trio.fail_after(TIMEOUT_S):
+                while True:
+                    found = (await read_states(client, [name])).get(name)
+                    if found is not None and (found.state.leader, found.state.isr) == (leader, isr):
+                        return
+                    await trio.sleep(0.01)
+
+        places = [CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
+        configs = [CreatableTopicConfig(name="min.insync.replicas", value="1")]
+        topic = CreatableTopic(
+            name="synced", num_partitions=-1, replication_factor=-1, assignments=places, configs=configs
+        )
+        async with start(1, log_dirs=setting(dirs)) as broker:
+            async with start(2):
+                response = await broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+                assert response.topics[0].error_code == ErrorCode.NONE
+                await until(1, replicas)
+            await until(1, (1,))
+            assert (await broker.produce("synced", batch(b"a"))).error_code == ErrorCode.NONE
+            lies_in = dirs[where(dirs, "synced", 1)[0]]
+        moved = lies_in.with_name("moved")
+        lies_in.rename(moved)
+        lies_in.write_bytes(b"no directory")
+        async with start(1, log_dirs=setting(dirs)), start(2):
+            await until(-1, (1,))
+        lies_in.unlink()
+        moved.rename(lies_in)
+        async with start(1, log_dirs=setting(dirs)) as broker:
+            await until(1, (1,))
+            with trio.fail_after(TIMEOUT_S):
+                while (await broker.fetch("synced", 0)).high_watermark != 1:
+                    await trio.sleep(0.01)
 
 
 async def test_without_any_log_dir_the_broker_ends(start: Start, dirs: list[Path]) -> None:

@@ -53,7 +53,8 @@ def test_offline_partitions_and_what_helps() -> None:
     assert "pipeline cluster elect --unclean --topic t --partition 0" in told[0]
     assert "lost the end of its log" in told[1]
     assert told[2] == "all its replicas are on dead brokers; start broker 3"
-    assert "broker 1 is in sync and alive, but does not lead yet" in told[3]
+    assert "broker 1 is in sync and alive, but does not lead" in told[3]
+    assert "Repair it and restart" in told[3]
 
 
 def test_brokers_with_what_they_have() -> None:

@@ -165,8 +165,12 @@ def test_a_new_partition(live: str, stopping: str, expected: tuple[int, int, str
         pytest.param(partition("123", -1, "", epoch=6), "1", True, (2, 7, "2"), id="another one, uncleanly"),
         pytest.param(partition("123", -1, "", epoch=6), "123", True, None, id="none of them, uncleanly"),
         pytest.param(partition("123", 1, "123"), "1", False, (2, 6, "23"), id="another one in sync"),
-        pytest.param(partition("123", 1, "1"), "1", False, None, id="the only one in sync leaves by itself"),
-        pytest.param(partition("1", 1, "1"), "1", True, None, id="the only one"),
+        pytest.param(partition("123", 1, "1"), "1", False, (-1, 6, "1"), id="the only one in sync waits for its disk"),
+        pytest.param(partition("123", -1, "1", epoch=6), "1", False, None, id="and goes on waiting"),
+        pytest.param(partition("123", -1, "1", epoch=6), "", False, (1, 7, "1"), id="and leads again"),
+        pytest.param(partition("123", 1, "1"), "1", True, (2, 6, "2"), id="another one, uncleanly, for the only one"),
+        pytest.param(partition("1", 1, "1"), "1", True, (-1, 6, "1"), id="the only one"),
+        pytest.param(partition("1", -1, "1", epoch=6), "", True, (1, 7, "1"), id="the only one, repaired"),
     ],
 )
 def test_a_replica_that_was_lost_to_a_disk_is_not_elected(
@@ -188,6 +192,14 @@ def test_where_a_live_replica_was_lost_the_dead_ones_stay_in_sync(known: Partiti
     assert decided(after) == (None if known.leader == -1 else (-1, 6, "12"))
     back = plan(state(partition("12", -1, "2", epoch=6), live="12"), Look())
     assert decided(back) == (2, 7, "2")
+
+
+def test_another_replica_is_elected_by_hand_in_the_place_of_one_that_lost_its_disk() -> None:
+    for known in (partition("21", 1, "1", adding="2"), partition("21", -1, "1", adding="2")):
+        for lost, expected in ((frozenset({TopicPartition("t", 0)}), True), (frozenset(), False)):
+            before = replace(state(known, live="12"), offline_replicas={BrokerId(1): lost})
+            decisions = plan(before, ElectUnclean()).decisions
+            assert any(decision.leader == 2 for decision in decisions) is expected
 
 
 def test_a_reassignment_ends_when_its_target_is_in_sync_and_led() -> None:

@@ -136,6 +136,12 @@ class LogDirSilentError(StorageError):
     """The disk of a log dir has not answered for long. What it holds is as it was, and may be used once it answers."""
 
 
+class LogFailedError(StorageError):
+    """One log failed alone: by an error that nobody foresaw, or by what lies in its directory. It is offline until the
+    broker is started again; the other logs of its log dir go on.
+    """
+
+
 class DiskFullError(StorageError):
     """No space left. Nothing of what was refused remains; make room and try again."""
 

@@ -97,7 +97,6 @@ class Replicas:
         self._postponed: dict[TopicPartition, float] = {}
         """Partitions whose log dir does not answer, and since when they have waited for a role."""
         self._has_other_failures = trio.Event()
-        self._known_offline: frozenset[Path] = frozenset()
         self._has_strays = trio.Event()
         self.flushes = FlushTasks(self._partitions)
 
@@ -439,20 +438,18 @@ class Replicas:
                 nursery.start_soon(keep_checkpointed, directory, self.disks, self.partitions, interval_ms)
 
     def _notice_what_failed(self) -> None:
-        """Whoever waits for records of a log dir that went offline is told, and no leader is told any more that this
+        """Whoever waits for records of a log that went offline is told, and no leader is told any more that this
         replica has all that it asks to be sent.
         """
-        offline = frozenset(self._directories.offline)
-        if offline != self._known_offline:
-            self._known_offline = offline
-            self.fetchers.let_go([name for name, found in self._partitions.items() if found.log.failure is not None])
-            for name, partition in list(self._partitions.items()):
-                if partition.log.failure is not None:
-                    del self._partitions[name]
-                    self._note_failure(name, partition.log.failure)
-                    self._resign(partition)
-                    partition.wake_all()
-                    self._observer.removed(name)
+        partitions = self._partitions
+        failed = {name: found.log.failure for name, found in partitions.items() if found.log.failure is not None}
+        self.fetchers.let_go(failed)
+        for name, failure in failed.items():
+            partition = partitions.pop(name)
+            self._note_failure(name, failure)
+            self._resign(partition)
+            partition.wake_all()
+            self._observer.removed(name)
 
     def _give_up_waiting(self) -> None:
         """Take the partitions as failed whose log dir has not answered for long: other brokers may lead them.

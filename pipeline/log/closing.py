@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import structlog
 
-from pipeline.errors import StorageError
+from pipeline.errors import LogFailedError, StorageError
 from pipeline.log.unified_log import UnifiedLog
 
 MAX_CLOSING_THREADS = 16
@@ -17,7 +17,7 @@ _LOGGER = structlog.get_logger()
 
 
 def close_all(logs: Sequence[UnifiedLog]) -> StorageError | None:
-    """Close them, many of them in several threads; return the first error.
+    """Close them, many of them in several threads; return the first error. A log that fails alone is none.
 
     The threads do not keep a process alive that has waited long enough.
     """
@@ -28,8 +28,12 @@ def close_all(logs: Sequence[UnifiedLog]) -> StorageError | None:
         while unclosed:
             with suppress(IndexError):
                 log = unclosed.popleft()
+                if isinstance(log.failure, LogFailedError):
+                    continue
                 try:
                     log.close()
+                except LogFailedError:
+                    continue  # that log says why, and its log dir is closed without it
                 except StorageError as error:
                     _LOGGER.exception("log_not_closed", topic_partition=str(log.topic_partition))
                     errors.append(error)

@@ -26,22 +26,21 @@ Invariants:
 import random
 import threading
 import uuid
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import structlog
 
-from pipeline.errors import ConfigurationError, DiskFullError, PipelineError, StorageError
+from pipeline.errors import ConfigurationError, DiskFullError, LogFailedError, PipelineError, StorageError
 from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
-    TAIL_LOST,
     read_partition_metadata,
     replace_file,
 )
@@ -63,6 +62,7 @@ from pipeline.log.partition_files import (
 from pipeline.log.rewriting import note_failure
 from pipeline.log.segment import Segment
 from pipeline.log.served_replicas import ReplicaId, ServedReplicas, replicas_of
+from pipeline.log.tails import note_failed_tails, settle_tail
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 
@@ -233,44 +233,26 @@ class LogDirectory:
             for log in list(self._logs.values()):
                 if log.may_lack_tail:
                     with self._placing:
-                        self._settle_tail(log, judged)
+                        if self._logs.get(log.topic_partition) is log:  # else deleted, or set aside
+                            settle_tail(self._files, log, is_judged=_is_named(log, judged))
             for name, topic_id in judged.items():
                 with self._placing:
                     self.set_aside.settle_tail(LogName(name, topic_id))
             self.served.discard(self._missing(judged))
             if self._may_lack_tails:
-                self._note_failed_tails(judged)
+                note_failed_tails(self._files, [self.path / str(name) for name in self.failed if name not in judged])
             self._checkpoints.write(RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_OFFSETS)
             self.served.settle(directories, list(self._logs.values()))
             if not is_same_boot(self._files, self.path):
                 note_boot(self._files, self.path)
 
-    def _settle_tail(self, log: UnifiedLog, judged: Mapping[TopicPartition, uuid.UUID]) -> None:
-        name, mark = log.topic_partition, log.directory / TAIL_LOST
-        if self._logs.get(name) is not log:  # deleted, or set aside
-            return
-        if name not in judged or log.topic_id not in {None, judged[name]}:
-            if not self._files.exists(mark):
-                replace_file(self._files, mark, b"the power was lost")
-            return
-        if self._files.exists(mark):
-            self._files.unlink(mark)
-            self._files.sync_directory(log.directory)
-        log.may_lack_tail = False
-
     def _missing(self, judged: Mapping[TopicPartition, uuid.UUID]) -> Iterable[ReplicaId]:
         """The replicas whose logs are not here."""
         for name, topic_id in judged.items():
             log = self._logs.get(name)
-            is_open = log is not None and log.topic_id in {None, topic_id}
+            is_open = log is not None and _is_named(log, judged)
             if not is_open and name not in self.failed and LogName(name, topic_id) not in self.set_aside.paths:
                 yield ReplicaId(topic_id, name.partition)
-
-    def _note_failed_tails(self, judged: Container[TopicPartition]) -> None:
-        """Have a later start that opens them find that they may lack their tail; as well as they let this be told."""
-        for name in [name for name in self.failed if name not in judged]:
-            with suppress(StorageError):
-                replace_file(self._files, self.path / str(name) / TAIL_LOST, b"the power was lost")
 
     def _add(self, log: UnifiedLog) -> None:
         log.on_failure = self._take_offline
@@ -571,16 +553,20 @@ class LogDirectory:
     def close(self) -> None:
         """Bring all logs to disk and mark the shutdown as clean, unless a log failed. Lets the next process in.
 
+        A log that failed alone is left as it is.
+
         Raises the first StorageError; all logs are closed also then.
         """
         error = self.failure
         if error is not None:
             self.release()
             raise error
-        error = close_all(list(self._logs.values()))
+        logs = list(self._logs.values())
+        error = close_all(logs)
+        has_failed = self.failed or any(isinstance(log.failure, LogFailedError) for log in logs)
         try:
             self._checkpoints.write(RECOVERY_POINTS, LOG_START_OFFSETS)
-            if error is None and not self.failed:
+            if error is None and not has_failed:
                 replace_file(self._files, self.path / CLEAN_SHUTDOWN, b"")
         finally:
             self.release()
@@ -590,3 +576,9 @@ class LogDirectory:
     def release(self) -> None:
         """Let the next process in, without a word to the disk."""
         self._lock.release()
+
+
+def _is_named(log: UnifiedLog, judged: Mapping[TopicPartition, uuid.UUID]) -> bool:
+    """Return True if `judged` names this log by its topic id. A log that never knew its topic id is any topic's."""
+    topic_id = judged.get(log.topic_partition)
+    return topic_id is not None and log.topic_id in {None, topic_id}

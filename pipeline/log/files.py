@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Protocol
 from pipeline.errors import DiskFullError, StorageError
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NO_FILE = "is no file, but something else of that name: move it out of the way and start the broker again"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
@@ -140,6 +142,8 @@ class Files(Protocol):
 
 def storage_error(path: Path, error: OSError) -> StorageError:
     """The error of this tree for an error of the operating system."""
+    if isinstance(error, IsADirectoryError):
+        return StorageError(str(path), _NO_FILE)
     kind = DiskFullError if error.errno in _FULL else StorageError
     return kind(str(path), error.strerror or str(error))
 
@@ -170,6 +174,8 @@ class DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with _translated(path):
             self._descriptor = os.open(path, flags, 0o644)
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                raise StorageError(str(path), _NO_FILE)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:

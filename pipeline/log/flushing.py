@@ -68,10 +68,10 @@ class Flushing:
                 self.has_new_names = False
                 self._files.sync_directory(self._directory)
             if epochs.is_changed:
+                epochs.is_changed = False  # before they are read: an append may note one while they are written
                 replace_file(self._files, self._directory / LEADER_EPOCHS, epochs.encode())
-                epochs.is_changed = False
         except StorageError:
-            self.unflushed_since_ms, self.has_new_names = 0, True
+            self.unflushed_since_ms, self.has_new_names, epochs.is_changed = 0, True, True
             raise
         self.recovery_point = log_end_offset
 

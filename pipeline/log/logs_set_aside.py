@@ -131,11 +131,14 @@ class LogsSetAside:
         return path is not None and self._files.exists(path) and not self._files.exists(path / TAIL_LOST)
 
     def settle_tail(self, name: LogName) -> None:
-        """Forget that a log may lack its tail. Raises StorageError."""
+        """Forget that a log may lack its tail; a log that does not let this be is asked for again."""
         path = self._paths.get(name)
-        if path is not None and self._files.exists(path / TAIL_LOST):
-            self._files.unlink(path / TAIL_LOST)
-            self._files.sync_directory(path)
+        try:
+            if path is not None and self._files.exists(path / TAIL_LOST):
+                self._files.unlink(path / TAIL_LOST)
+                self._files.sync_directory(path)
+        except StorageError as error:
+            _LOGGER.warning("stray_tail_not_settled", path=str(path), error=str(error))
 
     def log_start_offset(self, name: LogName) -> Offset:
         """The log start offset of a log, as it was when the log was set aside. Raises StorageError."""

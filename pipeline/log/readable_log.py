@@ -63,7 +63,7 @@ class ReadableLog:
         self.is_flushed_first = False
         """True if nothing of it was acknowledged before it was on the disk (`flush_promise`)."""
         self.failure: StorageError | None = None
-        self.on_failure: Callable[[StorageError], None] | None = None
+        self.on_failure: Callable[[StorageError], None] = lambda _: None
         self.on_moving_back: Callable[[], None] = lambda: None
         """Sees to it that no checkpoint tells of more than the log does now."""
         self.rolls_in_place = True

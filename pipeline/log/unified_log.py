@@ -8,7 +8,8 @@ Invariants:
 - The end moves back only in `truncate_to` and `restart_at` (`truncation`).
 - After a failed sync, or a failed write that could not be taken back, nobody knows what is on the disk: the log is
   offline for good, `failure` says why, and every call raises StorageError. A restart recovers it. A full disk is no
-  such failure: the append is taken back and the log goes on. `on_failure` is told once.
+  such failure: the append is taken back and the log goes on. `on_failure` is told once, but of no error that nobody
+  foresaw (`failing_alone`).
 - Records before the log start offset are gone for readers. Whoever moves it checkpoints it before segments lose their
   files, so that a crash never leaves a hole between those that are left.
 - One thread appends, expires and deletes records. `flush` and `delete_segments` may run in another one at the same
@@ -20,9 +21,9 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.errors import DiskFullError, OffsetOutOfRangeError, RollDueError, StorageError
+from pipeline.errors import DiskFullError, LogFailedError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata, replace_file
-from pipeline.log.config import MAX_SEGMENT_BYTES
+from pipeline.log.failing_alone import describe_failure, fails_alone
 from pipeline.log.flush_promise import end_promise, make_promise
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from pipeline.log.placing import AppendInfo, Target, check_rising, choose_segment, place_next, set_epoch
@@ -65,11 +66,7 @@ class UnifiedLog(ReadableLog):
     # Appending
 
     def append(
-        self,
-        batches: bytearray | memoryview,
-        headers: Sequence[BatchHeader],
-        leader_epoch: LeaderEpoch,
-        now_ms: int,
+        self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendInfo:
         """Append validated batches, giving them the next offsets; offsets and epoch are patched in `batches`.
 
@@ -85,11 +82,7 @@ class UnifiedLog(ReadableLog):
         return self._append(batches, placed, now_ms)
 
     def append_keeping_offsets(
-        self,
-        batches: bytearray | memoryview,
-        headers: Sequence[BatchHeader],
-        leader_epoch: LeaderEpoch,
-        now_ms: int,
+        self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendInfo:
         """As `append_copied`, but written in this epoch, which is patched in `batches`."""
         return self.append_copied(batches, set_epoch(batches, headers, leader_epoch), now_ms)
@@ -114,6 +107,7 @@ class UnifiedLog(ReadableLog):
             position = end
         return self._append_info(headers)
 
+    @fails_alone
     def _append(
         self,
         batches: bytearray | memoryview,
@@ -122,18 +116,17 @@ class UnifiedLog(ReadableLog):
         *,
         rolls_in_place: bool = False,
     ) -> AppendInfo:
-        if len(batches) > MAX_SEGMENT_BYTES:
-            raise ValueError(f"{len(batches)} bytes, at most {MAX_SEGMENT_BYTES}")
         self._is_changed = True
         segment = self._segment_for(len(batches), headers, now_ms, rolls_in_place=rolls_in_place)
+        size_bytes = segment.size_bytes
         try:
             with self._end_lock:
                 segment.append(batches, headers)
                 if headers[-1].partition_leader_epoch != self._epochs.written:
                     self._epochs.note_appended(headers)
                 self._log_end_offset = Offset(headers[-1].last_offset + 1)
-        except StorageError as error:
-            self._take_back(segment, error)
+        except Exception as error:
+            self._take_back(segment, size_bytes, error)
             raise
         messages = 0
         for header in headers:
@@ -161,10 +154,10 @@ class UnifiedLog(ReadableLog):
         last_offset = Offset(headers[-1].last_offset)
         return AppendInfo(Offset(headers[0].base_offset), last_offset, NO_TIMESTAMP, self._log_start_offset, headers)
 
-    def _take_back(self, segment: Segment, error: StorageError) -> None:
+    def _take_back(self, segment: Segment, size_bytes: int, error: Exception) -> None:
         """Remove what a failed append may have left behind the end."""
         try:
-            segment.truncate(segment.size_bytes)
+            segment.truncate(size_bytes)
             if segment.base_offset > self._log_end_offset:
                 with self._segments_lock:
                     self._segments = self._segments[:-1]
@@ -172,7 +165,8 @@ class UnifiedLog(ReadableLog):
                 segment.remove()
         except StorageError as second:
             self._fail(second)
-        self._fail_unless_full(error)
+        if isinstance(error, StorageError):
+            self._fail_unless_full(error)
 
     def _segment_for(
         self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int, *, rolls_in_place: bool
@@ -189,6 +183,7 @@ class UnifiedLog(ReadableLog):
             raise RollDueError(end_offset, base_offset)
         return self._begin_segment(base_offset, now_ms, is_behind_gap=target is Target.BEHIND_GAP)
 
+    @fails_alone
     def roll(self, due: RollDueError, now_ms: int) -> None:
         """Begin the segment that an append asked for, unless the log has moved on. To be called in a thread, while
         `is_rolling` keeps others from appending.
@@ -206,8 +201,8 @@ class UnifiedLog(ReadableLog):
         if is_behind_gap:
             end_offset = self._log_end_offset
             self.flush()
+            gap = segment_path(self.directory, base_offset, GAP_SUFFIX)
             try:
-                gap = segment_path(self.directory, base_offset, GAP_SUFFIX)
                 replace_file(self._files, gap, str(end_offset).encode())
             except StorageError as error:
                 self._fail_unless_full(error)
@@ -231,16 +226,12 @@ class UnifiedLog(ReadableLog):
         return segment
 
     def _create(self, base_offset: Offset, now_ms: int) -> Segment:
-        return Segment.create(
-            self._files,
-            self.directory,
-            base_offset,
-            index_interval_bytes=self.config.index_interval_bytes,
-            now_ms=now_ms,
-        )
+        interval = self.config.index_interval_bytes
+        return Segment.create(self._files, self.directory, base_offset, index_interval_bytes=interval, now_ms=now_ms)
 
     # Deleting
 
+    @fails_alone
     def take_expired(self, high_watermark: Offset, now_ms: int) -> Sequence[Segment]:
         """Take the segments out of the row whose time is over; the log start offset moves behind them.
 
@@ -273,6 +264,7 @@ class UnifiedLog(ReadableLog):
             self._start_lock.release()
         return expired
 
+    @fails_alone
     def delete_segments(self, segments: Sequence[Segment]) -> list[Path]:
         """Rename the files of segments that are no longer in the row; returns their names, to be unlinked later.
 
@@ -287,6 +279,7 @@ class UnifiedLog(ReadableLog):
 
     # Truncating
 
+    @fails_alone
     def truncate_to(self, offset: Offset) -> bool:
         """Drop the batch that holds this offset and all behind it, for good; False if there is none.
 
@@ -304,6 +297,7 @@ class UnifiedLog(ReadableLog):
             self._truncate(cut, log_start_offset)
             return True
 
+    @fails_alone
     def restart_at(self, offset: Offset) -> None:
         """Drop everything, for good; the log starts and ends at this offset then. As `truncate_to` else."""
         with self._roll_lock, self._flushing.lock, self._files_lock, self._start_lock:
@@ -360,6 +354,7 @@ class UnifiedLog(ReadableLog):
 
     # Compacting
 
+    @fails_alone
     def replace_segments(self, base_offset: int, end_offset: int, now_ms: int, truncations: int) -> list[Path] | None:
         """Put the cleaned segment that lies beside them in the place of the closed segments from `base_offset` up to
         `end_offset`; returns the names of their files, to be unlinked later. None if they are no longer there, or the
@@ -379,11 +374,8 @@ class UnifiedLog(ReadableLog):
                     index_interval_bytes=self.config.index_interval_bytes,
                     now_ms=now_ms,
                 )
-                old = [
-                    segment
-                    for segment, end in self.closed_segments()
-                    if base_offset <= segment.base_offset < end_offset
-                ]
+                closed = self.closed_segments()
+                old = [segment for segment, _ in closed if base_offset <= segment.base_offset < end_offset]
                 for segment in old:
                     segment.hold_open()
                 with self._segments_lock:
@@ -422,6 +414,7 @@ class UnifiedLog(ReadableLog):
 
     # Flushing
 
+    @fails_alone
     def flush(self) -> None:
         """Return once all that has been appended survives a crash. Raises StorageError; the log is offline then."""
         with self._flushing.lock:
@@ -450,6 +443,7 @@ class UnifiedLog(ReadableLog):
             raise
         self.is_flushed_first = is_promised
 
+    @fails_alone
     def release_files(self) -> None:
         """Hold no files open but those with data that was not synced, until they are needed again."""
         if not any(segment.is_open for segment in self._segments):
@@ -460,6 +454,7 @@ class UnifiedLog(ReadableLog):
                 if segment.is_synced or is_synced:
                     segment.release()
 
+    @fails_alone
     def close(self) -> None:
         """Bring everything to disk so that the next start trusts it, and end appends. Raises StorageError.
 
@@ -484,15 +479,20 @@ class UnifiedLog(ReadableLog):
 
     def abandon(self, reason: str) -> None:
         """End all use of the log without a word to the disk."""
-        if self.failure is None:
-            self.failure = StorageError(str(self.directory), reason)
+        self.failure = self.failure or StorageError(str(self.directory), reason)
+
+    def fail_alone(self, error: Exception) -> LogFailedError:
+        """Take this log offline, with its log dir left as it is; returns the error that calls raise from now on."""
+        failure = describe_failure(self.directory, error)
+        note_failure(self._files, self.directory)
+        self.failure = self.failure or failure
+        return failure
 
     def _fail(self, error: StorageError) -> None:
         note_failure(self._files, self.directory)
         if self.failure is None:
             self.failure = error
-            if self.on_failure is not None:
-                self.on_failure(error)
+            self.on_failure(error)
 
     def _fail_unless_full(self, error: StorageError) -> None:
         if not isinstance(error, DiskFullError):

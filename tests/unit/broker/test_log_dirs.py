@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from pipeline.coordination.partition_states import read_states
 from pipeline.coordination.znodes import BrokerRegistration, broker_path
 from pipeline.errors import ConfigurationError, StorageError
 from pipeline.log.files import DiskFiles
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.log.segment import Segment
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -23,7 +26,7 @@ from pipeline.protocol.messages.create_topics import (
 )
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 CLEAN = ".kafka_cleanshutdown"
 
@@ -260,3 +263,34 @@ async def test_a_follower_is_not_made_anew_while_its_log_dir_is_away_though_its_
         async with start(1, log_dirs=setting(dirs)) as broker:
             await until_followed(broker, [2 if index == lost else 1 for index in range(2)])
             assert not broker.handle.replicas.failed
+
+
+async def test_a_log_that_meets_an_error_that_nobody_foresaw_fails_alone(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start(log_dirs=str(dirs[0]), log_retention_check_interval_ms=1) as broker:
+        await broker.create("t", 2, retention_ms="1000")
+        roll = UnifiedLog._roll
+
+        def roll_others(log: UnifiedLog, base_offset: Offset, now_ms: int) -> Segment:
+            if log.topic_partition.partition == 0:
+                raise struct.error("nobody foresaw this")
+            return roll(log, base_offset, now_ms)
+
+        with monkeypatch.context() as patch, trio.fail_after(TIMEOUT_S):
+            patch.setattr(UnifiedLog, "_roll", roll_others)
+            for index in range(2):
+                await broker.produce("t", batch(b"old", timestamp_ms=NOW_MS - 10_000_000), partition=index)
+            while TopicPartition("t", 0) not in broker.handle.replicas.failed:
+                await trio.sleep(0.01)
+            while broker.handle.replicas.partitions[TopicPartition("t", 1)].log.log_start_offset == 0:
+                await trio.sleep(0.01)
+        assert broker.metrics.get_sample_value("kafka_server_replicamanager_offlinereplicacount") == 1
+        assert broker.metrics.get_sample_value("kafka_log_logmanager_offlinelogdirectorycount") == 0
+        assert "nobody foresaw this" in str(broker.handle.disk_trouble())
+        answers = [(await broker.produce("t", batch(b"new"), partition=index)).error_code for index in range(2)]
+        assert answers == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    assert not (dirs[0] / CLEAN).exists()
+    async with start(log_dirs=str(dirs[0])) as broker:
+        assert broker.handle.disk_trouble() is None
+        assert (await broker.fetch("t", 0)).error_code == ErrorCode.NONE

@@ -1,17 +1,19 @@
 """What operators keep in a log dir is theirs: a start and a deletion leave it alone."""
 
+import os
 import random
 import uuid
 
 import pytest
 
 from pipeline.errors import StorageError
-from pipeline.log.checkpoint import SYNC_FAILED
+from pipeline.log.checkpoint import RECOVERY_POINTS, SYNC_FAILED
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.loader import NewLog
+from pipeline.log.served_replicas import SERVED_REPLICAS
 from pipeline.log.verification import partition_directories
 from pipeline.model import BrokerId, TopicPartition
 
@@ -227,3 +229,11 @@ def test_a_partition_that_cannot_be_opened_and_is_deleted_leaves_no_checkpoint(p
     assert directory.create(NAME, topic_id=uuid.uuid4(), now_ms=batches.now_ms).log_start_offset == 0
     directory.release()
     assert "a 0" not in "".join(file.read_text() for file in path.glob("*-checkpoint"))
+
+
+@pytest.mark.parametrize("name", [SERVED_REPLICAS, RECOVERY_POINTS])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_something_else_of_a_files_name_is_named_with_what_to_do(path, batches, name, make):
+    make(path / name)
+    with pytest.raises(StorageError, match=f"{name}: is no file, .* move it out of the way"):
+        open_directory(path, batches)

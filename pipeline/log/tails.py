@@ -1,0 +1,43 @@
+"""Marks of logs that may lack their tail: `tail-lost` in the directory of a log has any later start ask for it.
+
+Invariant: what is wrong with the mark of one log is a matter of this log alone.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.errors import DiskFullError, StorageError
+from pipeline.log.checkpoint import TAIL_LOST, replace_file
+from pipeline.log.files import Files
+from pipeline.log.unified_log import UnifiedLog
+
+_POWER_LOST = b"the power was lost"
+
+
+def settle_tail(files: Files, log: UnifiedLog, *, is_judged: bool) -> None:
+    """Take the mark away from a log that was taken care of (`is_judged`), or mark the log.
+
+    A log whose directory does not let this be fails alone. Raises DiskFullError.
+    """
+    mark = log.directory / TAIL_LOST
+    try:
+        is_marked = files.exists(mark)
+        if is_marked and is_judged:
+            files.unlink(mark)
+            files.sync_directory(log.directory)
+        elif not is_marked and not is_judged:
+            replace_file(files, mark, _POWER_LOST)
+    except DiskFullError:
+        raise
+    except StorageError as error:
+        log.fail_alone(error)
+    else:
+        log.may_lack_tail &= not is_judged
+
+
+def note_failed_tails(files: Files, directories: Iterable[Path]) -> None:
+    """Mark logs that failed to open, for a start that opens them; as well as they let this be told."""
+    for directory in directories:
+        with suppress(StorageError):
+            replace_file(files, directory / TAIL_LOST, _POWER_LOST)

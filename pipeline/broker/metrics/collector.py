@@ -30,7 +30,9 @@ class BrokerCollector(Collector):
     def __init__(self, broker: BrokerContext, connections: ServerStatistics) -> None:
         self._broker = broker
         self._connections = connections
-        self._groups = GroupMetrics(broker.coordinator, broker.offsets, broker.partitions, broker.clock)
+        self._groups = GroupMetrics(
+            broker.coordinator, broker.offsets, broker.partitions, broker.view, broker.config.broker_id, broker.clock
+        )
 
     def describe(self) -> Iterator[Metric]:
         """Nothing is asked of the broker to learn the names."""

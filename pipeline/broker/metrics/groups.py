@@ -2,8 +2,10 @@
 Kafka exporters use.
 
 Reading a time asks the disk, so only so many are read each time that metrics are asked for; the others are told later.
-The lag of a partition is told where the group is coordinated, if the partition is led there too; its committed offset
-always. In seconds it is the age of the first batch that the group has not read to its end.
+The lag of a partition is told where the group is coordinated, if the partition is led there too, or the replica there
+is in sync: the high watermark of any other replica may be an old one. The committed offset is told always. A lag below
+0 says that the committed offset is beyond the end of the log. In seconds the lag is the age of the first batch that the
+group has not read to its end; there is none for a group beyond the end.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
+from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.partition import Partition
 from pipeline.errors import PipelineError
-from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.model import BrokerId, Clock, Offset, TopicPartition
 from pipeline.net.exposition import with_samples
 
 _STATES = "kafka_coordinator_group_groupmetadatamanager_numgroups"
@@ -32,11 +35,15 @@ class GroupMetrics:
         coordinator: Coordinator,
         offsets: OffsetKeeper,
         partitions: Mapping[TopicPartition, Partition],
+        view: ClusterView,
+        own_id: BrokerId,
         clock: Clock,
     ) -> None:
         self._coordinator = coordinator
         self._offsets = offsets
         self._partitions = partitions
+        self._view = view
+        self._own_id = own_id
         self._clock = clock
         self._times: dict[tuple[TopicPartition, Offset], int] = {}
 
@@ -63,7 +70,7 @@ class GroupMetrics:
     def _collect_lags(self) -> Iterator[Metric]:
         for name, text, samples in (
             ("current_offset", "Next offset to read.", self._current_offsets),
-            ("lag", "Records not read yet.", self._lags),
+            ("lag", "Records not read yet; below 0 if the committed offset is beyond the end.", self._lags),
             ("lag_seconds", "Age of the oldest of them.", self._lags_seconds),
         ):
             name = f"{_GROUPS}_{name}"
@@ -75,7 +82,7 @@ class GroupMetrics:
 
     def _lags(self, name: str) -> Iterator[Sample]:
         for group_id, topic_partition, offset in self._offsets.committed():
-            partition = self._partitions.get(topic_partition)
+            partition = self._in_sync(topic_partition)
             if partition is not None:
                 yield _sample(name, group_id, topic_partition, _lag(partition, offset))
 
@@ -83,11 +90,12 @@ class GroupMetrics:
         now_ms, times, left = self._clock(), self._times, MAX_TIMES_READ
         self._times = {}
         for group_id, topic_partition, offset in self._offsets.committed():
-            partition = self._partitions.get(topic_partition)
+            partition = self._in_sync(topic_partition)
             if partition is None:
                 continue
-            if _lag(partition, offset) == 0:
-                yield _sample(name, group_id, topic_partition, 0)
+            if (lag := _lag(partition, offset)) <= 0:
+                if lag == 0:
+                    yield _sample(name, group_id, topic_partition, 0)
                 continue
             key = topic_partition, offset
             if key in times:
@@ -98,6 +106,17 @@ class GroupMetrics:
             if self._times.get(key, -1) >= 0:
                 yield _sample(name, group_id, topic_partition, max(0, now_ms - self._times[key]) / 1000)
 
+    def _in_sync(self, topic_partition: TopicPartition) -> Partition | None:
+        """The partition, if the replica here is known to have all that was acknowledged."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None or partition.log.failure is not None:
+            return None
+        if not partition.is_leader:
+            told = self._view.partition(topic_partition)
+            if told is None or self._own_id not in told.isr:
+                return None
+        return partition
+
 
 def _sample(name: str, group_id: str, topic_partition: TopicPartition, value: float) -> Sample:
     labels = (group_id, topic_partition.topic, str(topic_partition.partition))
@@ -105,7 +124,9 @@ def _sample(name: str, group_id: str, topic_partition: TopicPartition, value: fl
 
 
 def _lag(partition: Partition, offset: Offset) -> int:
-    return max(0, partition.high_watermark - max(offset, partition.log.log_start_offset))
+    """Below 0 only beyond the log end offset: a follower's high watermark comes a little after its leader's."""
+    beyond = offset - partition.log.log_end_offset
+    return -beyond if beyond > 0 else max(0, partition.high_watermark - max(offset, partition.log.log_start_offset))
 
 
 def _time_of(partition: Partition, offset: Offset) -> int:

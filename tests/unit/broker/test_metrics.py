@@ -1,6 +1,9 @@
 import httpx
 import trio
 
+from pipeline.coordination.partition_states import Written
+from pipeline.coordination.znodes import PartitionState
+from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -21,6 +24,11 @@ async def commit(broker: Broker, topic: str, offset: int) -> None:
             await trio.sleep(0.01)
 
 
+def lag_of(broker: Broker, kind: str) -> float | None:
+    labels = {"consumergroup": GROUP, "topic": "clicks", "partition": "0"}
+    return broker.metrics.get_sample_value(f"kafka_consumergroup_{kind}", labels)
+
+
 async def test_lag_of_a_group_in_records_and_seconds(start: Start) -> None:
     async with start(offsets_topic_num_partitions=1) as broker:
         await broker.create("clicks")
@@ -28,13 +36,10 @@ async def test_lag_of_a_group_in_records_and_seconds(start: Start) -> None:
         await broker.produce("clicks", batch(b"a", b"b", b"c", timestamp_ms=NOW_MS - 60_000))
         await broker.produce("clicks", batch(b"d", b"e", timestamp_ms=NOW_MS - 20_000))
 
-        def told(name: str) -> float | None:
-            labels = {"consumergroup": GROUP, "topic": "clicks", "partition": "0"}
-            return broker.metrics.get_sample_value(f"kafka_consumergroup_{name}", labels)
-
         for offset, lag, seconds in ((0, 5, 60), (2, 3, 60), (3, 2, 20), (5, 0, 0)):
             await commit(broker, "clicks", offset)
-            assert (told("current_offset"), told("lag"), told("lag_seconds")) == (offset, lag, seconds)
+            told = [lag_of(broker, kind) for kind in ("current_offset", "lag", "lag_seconds")]
+            assert told == [offset, lag, seconds]
 
 
 async def test_records_out_are_those_that_were_fetched(start: Start) -> None:
@@ -61,3 +66,35 @@ async def test_ready_once_clients_are_served(start: Start) -> None:
         httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http,
     ):
         assert (await http.get("/readyz")).json() == {"status": "ok"}
+
+
+async def test_a_committed_offset_beyond_the_end_is_no_lag_of_0(start: Start) -> None:
+    async with start(offsets_topic_num_partitions=1) as broker:
+        await broker.create("clicks")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]))
+        await broker.produce("clicks", batch(b"a", b"b"))
+        await commit(broker, "clicks", 500)
+        assert (lag_of(broker, "lag"), lag_of(broker, "lag_seconds")) == (-498, None)
+
+
+async def test_lag_is_not_measured_by_a_replica_that_is_not_in_sync(start: Start) -> None:
+    async with start(offsets_topic_num_partitions=1) as broker:
+        await broker.create("clicks")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]))
+        await broker.produce("clicks", batch(b"a", b"b"))
+        await commit(broker, "clicks", 1)
+        replicas, name = broker.handle.replicas, TopicPartition("clicks", 0)
+        replicas.partitions[name].resign()
+        assert lag_of(broker, "lag") == 1, "a follower in sync knows the end as well"
+        view = replicas.in_sync.view
+        state = PartitionState(
+            topic="clicks",
+            partition=0,
+            leader=BrokerId(2),
+            leader_epoch=LeaderEpoch(9),
+            isr=(BrokerId(2),),
+            controller_epoch=1,
+        )
+        view.accept_states(view.asking([name]), {name: Written(state, 9)})
+        told = [lag_of(broker, kind) for kind in ("current_offset", "lag", "lag_seconds")]
+        assert told == [1, None, None]

@@ -9,12 +9,15 @@ Invariants
   B. `due` is in the order in which the partitions are to be read: one that gave data goes to the end, so that limits
      starve nobody.
   C. A session that left the cache watches no partition any more.
-  D. There are at most `max_sessions` sessions with `MAX_CACHED_PARTITIONS` in all. A newcomer takes the place of one
-     that was silent for `EVICTION_S`; else of a smaller one that is older than that, or, being a follower, which comes
-     back at every poll, of a consumer's of any age. Who gets no session is served without one.
+  D. There are at most `max_sessions` sessions, which take about `MAX_HELD_BYTES` of memory in all. A newcomer takes the
+     place of one that was silent for `EVICTION_S`; else of a smaller one that is older than that, or, being a follower,
+     which comes back at every poll, of a consumer's of any age. A client that gets no session is served without one.
+  E. A session that was silent for `EVICTION_S` ends at the next `end_silent`: its client may have left, and if it did
+     not, asks for a new one.
 """
 
 import random
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,11 +33,25 @@ FIRST_EPOCH = 1
 MAX_EPOCH = 2**31 - 1
 MAX_ID = 2**31 - 1
 EVICTION_S = 120.0
-MAX_CACHED_PARTITIONS = 400_000
+MAX_HELD_BYTES = 64 << 20
+PARTITION_BYTES = 512
+"""About what a partition of a session takes beside the name of its topic."""
 NOT_TOLD = -1
 
 PartitionKey = tuple[str | uuid.UUID, int]
 """A topic, as the client names it, and the number of the partition."""
+
+
+def memory_of(topics: Iterable[FetchTopic]) -> int:
+    """Return about how many bytes these partitions take in a session, if it has none of them yet.
+
+    Each partition pays for the name: a client may repeat the topic for each of them.
+    """
+    return sum(len(topic.partitions) * _memory_of_one(topic.topic) for topic in topics)
+
+
+def _memory_of_one(topic: str) -> int:
+    return PARTITION_BYTES + sys.getsizeof(topic)
 
 
 class Watched(Protocol):
@@ -127,6 +144,8 @@ class FetchSession:
     due: dict[SessionPartition, None] = field(default_factory=dict)
     waiting: Waiting | None = None
     """The request that waits, if one does."""
+    held_bytes: int = 0
+    """About what its partitions take in memory."""
 
     def update(self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]) -> None:
         """Take what a request adds, changes and leaves out."""
@@ -137,6 +156,7 @@ class FetchSession:
                 if known is None:
                     known = SessionPartition(self, topic.topic, topic.topic_id, asked)
                     self.partitions[name, asked.partition] = known
+                    self.held_bytes += _memory_of_one(known.topic)
                 else:
                     known.asked = asked
                 self.due[known] = None
@@ -146,6 +166,7 @@ class FetchSession:
                 if gone is not None:
                     self.due.pop(gone, None)
                     gone.watch(None)
+                    self.held_bytes -= _memory_of_one(gone.topic)
 
     def _name(self, topic: FetchTopic | ForgottenTopic) -> str | uuid.UUID:
         return topic.topic_id if self.uses_topic_ids else topic.topic
@@ -171,7 +192,7 @@ class FetchSessions:
         self._max_sessions = max_sessions
         self._random = rng
         self._sessions: dict[int, FetchSession] = {}
-        self._partition_count = 0
+        self._held_bytes = 0
 
     @property
     def sessions(self) -> Mapping[int, FetchSession]:
@@ -179,9 +200,9 @@ class FetchSessions:
         return self._sessions
 
     @property
-    def partition_count(self) -> int:
-        """Partitions of all sessions together."""
-        return self._partition_count
+    def held_bytes(self) -> int:
+        """About what the partitions of all sessions take in memory."""
+        return self._held_bytes
 
     def begin(
         self,
@@ -190,14 +211,14 @@ class FetchSessions:
         topics: Sequence[FetchTopic],
         forgotten: Sequence[ForgottenTopic],
         *,
-        later: int = 0,
+        all_topics: Sequence[FetchTopic] | None = None,
         uses_topic_ids: bool,
         is_follower: bool,
         now_s: float,
     ) -> FetchSession | None:
         """The session that a request belongs to; None for one that names all its partitions and gets no session.
 
-        `later` is how many partitions of the request will be added by `add`.
+        `all_topics` are those of the request, if `topics` are only the first of them and `add` adds the others.
 
         Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
         """
@@ -205,8 +226,8 @@ class FetchSessions:
             self._remove(session_id)
             if epoch == FINAL_EPOCH:
                 return None
-            size = later + sum(len(topic.partitions) for topic in topics)
-            return self._create(topics, size, uses_topic_ids=uses_topic_ids, is_follower=is_follower, now_s=now_s)
+            named = topics if all_topics is None else all_topics
+            return self._create(topics, named, uses_topic_ids=uses_topic_ids, is_follower=is_follower, now_s=now_s)
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -225,22 +246,37 @@ class FetchSessions:
         self._sessions[session_id] = self._sessions.pop(session_id)
         return session
 
+    def end_silent(self, now_s: float) -> None:
+        """End the sessions that were silent for `EVICTION_S` at the time `now_s`."""
+        while self._sessions:
+            silent = next(iter(self._sessions.values()))
+            if now_s - silent.used_s <= EVICTION_S:
+                return
+            self._remove(silent.id)
+
     def add(self, session: FetchSession, topics: Sequence[FetchTopic]) -> None:
         """Add partitions to a session that has not ended. Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND)."""
         self._update(session, topics, ())
 
     def _update(self, session: FetchSession, topics: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
-        size = len(session.partitions)
+        held_bytes = session.held_bytes
         session.update(topics, forgotten)
-        self._partition_count += len(session.partitions) - size
-        if self._partition_count > MAX_CACHED_PARTITIONS:
+        self._held_bytes += session.held_bytes - held_bytes
+        if self._held_bytes > MAX_HELD_BYTES:
             self._remove(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
     def _create(
-        self, topics: Sequence[FetchTopic], size: int, *, uses_topic_ids: bool, is_follower: bool, now_s: float
+        self,
+        topics: Sequence[FetchTopic],
+        named: Sequence[FetchTopic],
+        *,
+        uses_topic_ids: bool,
+        is_follower: bool,
+        now_s: float,
     ) -> FetchSession | None:
-        if not size or self._partition_count + size > MAX_CACHED_PARTITIONS:
+        size = sum(len(topic.partitions) for topic in named)
+        if not size or self._held_bytes + memory_of(named) > MAX_HELD_BYTES:
             return None
         if len(self._sessions) >= self._max_sessions and not self._make_room(is_follower, size, now_s):
             return None
@@ -250,7 +286,7 @@ class FetchSessions:
         session = FetchSession(number, uses_topic_ids, is_follower, created_s=now_s, used_s=now_s)
         session.update(topics, ())
         self._sessions[number] = session
-        self._partition_count += len(session.partitions)
+        self._held_bytes += session.held_bytes
         return session
 
     def _make_room(self, is_follower: bool, size: int, now_s: float) -> bool:
@@ -274,5 +310,5 @@ class FetchSessions:
     def _remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._partition_count -= len(session.partitions)
+            self._held_bytes -= session.held_bytes
             session.end()

@@ -63,6 +63,7 @@ from pipeline.records.memory import OPENED_BATCHES
 from pipeline.settings import MAX_INT64
 
 CLOSE_TIMEOUT_S = 5.0
+SILENT_SESSIONS_CHECK_S = 30.0
 MAX_PROBLEMS_TOLD = 3
 
 log = structlog.get_logger()
@@ -247,6 +248,7 @@ async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directorie
     await nursery.start(replicas.run)
     await nursery.start(replicas.fetchers.run)
     nursery.start_soon(broker.isr_keeper.run)
+    nursery.start_soon(_end_silent_sessions, broker.fetch_sessions)
     nursery.start_soon(parts.assigner.run)
     nursery.start_soon(parts.strays.run)
     nursery.start_soon(raise_spent_epochs, world.zookeeper, broker.view, replicas.spent_epochs)
@@ -269,6 +271,13 @@ async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directorie
         cleaner = LogCleaner(config, replicas.partitions, directories, world.files, world.clock, world.random)
         nursery.start_soon(run_with_metrics, cleaner, world.metrics)
     nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
+
+
+async def _end_silent_sessions(sessions: FetchSessions) -> None:
+    """End the fetch sessions of clients that have left, until cancelled."""
+    while True:
+        await trio.sleep(SILENT_SESSIONS_CHECK_S)
+        sessions.end_silent(trio.current_time())
 
 
 def _quota_keeper(config: BrokerConfig) -> QuotaKeeper:

@@ -61,14 +61,13 @@ def handle(
     if OF_PARTITIONS.is_large(request):
         rest = OF_PARTITIONS.slices(request.topics)
         first = _topics_of(next(rest))
-    named = sum(len(topic.partitions) for topic in request.topics)
     try:
         session = broker.fetch_sessions.begin(
             request.session_id,
             request.session_epoch,
             first,
             request.forgotten_topics_data,
-            later=named - sum(len(topic.partitions) for topic in first),
+            all_topics=request.topics,
             uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
             is_follower=replica_of(request, version) >= 0,
             now_s=trio.current_time(),

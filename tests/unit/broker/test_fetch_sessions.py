@@ -1,4 +1,5 @@
 import random
+import tracemalloc
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.broker import fetch_sessions
-from pipeline.broker.fetch_sessions import EVICTION_S, FetchSession, FetchSessions, SessionPartition
+from pipeline.broker.fetch_sessions import EVICTION_S, FetchSession, FetchSessions, SessionPartition, memory_of
+from pipeline.protocol.codec import decode_from, encode
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 Begin = Callable[..., FetchSession | None]
 
@@ -57,7 +59,7 @@ def test_epochs_count_up_and_partitions_come_and_go(sessions: FetchSessions) -> 
     assert [due.asked.partition for due in session.due] == [1, 2]
     assert _begin(sessions, session.id, 2, topics=_topics(1, offset=7)) is session
     assert [due.asked.fetch_offset for due in session.due] == [7, 0]
-    assert sessions.partition_count == 2
+    assert sessions.held_bytes == session.held_bytes == memory_of(_topics(1, 2))
     session.epoch = fetch_sessions.MAX_EPOCH
     assert _begin(sessions, session.id, fetch_sessions.MAX_EPOCH) is session
     assert session.epoch == 1
@@ -86,7 +88,7 @@ def test_a_session_ends_by_its_last_epoch_a_new_start_or_its_last_partition(sess
     again = _begin(sessions, session.id, 0, topics=_topics(0))
     assert again is not None and list(sessions.sessions) == [again.id] != [session.id]
     assert _begin(sessions, again.id, 1, forgotten=_forgotten(0)) is None
-    assert (len(sessions.sessions), sessions.partition_count) == (0, 0)
+    assert (len(sessions.sessions), sessions.held_bytes) == (0, 0)
 
 
 def test_room_is_made_as_in_kafka(sessions: FetchSessions) -> None:
@@ -106,13 +108,47 @@ def test_room_is_made_as_in_kafka(sessions: FetchSessions) -> None:
     assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2), now_s=2 * later) is None
 
 
-def test_there_is_a_bound_on_partitions(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "MAX_CACHED_PARTITIONS", 3)
+def test_there_is_a_bound_on_memory(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "MAX_HELD_BYTES", memory_of(_topics(0, 1, 2)))
     assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2, 3)) is None
+    assert _begin(sessions, 0, 0, topics=_topics(0, 1), all_topics=_topics(0, 1, 2, 3)) is None
+    assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2, name="t" * 240)) is None, "names count"
     session = _made(sessions, 0, 1)
     code = _refused(sessions, session.id, 1, topics=_topics(2, 3))
-    assert (code, sessions.partition_count) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
+    assert (code, sessions.held_bytes) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
     assert _begin(FetchSessions(0, random.Random(1)), 0, 0, topics=_topics(0)) is None
+
+
+@pytest.mark.parametrize("per_topic", [1, 8])
+def test_the_estimate_is_about_what_sessions_take(sessions: FetchSessions, per_topic: int) -> None:
+    topics = [
+        FetchTopic(
+            topic=f"{number:08}{'x' * 240}",
+            partitions=[FetchPartition(partition=part, fetch_offset=number << 20) for part in range(per_topic)],
+        )
+        for number in range(4000 // per_topic)
+    ]
+    raw = memoryview(b"".join(map(bytes, encode(FetchRequest(topics=topics), 11))))
+    tracemalloc.start()
+    try:
+        session = _begin(sessions, 0, 0, topics=decode_from(FetchRequest, 11, raw, 0, 100_000)[0].topics)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert session is not None
+    assert 0.8 * taken < session.held_bytes < 1.8 * taken
+
+
+def test_silent_sessions_end(sessions: FetchSessions) -> None:
+    silent, used = _made(sessions, 0), _made(sessions, 1)
+    _begin(sessions, used.id, 1, now_s=1)
+    sessions.end_silent(EVICTION_S)
+    assert len(sessions.sessions) == 2
+    sessions.end_silent(EVICTION_S + 1)
+    assert list(sessions.sessions) == [used.id]
+    assert _refused(sessions, silent.id, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    sessions.end_silent(EVICTION_S + 2)
+    assert (len(sessions.sessions), sessions.held_bytes) == (0, 0)
 
 
 class _Place:

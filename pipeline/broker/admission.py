@@ -6,14 +6,15 @@ Pure. A batch has to be opened, which is for a thread to do, only if
 - the topic bounds the age of records (`message.timestamp.before.max.ms`) and the batch has several of them,
 - or its newest record is too far ahead (`message.timestamp.after.max.ms`): the answer names those at fault (KIP-467).
 An opened batch is scanned piece by piece, and one that holds more than `max_opened_bytes` is refused: the cleaner,
-which must open it too, has the same bound.
+which must open it too, has the same bound. Its header gets the time of its newest record, as in Kafka, whatever it
+said: retention and searches by time believe the header.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import BatchTooLargeError, InvalidRecordError, InvalidTimestampError
-from pipeline.records.batch import HEADER_SIZE, BatchHeader, TimestampType
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, TimestampType, write_header
 from pipeline.records.compression import Codec, ReadableBuffer, compressing_bytes
 from pipeline.records.memory import OPENED_BATCHES, max_opened_bytes
 from pipeline.records.reopening import close_payload, open_payload, payload_pieces, scan_memory, scan_records
@@ -74,9 +75,15 @@ class Admission:
             batch: ReadableBuffer = records[position : position + header.size_bytes]
             position += header.size_bytes
             with OPENED_BATCHES.charged(scan_memory(batch, header, max_opened)):
-                plain_bytes = self._check_records(payload_pieces(batch, header, max_opened), header, now_ms)
+                pieces = payload_pieces(batch, header, max_opened)
+                plain_bytes, newest_ms = self._check_records(pieces, header, now_ms)
+            is_true = newest_ms == header.max_timestamp or self.is_append_time
+            told = header if is_true else header._replace(max_timestamp=newest_ms)
             if self.codec is not None and header.codec is not self.codec:
-                batch = self._compress_anew(batch, header, self.codec, plain_bytes)
+                batch = self._compress_anew(batch, told, self.codec, plain_bytes)
+            elif not is_true:
+                batch = bytearray(batch)
+                write_header(batch, told)
             admitted.append(batch)
         return memoryview(bytearray(b"".join(admitted)))
 
@@ -88,12 +95,16 @@ class Admission:
         with OPENED_BATCHES.charged(2 * plain_bytes + compressing_bytes(codec, plain_bytes, self.level)):
             return close_payload(open_payload(batch, header, plain_bytes), header, codec, self.level)
 
-    def _check_records(self, pieces: Iterable[ReadableBuffer], header: BatchHeader, now_ms: int) -> int:
-        """The size of the payload. Raises InvalidRecordError, InvalidTimestampError, CorruptBatchError."""
+    def _check_records(self, pieces: Iterable[ReadableBuffer], header: BatchHeader, now_ms: int) -> tuple[int, int]:
+        """The size of the payload, and the time of its newest record. Raises InvalidRecordError, InvalidTimestampError,
+        CorruptBatchError.
+        """
         counted = _CountedPieces(pieces)
         faults: list[tuple[int, str]] = []
         keyless = untimely = 0
+        newest_ms = NO_TIMESTAMP
         for index, (timestamp, _, has_key) in enumerate(scan_records(counted, header, checks_headers=self.needs_keys)):
+            newest_ms = max(newest_ms, timestamp)
             if self.needs_keys and not has_key:
                 keyless += 1
                 fault = "A compacted topic takes no record without a key."
@@ -109,7 +120,7 @@ class Admission:
             raise InvalidTimestampError("records have a timestamp out of range", 0, faults)
         if keyless:
             raise InvalidRecordError(_keyless(keyless), 0, faults)
-        return counted.size_bytes
+        return counted.size_bytes, newest_ms
 
     def _is_out_of_range(self, timestamp: int, now_ms: int) -> bool:
         if timestamp == NO_TIMESTAMP:

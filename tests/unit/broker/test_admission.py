@@ -19,6 +19,7 @@ from pipeline.records.batch import (
     set_log_append_time,
     validate_for_append,
     write_crc,
+    write_header,
 )
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
@@ -94,6 +95,20 @@ def test_records_out_of_time_are_named() -> None:
     batch = _batch(NOW_MS, NOW_MS - HOUR_MS - 1, -1, NOW_MS + HOUR_MS + 1, NOW_MS + HOUR_MS, codec=Codec.GZIP)
     assert _faults(admission, batch) == (InvalidTimestampError, [1, 3])
     assert len(_open(admission, _batch(NOW_MS, -1, NOW_MS - HOUR_MS))) > 0
+
+
+@pytest.mark.parametrize("told", [2**63 - 1, NOW_MS + 24 * HOUR_MS])
+@pytest.mark.parametrize("demands", [{}, {"codec": Codec.ZSTD}, {"codec": Codec.GZIP}])
+def test_a_header_that_lies_about_its_newest_record_is_set_right(told: int, demands: dict[str, Any]) -> None:
+    lying = _batch(NOW_MS, NOW_MS + 5, NOW_MS + 3, codec=Codec.GZIP)
+    write_header(lying, read_header(lying)._replace(max_timestamp=told))
+    admission = _admission(after_max_ms=HOUR_MS, **demands)
+    assert not _admits(admission, lying)
+    admitted = _open(admission, _batch(NOW_MS), lying, _batch(NOW_MS + 7))
+    headers = validate_for_append(admitted, max_batch_bytes=1 << 20)
+    assert [header.max_timestamp for header in headers] == [NOW_MS, NOW_MS + 5, NOW_MS + 7]
+    second = memoryview(admitted)[headers[0].size_bytes :]
+    assert [record.timestamp_ms for record in iterate_records(second)][:3] == [NOW_MS, NOW_MS + 5, NOW_MS + 3]
 
 
 def test_only_the_broker_sets_the_time_of_append() -> None:

@@ -12,7 +12,7 @@ from pipeline.broker.partition import Partition
 from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.waiters import FetchWaiter, Waiter
 from pipeline.errors import OffsetOutOfRangeError, PipelineError
-from pipeline.log.reading import LogSlice
+from pipeline.log.reading import LogSlice, Passing
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, PartitionData
@@ -30,6 +30,7 @@ class FetchReading:
         "_broker",
         "_is_broker",
         "_min_bytes",
+        "_passing",
         "_remaining_bytes",
         "_replica",
         "_replica_epoch",
@@ -47,6 +48,7 @@ class FetchReading:
         self._broker = broker
         self._version = version
         self._min_bytes = request.min_bytes
+        self._passing = Passing()
         self._replica = BrokerId(replica_of(request, version))
         self._replica_epoch = request.replica_state.replica_epoch
         self._is_broker = broker.is_other_broker(self._replica, self._replica_epoch)
@@ -97,6 +99,7 @@ class FetchReading:
                     min(asked.partition_max_bytes, self._remaining_bytes),
                     must_progress=self.read_bytes == 0,
                     up_to=end_offset,
+                    passing=self._passing,
                 )
             if self.is_committed and found is not None:
                 aborted = _aborted(partition, Offset(asked.fetch_offset), found.upper_bound())

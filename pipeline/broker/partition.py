@@ -28,7 +28,7 @@ from pipeline.broker.topic_settings import LOG_APPEND_TIME, MAX_INT32, TopicSett
 from pipeline.errors import OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
-from pipeline.log.reading import LogSlice
+from pipeline.log.reading import LogSlice, Passing
 from pipeline.log.segment import Segment
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -328,7 +328,13 @@ class Partition(ReplicaRole):
                     self.show()
 
     def read(
-        self, offset: Offset, max_bytes: int, *, must_progress: bool, up_to: Offset | None = None
+        self,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        must_progress: bool,
+        up_to: Offset | None = None,
+        passing: Passing | None = None,
     ) -> LogSlice | None:
         """Bytes from the batch that holds `offset` on, before `up_to` (else the high watermark); None at the end. They
         may end within a batch.
@@ -339,7 +345,7 @@ class Partition(ReplicaRole):
         end_offset = self.high_watermark if up_to is None else up_to
         if offset == end_offset and self.log.failure is None:
             return None
-        found = self.log.read(offset, max_bytes, end_offset)
+        found = self.log.read(offset, max_bytes, end_offset, passing)
         if found.region.size == 0 or (found.region.size > max_bytes and not must_progress):
             return None
         return found

@@ -20,7 +20,7 @@ from pipeline.log.files import Files
 from pipeline.log.flushing import Flushing
 from pipeline.log.leader_epochs import EpochStart, LeaderEpochs
 from pipeline.log.producer_state import ActiveProducer, ProducerStates
-from pipeline.log.reading import LogSlice
+from pipeline.log.reading import LogSlice, Passing
 from pipeline.log.segment import Segment
 from pipeline.log.transactions import AbortedTransaction, AbortedTransactions
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
@@ -175,9 +175,10 @@ class ReadableLog:
         if self.failure is not None:
             raise StorageError(self.failure.path, self.failure.reason)
 
-    def read(self, offset: Offset, max_bytes: int, up_to_offset: Offset) -> LogSlice:
+    def read(self, offset: Offset, max_bytes: int, up_to_offset: Offset, passing: Passing | None = None) -> LogSlice:
         """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
-        `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
+        `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end. Batches
+        without records are passed over as far as `passing` allows.
 
         Raises OffsetOutOfRangeError, StorageError.
         """
@@ -185,7 +186,14 @@ class ReadableLog:
         end_offset, segments = self._log_end_offset, self._segments
         if not self._log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(offset, self._log_start_offset, end_offset)
-        return reading.read(segments, offset, max_bytes, up_to_offset=up_to_offset, log_end_offset=end_offset)
+        return reading.read(
+            segments,
+            offset,
+            max_bytes,
+            up_to_offset=up_to_offset,
+            log_end_offset=end_offset,
+            passing=Passing() if passing is None else passing,
+        )
 
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
         """The header of each batch from the one that holds `from_offset` up to the present end. Raises StorageError."""

@@ -15,7 +15,19 @@ from pipeline.records.compression import PIECE_BYTES, Codec, ReadableBuffer
 from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.reopening import START_BYTES, payload_pieces, scan_memory, scan_records
 
+MAX_PASSED = 5000
+"""Batches without records that a request passes over: some milliseconds of the event loop."""
+
 _base_offset = attrgetter("base_offset")
+
+
+class Passing:
+    """Counts the batches without records that one request may still pass over, in all its partitions."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_PASSED
 
 
 class LogSlice(NamedTuple):
@@ -47,13 +59,20 @@ class LogSlice(NamedTuple):
 
 
 def read(
-    segments: Sequence[Segment], offset: Offset, max_bytes: int, *, up_to_offset: Offset, log_end_offset: Offset
+    segments: Sequence[Segment],
+    offset: Offset,
+    max_bytes: int,
+    *,
+    up_to_offset: Offset,
+    log_end_offset: Offset,
+    passing: Passing,
 ) -> LogSlice:
     """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
     `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
 
     Batches that compaction left without records are passed over at the beginning, unless nothing follows: librdkafka
-    takes an answer without any record for one that was cut off, and in the end gives up (MSG_SIZE_TOO_LARGE).
+    takes an answer without any record for one that was cut off, and in the end gives up (MSG_SIZE_TOO_LARGE). Where
+    `passing` allows no more of them, the last one is returned, and a reader goes on behind it.
 
     Raises StorageError.
     """
@@ -69,13 +88,15 @@ def read(
         if first.last_offset >= end_offset:
             break
         if first.size_bytes == HEADER_SIZE:
-            place = _with_records(segment, first)
-            if place is None or place.last_offset >= end_offset:
+            last, place = _pass_over(segment, first, end_offset, passing)
+            if place is None:
                 without_records = LogSlice(
-                    FileRegion(segment.file, first.position, first.size_bytes),
-                    Offset(first.base_offset),
-                    end_offset=Offset(first.last_offset + 1),
+                    FileRegion(segment.file, last.position, last.size_bytes),
+                    Offset(last.base_offset),
+                    end_offset=Offset(last.last_offset + 1),
                 )
+                if passing.left <= 0:
+                    break
                 continue
             first = place
         if number + 1 < len(segments):
@@ -92,9 +113,23 @@ def read(
     return without_records
 
 
-def _with_records(segment: Segment, place: BatchPlace) -> BatchPlace | None:
-    """The first batch from this one on that has records."""
-    return next((found for found in segment.places(place.position) if found.size_bytes > HEADER_SIZE), None)
+def _pass_over(
+    segment: Segment, first: BatchPlace, end_offset: Offset, passing: Passing
+) -> tuple[BatchPlace, BatchPlace | None]:
+    """The last batch that was passed over, of those without records from `first` on, and the one with records behind
+    it; None if there is none before `end_offset`, or if `passing` ended before.
+    """
+    last = first
+    for place in segment.places(first.position):
+        if place.last_offset >= end_offset:
+            break
+        if place.size_bytes > HEADER_SIZE:
+            return last, place
+        if passing.left <= 0 and place is not first:
+            break
+        passing.left -= 1
+        last = place
+    return last, None
 
 
 def segment_number(segments: Sequence[Segment], offset: int) -> int:

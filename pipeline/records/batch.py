@@ -256,9 +256,9 @@ def validate_for_append(
 ) -> list[BatchHeader]:
     """The headers of the batches that fill `buffer`, checked as a broker does on Produce (Kafka's LogValidator).
 
-    A producer's batch starts at offset 0, has a record for every offset and is no control batch, and all of them have
-    at most MAX_PRODUCED_RECORDS. With `keep_offsets` (copies of another log) offsets must rise from batch to batch,
-    while gaps and control batches are let through.
+    A producer's batch starts at offset 0, has a record for every offset, a payload and is no control batch, and all of
+    them have at most MAX_PRODUCED_RECORDS. With `keep_offsets` (copies of another log) offsets must rise from batch to
+    batch, while gaps, control batches and batches without payload are let through.
     Raises CorruptBatchError; one whose size alone is wrong is a BatchTooLargeError, a sound one that no producer may
     send an InvalidRecordError.
     """
@@ -274,7 +274,8 @@ def validate_for_append(
         codec = header.attributes & _CODEC_MASK
         if codec > Codec.ZSTD:
             raise CorruptBatchError(f"unknown compression codec {codec}", header.base_offset)
-        if not codec and size_bytes - HEADER_SIZE < header.record_count * MIN_RECORD_SIZE:
+        least_bytes = header.record_count * MIN_RECORD_SIZE if not codec else not keep_offsets
+        if size_bytes - HEADER_SIZE < least_bytes:
             raise CorruptBatchError(
                 f"{header.record_count} records in {size_bytes - HEADER_SIZE} bytes", header.base_offset
             )

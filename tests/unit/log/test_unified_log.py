@@ -10,9 +10,10 @@ from pipeline.errors import (
     StaleProducerEpochError,
     StorageError,
 )
+from pipeline.log import reading
 from pipeline.log.config import LogConfig
 from pipeline.model import Offset
-from pipeline.records.batch import HEADER_SIZE, iterate_headers, write_crc
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_headers, write_crc, write_header
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES
 from tests.support.bombs import bomb
@@ -68,6 +69,34 @@ def test_a_read_is_bounded_by_max_bytes_and_by_the_offset_up_to(open_log, batche
         up_to = Offset(start + 2)
         assert [header.base_offset for header in batches.read(log, start, 1 << 20, up_to)] == [start, start + 1]
         assert log.read(up_to, 1 << 20, up_to).region.size == 0
+
+
+def _emptied(offset: int) -> bytearray:
+    """The batch of one record at this offset, as compaction leaves it."""
+    batch = bytearray(HEADER_SIZE)
+    header = BatchHeader(offset, HEADER_SIZE - LOG_OVERHEAD, 0, 2, 0, 0, 0, 1, 1, -1, -1, -1, 0)
+    write_header(batch, header)
+    return batch
+
+
+def test_a_read_passes_over_so_many_batches_without_records_and_is_continued_behind_them(
+    open_log, batches, monkeypatch
+):
+    monkeypatch.setattr(reading, "MAX_PASSED", 10)
+    log = open_log()
+    batches.append_keeping(log, b"".join(map(_emptied, range(25))))
+    batches.append_keeping(log, batches.make(1, base_offset=25))
+    assert [header.base_offset for header in batches.read(log, 0)] == [9]
+    assert [header.base_offset for header in batches.read(log, 10)] == [19]
+    assert [header.base_offset for header in batches.read(log, 20)] == [25]
+    assert [header.base_offset for header in batches.read(log, 3, up_to=8)] == [7]
+
+
+def test_all_reads_of_a_request_pass_over_so_many_batches_together(open_log, batches, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_PASSED", 10)
+    log, passing = open_log(), reading.Passing()
+    batches.append_keeping(log, b"".join(map(_emptied, range(25))))
+    assert [log.read(Offset(0), 1, log.log_end_offset, passing).base_offset for _ in range(3)] == [9, 0, 0]
 
 
 def test_a_batch_that_is_not_wholly_before_the_bound_is_not_read(open_log, batches):

@@ -8,6 +8,7 @@ from crc32c import crc32c
 from pipeline.errors import BatchTooLargeError, CorruptBatchError, InvalidRecordError
 from pipeline.records.batch import (
     HEADER_SIZE,
+    LOG_OVERHEAD,
     MAX_PRODUCED_RECORDS,
     BatchHeader,
     TimestampType,
@@ -203,6 +204,16 @@ def test_what_a_producer_must_not_send(batch: bytearray, fields: dict[str, int],
     else:
         with pytest.raises(CorruptBatchError):
             validate_for_append(bad, max_batch_bytes=LIMIT, keep_offsets=True)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_no_producer_sends_records_without_a_payload(batch: bytearray, codec: Codec) -> None:
+    empty = bytearray(HEADER_SIZE)
+    header = read_header(batch)._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD, attributes=codec)
+    write_header(empty, header._replace(last_offset_delta=0, record_count=1))
+    with pytest.raises(CorruptBatchError, match="1 records in 0 bytes"):
+        validate_for_append(empty, max_batch_bytes=LIMIT)
+    assert len(validate_for_append(empty, max_batch_bytes=LIMIT, keep_offsets=True)) == 1
 
 
 def test_a_request_that_claims_more_records_than_a_segment_takes_is_refused() -> None:

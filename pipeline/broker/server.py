@@ -321,11 +321,14 @@ class _Status:
 
     def health(self) -> str | None:
         """None when all is well, else a sentence saying what is not."""
-        return None if self.replicas is None else self.replicas.in_sync.view.problem or _disk_trouble(self.replicas)
+        return None if self.replicas is None else self._cluster_problem() or _disk_trouble(self.replicas)
 
     def readiness(self) -> str | None:
-        """None when clients are served."""
-        return self.health() if self.is_serving else "starting: the logs are being opened, or recovered"
+        """None when clients are served: all that the disks let be served. What they do not is for `health` to say."""
+        return self._cluster_problem() if self.is_serving else "starting: the logs are being opened, or recovered"
+
+    def _cluster_problem(self) -> str | None:
+        return None if self.replicas is None else self.replicas.in_sync.view.problem
 
 
 async def _serve_http(

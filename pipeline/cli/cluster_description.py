@@ -122,7 +122,7 @@ def find_troubles(
                 "replicas": list(partition.replicas),
                 "isr": list(partition.isr),
             }
-            if partition.leader is None:
+            if partition.leader is None or partition.leader in partition.offline_replicas:
                 reason, advice = _explain(view, name, index, partition)
                 found.offline.append({**told, "reason": reason, "advice": advice})
                 continue
@@ -136,7 +136,12 @@ def find_troubles(
 
 
 def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView) -> tuple[str, str]:
-    """Why nobody leads a partition, and what helps."""
+    """Why nobody serves a partition, and what helps."""
+    if partition.leader is not None:
+        return (
+            f"broker {partition.leader} leads it, but cannot open its log, or the disk failed",
+            f"`/healthz` and the log of broker {partition.leader} name the file and what to do",
+        )
     unclean = f"`pipeline cluster elect --unclean --topic {topic} --partition {index}`"
     alive = [replica for replica in partition.replicas if replica in view.brokers]
     if not partition.isr:

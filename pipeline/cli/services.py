@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
+import structlog
 
 from pipeline.cli.settings import write_settings
 from pipeline.coordination.embedded import ZooKeeperProcess
@@ -14,6 +15,8 @@ from pipeline.processes import ChildProcess, free_port, start_process
 
 READY_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 2.0
+
+log = structlog.get_logger()
 
 
 class Unit(Protocol):
@@ -77,7 +80,7 @@ class ServiceUnit:
         return f"http://127.0.0.1:{self.http_port}"
 
     async def start(self) -> int:
-        """Write the settings, start it, wait until it is healthy, and return its process id.
+        """Write the settings, start it, wait until it is ready, and return its process id. Logs what is not well then.
 
         Raises ProcessEndedError with the end of its log, DeadlineExceededError.
         """
@@ -87,10 +90,13 @@ class ServiceUnit:
         command = [sys.executable, "-m", "pipeline", self.noun, "start", "--config", str(path)]
         self._child = start_process(self.name, command, log=self.directory / f"{self.noun}.log")
         try:
-            await self._child.wait_until(self._is_healthy, READY_TIMEOUT_S)
+            await self._child.wait_until(self._is_ready, READY_TIMEOUT_S)
+            answer = await self._ask("healthz")
         except BaseException:
             await self._child.stop()
             raise
+        if answer is not None and answer.status_code != 200:
+            log.warning("not_healthy", name=self.name, reason=answer.json()["reason"])
         return self._child.pid
 
     async def wait(self) -> int:
@@ -108,9 +114,14 @@ class ServiceUnit:
         assert self._child is not None
         self._child.kill()
 
-    async def _is_healthy(self) -> bool:
+    async def _is_ready(self) -> bool:
+        answer = await self._ask("readyz")
+        return answer is not None and answer.status_code == 200
+
+    async def _ask(self, path: str) -> httpx.Response | None:
+        """The answer of its HTTP side, None if there is none."""
         try:
             async with httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as client:
-                return (await client.get(f"{self.url}/readyz")).status_code == 200
+                return await client.get(f"{self.url}/{path}")
         except httpx.TransportError:
-            return False
+            return None

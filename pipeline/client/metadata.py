@@ -30,6 +30,8 @@ class PartitionView:
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     replicas: tuple[BrokerId, ...] = ()
     isr: tuple[BrokerId, ...] = ()
+    offline_replicas: tuple[BrokerId, ...] = ()
+    """Replicas on dead brokers, or lost to a disk of a live one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,4 +120,5 @@ def _partition_view(partition: MetadataResponsePartition) -> PartitionView:
         leader_epoch=LeaderEpoch(partition.leader_epoch),
         replicas=tuple(BrokerId(replica) for replica in partition.replica_nodes),
         isr=tuple(BrokerId(replica) for replica in partition.isr_nodes),
+        offline_replicas=tuple(BrokerId(replica) for replica in partition.offline_replicas),
     )

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -23,11 +23,13 @@ DEADLINE_S = 90
 
 
 @contextmanager
-def local_up(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def local_up(
+    *options: str, stderr: int | IO[str] = subprocess.DEVNULL
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """The command and its first line, stopped at the end."""
     command = [sys.executable, "-m", "pipeline", "local", "up", *options]
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -63,6 +65,30 @@ def test_a_directory_serves_one_cluster_at_a_time_and_survives_a_kill(tmp_path: 
     wait_for("the end of its processes", lambda: not any(map(is_alive, pids)))
     with local_up(*options) as (_, again):
         assert set(again["pids"]) == {"zookeeper", "broker-1"}
+
+
+def test_a_damaged_partition_is_named_and_keeps_nothing_down(tmp_path: Path) -> None:
+    options = ["--port", "0", "--dir", str(tmp_path / "cluster")]
+
+    def pipeline(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pipeline", *arguments, "--bootstrap", ready["bootstrap"]]
+        return subprocess.run(command, input="a\n", capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+    with local_up(*options) as (_, ready):
+        for topic in ("good", "bad"):
+            assert pipeline("topic", "create", topic).returncode == 0
+            assert pipeline("produce", topic).returncode == 0
+    metadata = tmp_path / "cluster/broker-1/logs/bad-0/partition.metadata"
+    content = bytearray(metadata.read_bytes())
+    content[25] ^= 1
+    metadata.write_bytes(content)
+    told = tmp_path / "stderr"
+    with told.open("w") as stderr, local_up(*options, stderr=stderr) as (_, ready):
+        assert pipeline("consume", "good").stdout == "a\n"
+        wait_for("the broker to name it", lambda: pipeline("cluster", "describe").returncode == 1)
+        assert "bad-0: broker 1 leads it, but cannot open its log" in pipeline("cluster", "describe").stdout
+    assert "not_healthy" in told.read_text()
+    assert "bad-0" in told.read_text()
 
 
 @pytest.mark.parametrize("options", [["--set", "num.partition=1"], ["--port", "taken"]])

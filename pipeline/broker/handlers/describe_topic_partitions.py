@@ -52,7 +52,7 @@ async def _handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest
             code = code_of_missing(name) if topic is None else ErrorCode.LEADER_NOT_AVAILABLE
             described.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
             continue
-        whole = describe_topic(topic, broker.view.brokers)
+        whole = describe_topic(topic, broker.view)
         partitions = [partition for partition in whole.partitions if partition.partition_index >= first]
         described.append(
             DescribeTopicPartitionsResponseTopic(

@@ -10,7 +10,7 @@ Of other topics, partitions that had no leader yet are left out: librdkafka take
 last word on a topic, and asks no more.
 """
 
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +18,14 @@ import structlog
 import trio
 
 from pipeline.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
-from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
+from pipeline.broker.cluster_view import NO_BROKER, ClusterView, PartitionView, TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.journal_topic import journal_topic
 from pipeline.broker.topic_changes import create_by_asking
 from pipeline.broker.topic_plan import TopicRequest, check_topic_name
 from pipeline.errors import CoordinationError
-from pipeline.model import BrokerId
+from pipeline.model import TopicPartition
 from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.metadata import (
@@ -65,7 +65,7 @@ def handle(
         known = [topic for topic in broker.view.topics() if is_known(topic)]
         if sum(len(topic.partitions) for topic in known) > MAX_PARTITIONS_AT_ONCE:
             return _describe_many(broker, request, known)
-        return _answer(broker, request, [describe_topic(topic, broker.view.brokers) for topic in known])
+        return _answer(broker, request, [describe_topic(topic, broker.view) for topic in known])
     if broker.config.auto_create_topics and request.allow_auto_topic_creation:
         missing = [
             topic.name
@@ -103,7 +103,7 @@ async def _describe_many(
     count = 0
     for topic in topics:
         if isinstance(topic, TopicView):
-            described.append(describe_topic(topic, broker.view.brokers))
+            described.append(describe_topic(topic, broker.view))
         else:
             described.append(_find_topic(broker, topic))
         count += 1 + len(described[-1].partitions)
@@ -150,14 +150,14 @@ def _is_told(broker: BrokerContext, name: str) -> bool:
     return topic is not None and is_known(topic)
 
 
-def describe_topic(topic: TopicView, brokers: Collection[BrokerId]) -> MetadataResponseTopic:
-    """A topic as clients are told of it."""
+def describe_topic(topic: TopicView, view: ClusterView) -> MetadataResponseTopic:
+    """A topic as clients are told of it. A replica on a live broker is offline too if a disk lost it (KIP-112)."""
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
-            _describe_partition(index, partition, brokers)
+            _describe_partition(TopicPartition(topic.name, index), partition, view)
             for index, partition in sorted(topic.partitions.items())
             if partition.has_state
         ),
@@ -169,18 +169,19 @@ def is_known(topic: TopicView) -> bool:
     return any(partition.has_state for partition in topic.partitions.values())
 
 
-def _describe_partition(
-    index: int, partition: PartitionView, brokers: Collection[BrokerId]
-) -> MetadataResponsePartition:
+def _describe_partition(name: TopicPartition, partition: PartitionView, view: ClusterView) -> MetadataResponsePartition:
+    brokers, lost = view.brokers, view.offline_replicas
     is_led = partition.leader in brokers
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=index,
+        partition_index=name.partition,
         leader_id=partition.leader if is_led else NO_BROKER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
-        offline_replicas=tuple(replica for replica in partition.replicas if replica not in brokers),
+        offline_replicas=tuple(
+            replica for replica in partition.replicas if replica not in brokers or name in lost.get(replica, ())
+        ),
     )
 
 
@@ -198,7 +199,7 @@ def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataR
         return MetadataResponseTopic(
             name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.LEADER_NOT_AVAILABLE
         )
-    return describe_topic(topic, broker.view.brokers)
+    return describe_topic(topic, broker.view)
 
 
 def code_of_missing(name: str) -> ErrorCode:

@@ -73,6 +73,7 @@ async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs:
         assert f"log dir {dirs[0]} is offline" in health
         async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http:
             answer = await http.get("/healthz")
+            assert (await http.get("/readyz")).status_code == 200  # others are served
         assert answer.status_code == 503
         assert str(dirs[0]) in answer.json()["reason"]
         count = broker.metrics.get_sample_value("kafka_log_logmanager_offlinelogdirectorycount")

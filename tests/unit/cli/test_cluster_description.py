@@ -57,6 +57,15 @@ def test_offline_partitions_and_what_helps() -> None:
     assert "Repair it and restart" in told[3]
 
 
+def test_a_leader_that_lost_the_partition_to_a_disk_is_none() -> None:
+    led = PartitionView(leader=ONE, replicas=(ONE,), isr=(ONE,), offline_replicas=(ONE,))
+    found = find_troubles(ClusterView(topics={"t": TopicView(name="t", partitions={0: led})}), {}, {})
+    assert found.under_replicated == found.below_min_isr == []
+    (told,) = found.offline
+    assert told["reason"] == "broker 1 leads it, but cannot open its log, or the disk failed"
+    assert told["advice"] == "`/healthz` and the log of broker 1 name the file and what to do"
+
+
 def test_brokers_with_what_they_have() -> None:
     told = describe_brokers(view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))), {ONE: 7, TWO: None})
     assert [(item["id"], item["alive"], item["leaders"], item["replicas"], item["bytes"]) for item in told] == [

@@ -13,6 +13,7 @@ from pipeline.client.admin import ElectionType
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.settings import MAX_INT32
 
 app = typer.Typer(no_args_is_help=True, help="A cluster as a whole: its health, its leaders, where partitions lie.")
 app.add_typer(reassign.app, name="reassign")
@@ -66,7 +67,7 @@ def elect(
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Partitions of this topic.")] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", min=0, help="Of --topic, this one; may be repeated. Default: all."),
+        typer.Option("--partition", min=0, max=MAX_INT32, help="Of --topic, this one; may be repeated. Default: all."),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All partitions that need it.")] = False,
     bootstrap: Bootstrap = None,

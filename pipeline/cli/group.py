@@ -19,6 +19,7 @@ from pipeline.client.groups import CommittedOffset, GroupDescription, GroupMembe
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.settings import MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups of a cluster.")
 
@@ -110,7 +111,7 @@ def reset_offsets(
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=MAX_INT64, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None, typer.Option("--to-datetime", metavar="TIME", help="To the first record from this time on (ISO).")
     ] = None,
@@ -187,7 +188,7 @@ def _read_target(
 def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text).astimezone()
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ConfigurationError("--to-datetime", f"{text!r} is no time such as 2026-01-31T12:00:00Z") from error
     milliseconds = int(moment.timestamp() * 1000)
     if milliseconds < 0:

@@ -22,6 +22,7 @@ from pipeline.log.segment import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    segment_offset,
 )
 from pipeline.log.transactions import TRANSACTION_ENTRY
 from pipeline.log.verification import (
@@ -181,7 +182,10 @@ def _text(data: bytes | None) -> str | None:
 
 def _index_rows(file: Path, names: tuple[str, str]) -> Iterator[Row | Problem]:
     """The entries with whole offsets, then what the segment beside it says against them."""
-    base_offset = int(file.stem)
+    base_offset = segment_offset(file.name, file.suffix)
+    if base_offset is None:
+        reason = "an index is named by the base offset of its segment, in 20 digits"
+        raise ConfigurationError(str(file), reason)
     entry = OFFSET_ENTRY if file.suffix == INDEX_SUFFIX else TIME_ENTRY
     segment = file.with_suffix(LOG_SUFFIX)
     check = IndexCheck(file, base_offset, entry)

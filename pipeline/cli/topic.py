@@ -14,6 +14,7 @@ from pipeline.client.configs import ConfigEntry, ConfigKind, ConfigResource, Con
 from pipeline.client.metadata import TopicView
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
+from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
 
@@ -25,10 +26,10 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 def create(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many. Default: the broker's setting num.partitions.")
+        int | None, typer.Option(min=1, max=MAX_INT32, help="How many. Default: the broker's setting num.partitions.")
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Copies of each partition. Default: the broker's setting.")
+        int | None, typer.Option(min=1, max=MAX_INT16, help="Copies of each partition. Default: the broker's setting.")
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")
@@ -127,10 +128,12 @@ def configure(
 def delete_records(
     name: Name,
     before: Annotated[
-        int | None, typer.Option(min=0, help="Delete records before this offset. Default: all that there are now.")
+        int | None,
+        typer.Option(min=0, max=MAX_INT64, help="Delete records before this offset. Default: all that there are now."),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Of this partition; may be repeated. Default: of all.")
+        list[int] | None,
+        typer.Option(min=0, max=MAX_INT32, help="Of this partition; may be repeated. Default: of all."),
     ] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
@@ -155,7 +158,7 @@ def delete_records(
 @app.command()
 def grow(
     name: Name,
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it is to have.")],
+    partitions: Annotated[int, typer.Option(min=1, max=MAX_INT32, help="How many partitions it is to have.")],
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
 ) -> None:

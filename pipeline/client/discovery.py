@@ -58,5 +58,5 @@ def _address(path: str, registration: bytes) -> HostPort:
             if fields.get("listener_security_protocol_map", {}).get(_name, _name) == "PLAINTEXT":
                 return HostPort(host.strip("[]"), int(port))
         return HostPort(str(fields["host"]), int(fields["port"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CoordinationError(path, f"not the registration of a broker: {error!r}") from error

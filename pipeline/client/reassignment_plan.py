@@ -185,6 +185,8 @@ def parse_plan(text: str) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     """What `plan_to_json` or Kafka's tool made. Raises ValueError with a sentence."""
     try:
         fields = _PlanJson.model_validate(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -34,6 +34,25 @@ def test_the_commands_that_scripts_count_on_are_there() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "topic create t --partitions 2147483648",
+        "topic create t --replication-factor 32768",
+        "topic grow t --partitions 2147483648",
+        "topic delete-records t --before 9223372036854775808",
+        "topic delete-records t --partition 2147483648",
+        "cluster elect --topic t --partition 2147483648",
+        "group reset-offsets g --to-offset 9223372036854775808",
+    ],
+)
+def test_a_number_that_no_request_holds_is_wrong_usage_at_once(arguments: str) -> None:
+    """Such a request was tried again for 30 s, as if no broker answered."""
+    shown = CliRunner().invoke(app, arguments.split())
+    assert shown.exit_code == 2
+    assert "less than or equal" in shown.output
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "pipeline")
 def test_help_is_there(path: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*path, "--help"])

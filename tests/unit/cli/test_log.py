@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
+from pipeline.errors import ConfigurationError
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
@@ -35,6 +36,14 @@ def dump(file: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
     shown = CliRunner().invoke(app, ["log", "dump", str(file), "--json", *options])
     assert shown.exit_code == code, shown.output
     return [json.loads(line) for line in shown.output.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["x.index", "x.timeindex", "1.index"])
+def test_an_index_without_its_base_offset_is_wrong_usage(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(bytes(24))
+    result = CliRunner().invoke(app, ["log", "dump", str(tmp_path / name)])
+    assert isinstance(result.exception, ConfigurationError)
+    assert "in 20 digits" in str(result.exception)
 
 
 def test_a_segment_is_dumped(logs: Path) -> None:

@@ -24,6 +24,11 @@ def brokers(*ids: int, **racks: str) -> dict[BrokerId, str | None]:
     return {BrokerId(broker): racks.get(f"b{broker}") for broker in ids}
 
 
+def test_a_plan_that_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="is nested too deeply"):
+        parse_plan("[" * 100_000)
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[Placed, dict[BrokerId, str | None]]:
     allowed = draw(st.sets(st.integers(1, 8), min_size=1, max_size=6))

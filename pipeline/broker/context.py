@@ -21,6 +21,7 @@ from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
 from pipeline.broker.replication.throttle import ReplicationThrottle
+from pipeline.broker.session_watch import SessionWatch
 from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
@@ -73,6 +74,7 @@ class BrokerContext:
     log_dirs: LogDirectories
     disks: DiskThreads
     zookeeper: CoordinationClient
+    session: SessionWatch
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     quotas: QuotaKeeper

@@ -46,6 +46,7 @@ from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.replica_fetchers import leader_throttle, replica_fetchers
 from pipeline.broker.replication.spent_epochs import raise_spent_epochs
+from pipeline.broker.session_watch import SessionWatch
 from pipeline.broker.stopping import run_until_relieved
 from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.broker.topic_settings import topic_settings
@@ -156,6 +157,7 @@ async def _run(
     async with _open_directories(config, world.files, cluster_id, world.random, world.clock) as directories:
         parts = _assemble(config, world, address, cluster_id, directories)
         status.replicas = parts.replicas
+        status.session = parts.broker.session
         with unwrapped_errors():
             async with trio.open_nursery() as nursery:
                 await _start(nursery, parts, world, directories)
@@ -215,6 +217,7 @@ def _assemble(
         log_dirs=directories,
         disks=replicas.disks,
         zookeeper=zookeeper,
+        session=SessionWatch(zookeeper, config.zookeeper_session_timeout_ms / 1000),
         producer_ids=ProducerIds(zookeeper, config.broker_id, clock),
         fetch_sessions=FetchSessions(config.max_fetch_sessions, world.random),
         quotas=_quota_keeper(config),
@@ -240,6 +243,7 @@ async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directorie
     """See the cluster, join it, and keep up what is joined; returns when all replicas are open."""
     broker, replicas, config = parts.broker, parts.replicas, parts.broker.config
     nursery.start_soon(watch_loop, world.metrics)
+    nursery.start_soon(broker.session.run)
     replicas.follow(GROUP_METADATA_TOPIC, parts.groups.journal)
     await nursery.start(parts.groups.run)
     await parts.membership.catch_up()
@@ -310,6 +314,7 @@ class _Status:
     """How far a broker is, for those who ask over HTTP, and for whoever stops it."""
 
     replicas: Replicas | None = None
+    session: SessionWatch | None = None
     membership: Membership | None = None
     """What others are to take over before it stops."""
     is_serving: bool = False
@@ -324,17 +329,26 @@ class _Status:
         return None if self.replicas is None else self._cluster_problem() or _disk_trouble(self.replicas)
 
     def readiness(self) -> str | None:
-        """None when clients are served: all that the disks let be served. What they do not is for `health` to say."""
-        return self._cluster_problem() if self.is_serving else "starting: the logs are being opened, or recovered"
+        """None when clients are served, and this broker knows by whom: all that the disks let be served.
+
+        What the disks do not let is for `health` to say.
+        """
+        if not self.is_serving:
+            return "starting: the logs are being opened, or recovered"
+        return self._cluster_problem() or self.warning()
 
     def _cluster_problem(self) -> str | None:
         return None if self.replicas is None else self.replicas.in_sync.view.problem
+
+    def warning(self) -> str | None:
+        """None, or a sentence saying what is wrong that a restart of this broker does not mend."""
+        return None if self.session is None else self.session.problem
 
 
 async def _serve_http(
     nursery: trio.Nursery, config: BrokerConfig, metrics: CollectorRegistry, status: _Status
 ) -> HostPort:
-    application = http_application(operations_routes(metrics, status.health, status.readiness))
+    application = http_application(operations_routes(metrics, status.health, status.readiness, status.warning))
     address: HostPort = await nursery.start(serve_http, application, config.http_listen)
     return address
 

@@ -2,8 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import trio
 
 from pipeline.cli import output
 from pipeline.cli.connect import connected
@@ -30,6 +33,23 @@ class Troubles:
     offline: list[dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a broker said of itself. `log_dirs` is None if it told none, `zookeeper_silence_s` 0 unless that is long."""
+
+    is_there: bool = True
+    zookeeper_silence_s: float = 0
+    log_dirs: Sequence[LogDir] | None = None
+
+    @property
+    def bytes(self) -> int | None:
+        """All logs of the broker; None if it told none."""
+        return None if self.log_dirs is None else size_of(self.log_dirs)
+
+
+NO_ANSWER = Answer(is_there=False)
+
+
 async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict[str, Any]:
     """The cluster as its brokers tell of it. Raises NetworkError, KafkaError."""
     async with connected(bootstrap, zookeeper, "pipeline-cluster") as cluster:
@@ -39,28 +59,45 @@ async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict
         settings = await admin.describe_topic_settings(cluster, sorted(view.topics), (MIN_ISR,), timeout_s=TIMEOUT_S)
         min_isr = {topic: int(values.get(MIN_ISR) or 1) for topic, values in settings.items()}
         troubles = find_troubles(view, min_isr, moving)
-        log_dirs = {broker.id: await _read_log_dirs(cluster, broker.id) for broker in found.brokers}
-    sizes = {broker: None if dirs is None else size_of(dirs) for broker, dirs in log_dirs.items()}
+        answers = await _ask_each(cluster, sorted(view.brokers))
     return {
         "cluster_id": found.cluster_id,
         "controller": found.controller if found.controller in view.brokers else None,
-        "brokers": describe_brokers(view, sizes),
+        "brokers": describe_brokers(view, answers),
         "topics": len(view.topics),
         "partitions": sum(len(topic.partitions) for topic in view.topics.values()),
         "moving": len(moving),
         "under_replicated": troubles.under_replicated,
         "below_min_isr": troubles.below_min_isr,
         "offline": troubles.offline,
-        "strays": describe_strays({broker: dirs or () for broker, dirs in log_dirs.items()}),
+        "strays": describe_strays({broker: answer.log_dirs or () for broker, answer in answers.items()}),
     }
 
 
-async def _read_log_dirs(cluster: Cluster, broker: BrokerId) -> Sequence[LogDir] | None:
-    """Return the log dirs of a broker; None if the broker does not answer."""
+async def _ask_each(cluster: Cluster, brokers: Sequence[BrokerId]) -> dict[BrokerId, Answer]:
+    """Ask all brokers at the same time: those that do not answer take the whole timeout."""
+    answers: dict[BrokerId, Answer] = {}
+
+    async def ask(broker: BrokerId) -> None:
+        answers[broker] = await _ask(cluster, broker)
+
+    async with trio.open_nursery() as nursery:
+        for broker in brokers:
+            nursery.start_soon(ask, broker)
+    return answers
+
+
+async def _ask(cluster: Cluster, broker: BrokerId) -> Answer:
+    silence_s = 0.0
+    log_dirs = None
     try:
-        return await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
-    except (*UNREACHABLE, KafkaError):
-        return None
+        with suppress(KafkaError):  # it does not serve this, but it answers
+            silence_s = (await admin.describe_cluster(cluster, broker, timeout_s=TIMEOUT_S)).zookeeper_silence_s
+        with suppress(KafkaError):
+            log_dirs = await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
+    except UNREACHABLE:
+        return NO_ANSWER
+    return Answer(zookeeper_silence_s=silence_s, log_dirs=log_dirs)
 
 
 def describe_strays(log_dirs: Mapping[BrokerId, Sequence[LogDir]]) -> list[dict[str, Any]]:
@@ -85,7 +122,7 @@ def size_of(log_dirs: Sequence[LogDir]) -> int:
     return sum(size for log_dir in log_dirs for size in log_dir.partitions.values())
 
 
-def describe_brokers(view: ClusterView, sizes: Mapping[BrokerId, int | None]) -> list[dict[str, Any]]:
+def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, Answer]) -> list[dict[str, Any]]:
     """All brokers that are alive or should hold replicas."""
     partitions = [partition for topic in view.topics.values() for partition in topic.partitions.values()]
     leaders = Counter(partition.leader for partition in partitions)
@@ -93,15 +130,18 @@ def describe_brokers(view: ClusterView, sizes: Mapping[BrokerId, int | None]) ->
     told = []
     for broker in sorted({*view.brokers, *replicas}):
         endpoint = view.brokers.get(broker)
+        answer = answers.get(broker, NO_ANSWER)
         told.append(
             {
                 "id": broker,
                 "address": None if endpoint is None else str(endpoint.address),
                 "rack": None if endpoint is None else endpoint.rack,
                 "alive": endpoint is not None,
+                "answers": answer.is_there,
+                "zookeeper_silence_s": answer.zookeeper_silence_s,
                 "leaders": leaders[broker],
                 "replicas": replicas[broker],
-                "bytes": sizes.get(broker),
+                "bytes": answer.bytes,
             }
         )
     return told
@@ -169,28 +209,57 @@ def _any_of(brokers: tuple[BrokerId, ...] | list[BrokerId]) -> str:
 
 
 def is_in_trouble(description: Mapping[str, Any]) -> bool:
-    """Whether somebody cannot write: a partition is offline or below min.insync.replicas."""
-    return bool(description["offline"] or description["below_min_isr"])
+    """Whether somebody cannot write, or nobody can know: a partition is offline or below min.insync.replicas, there is
+    no controller, or a broker that is registered does not answer or has no contact to ZooKeeper.
+    """
+    return (
+        bool(description["offline"] or description["below_min_isr"])
+        or description["controller"] is None
+        or any(_trouble_of(broker) is not None for broker in description["brokers"] if broker["alive"])
+    )
+
+
+def _trouble_of(broker: Mapping[str, Any]) -> str | None:
+    """What makes the rest of the description doubtful, None if nothing does."""
+    if not broker["alive"]:
+        return "not alive"
+    if not broker["answers"]:
+        return "does not answer"
+    silence_s = broker["zookeeper_silence_s"]
+    return f"no ZooKeeper for {silence_s:.0f} s" if silence_s else None
 
 
 def print_description(told: Mapping[str, Any]) -> None:
     """For people."""
     output.say(
-        f"Cluster {told['cluster_id']}, controller {told['controller'] or 'none'}: {told['topics']} topics,"
+        f"Cluster {told['cluster_id']}, controller {_or_none(told['controller'])}: {told['topics']} topics,"
         f" {told['partitions']} partitions, {told['moving']} of them being moved"
     )
-    keys = ["id", "address", "rack", "leaders", "replicas", "bytes"]
-    rows = [
-        [broker[key] if key != "address" or broker["alive"] else "not alive" for key in keys]
-        for broker in told["brokers"]
-    ]
-    output.say("\n" + output.table(["BROKER", "ADDRESS", "RACK", "LEADERS", "REPLICAS", "BYTES"], rows))
+    keys = ["id", "address", "state", "rack", "leaders", "replicas", "bytes"]
+    rows = [[{**broker, "state": _trouble_of(broker) or "alive"}[key] for key in keys] for broker in told["brokers"]]
+    output.say("\n" + output.table(["BROKER", "ADDRESS", "STATE", "RACK", "LEADERS", "REPLICAS", "BYTES"], rows))
+    _print_doubts(told["brokers"])
     _print_partitions("Under-replicated", told["under_replicated"], {"dead": "DEAD-REPLICAS"})
     _print_partitions("Below min.insync.replicas", told["below_min_isr"], {"min_isr": "MIN-ISR"})
     _print_partitions("Offline", told["offline"], {})
     for advice, partitions in _by_advice(told["offline"]).items():
         output.say(f"\n{', '.join(partitions)}: {advice}")
     _print_strays(told["strays"])
+
+
+def _print_doubts(brokers: Sequence[Mapping[str, Any]]) -> None:
+    """What the lists of partitions cannot show."""
+    if any(broker["zookeeper_silence_s"] for broker in brokers):
+        output.say(
+            "\nBrokers without contact to ZooKeeper tell what they knew before: no leader is elected and no ISR changes"
+            " meanwhile, and the lists below may be wrong. Look at ZooKeeper; do not restart brokers."
+        )
+    silent = [broker for broker in brokers if broker["alive"] and not broker["answers"]]
+    for broker in silent:
+        output.say(
+            f"\nBroker {broker['id']} is registered and does not answer: the {broker['leaders']} partitions that it"
+            " leads are not served if other clients cannot reach it either."
+        )
 
 
 def _print_strays(strays: Sequence[Mapping[str, Any]]) -> None:
@@ -230,6 +299,10 @@ def _by_advice(offline: list[dict[str, Any]]) -> dict[str, list[str]]:
         name = f"{partition['topic']}-{partition['partition']}"
         found.setdefault(f"{partition['reason']}; {partition['advice']}", []).append(name)
     return found
+
+
+def _or_none(broker: int | None) -> int | str:
+    return "none" if broker is None else broker
 
 
 def _cell(value: Any) -> Any:

@@ -21,6 +21,8 @@ class ClusterDescription:
     cluster_id: str
     controller: BrokerId
     brokers: Sequence[BrokerEndpoint]
+    zookeeper_silence_s: float = 0
+    """Since when the broker that answered has not reached ZooKeeper, if for its session timeout or longer; else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,14 @@ class LogDir:
     """None of a broker that is not ours."""
 
 
-async def describe_cluster(cluster: Cluster, *, timeout_s: float) -> ClusterDescription:
-    """The cluster as one of its brokers sees it. Raises KafkaError, NetworkError."""
-    found: DescribeClusterResponse = await cluster.request_any(DescribeClusterRequest(), timeout_s=timeout_s)
+async def describe_cluster(cluster: Cluster, broker: BrokerId | None = None, *, timeout_s: float) -> ClusterDescription:
+    """The cluster as this broker, or (None) any of its brokers, sees it. Raises KafkaError, NetworkError."""
+    request = DescribeClusterRequest()
+    found: DescribeClusterResponse
+    if broker is None:
+        found = await cluster.request_any(request, timeout_s=timeout_s)
+    else:
+        found = await cluster.request(broker, request, timeout_s=timeout_s)
     if found.error_code != ErrorCode.NONE:
         raise KafkaError(found.error_code, found.error_message)
     return ClusterDescription(
@@ -59,6 +66,7 @@ async def describe_cluster(cluster: Cluster, *, timeout_s: float) -> ClusterDesc
             BrokerEndpoint(id=BrokerId(broker.broker_id), address=HostPort(broker.host, broker.port), rack=broker.rack)
             for broker in sorted(found.brokers, key=lambda broker: broker.broker_id)
         ),
+        zookeeper_silence_s=found.zookeeper_silence_ms / 1000,
     )
 
 

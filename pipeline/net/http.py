@@ -28,11 +28,15 @@ HealthCheck = Callable[[], str | None]
 
 
 def operations_routes(
-    metrics: CollectorRegistry, health: HealthCheck, readiness: HealthCheck | None = None
+    metrics: CollectorRegistry,
+    health: HealthCheck,
+    readiness: HealthCheck | None = None,
+    warning: HealthCheck = lambda: None,
 ) -> list[BaseRoute]:
     """`/metrics` (Prometheus text), `/healthz` (200 `{"status": "ok"}`, or 503 with the reason) and `/readyz`.
 
     `readiness` says whether requests should be sent here; without it, whoever is well is ready.
+    `warning` says what is wrong that no restart mends: `/healthz` names it beside `{"status": "ok"}`, as `warnings`.
     """
     one_at_a_time = trio.Lock()
 
@@ -45,7 +49,9 @@ def operations_routes(
         async def serve_check(_request: Request) -> Response:
             reason = check()
             if reason is None:
-                return JSONResponse({"status": "ok"})
+                return JSONResponse(
+                    {"status": "ok"} if (told := warning()) is None else {"status": "ok", "warnings": [told]}
+                )
             return JSONResponse({"status": "failing", "reason": reason}, status_code=503)
 
         return serve_check

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.metrics.groups import GroupMetrics
 from pipeline.broker.metrics.quotas import collect_quotas
-from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas
+from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
 from pipeline.broker.partition import Partition
 from pipeline.model import TopicPartition
@@ -45,6 +45,7 @@ class BrokerCollector(Collector):
         yield from collect_replicas(self._broker)
         yield from collect_copying(self._broker)
         yield from collect_controller(self._broker)
+        yield from collect_session(self._broker.session)
         yield from self._groups.collect()
         yield from collect_quotas(self._broker.quotas)
         yield from collect_requests(self._connections)

@@ -11,10 +11,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.controller.controller_plan import target_replicas
+from pipeline.broker.session_watch import SessionWatch
 
 _REPLICAS = "kafka_server_replicamanager"
 _CONTROLLER = "kafka_controller_kafkacontroller"
 _ELECTIONS = "kafka_controller_controllerstats"
+_SESSION = "kafka_server_sessionexpirelistener"
 
 
 def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
@@ -83,12 +85,15 @@ def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
 
 
 def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
-    """Whether this broker is the controller, and what it sees and did as such."""
+    """Whether this broker is the controller, and what it sees and did as such.
+
+    A controller that has not reached ZooKeeper for the session timeout counts as none: another may have been elected.
+    """
     is_active, counts = broker.controller.is_active, broker.controller.counts
     offline, imbalanced = _count_leaderless(broker.view) if is_active else (0, 0)
     topics = list(broker.view.topics()) if is_active else []
     for name, value, text in (
-        ("activecontrollercount", int(is_active), "1 at the controller."),
+        ("activecontrollercount", int(is_active and broker.session.problem is None), "1 at the controller."),
         ("offlinepartitionscount", offline, "Partitions that nobody leads."),
         ("preferredreplicaimbalancecount", imbalanced, "Partitions not led by their first replica."),
         ("globaltopiccount", len(topics), "Topics of the cluster."),
@@ -100,6 +105,26 @@ def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
         ("leaderelections", counts.leader_elections, "Elections of another leader."),
     ):
         yield CounterMetricFamily(f"{_ELECTIONS}_{name}", text, value=value)
+
+
+def collect_session(session: SessionWatch) -> Iterator[Metric]:
+    """Whether ZooKeeper can be reached. Kafka's SessionState is a text, told here as a label."""
+    is_connected = session.silence_s == 0
+    states = GaugeMetricFamily(
+        f"{_SESSION}_sessionstate", "1 for the state of the session to ZooKeeper.", labels=["sessionstate"]
+    )
+    states.add_metric(["CONNECTED"], int(is_connected))
+    states.add_metric(["CONNECTING"], int(not is_connected))
+    yield states
+    for name, value, text in (
+        ("zookeepersyncconnects", session.connects, "Connections made to ZooKeeper."),
+        ("zookeeperdisconnects", session.disconnects, "Connections to ZooKeeper that were lost."),
+        ("zookeeperexpires", session.expires, "Sessions that ZooKeeper ended."),
+    ):
+        yield CounterMetricFamily(f"{_SESSION}_{name}", text, value=value)
+    yield GaugeMetricFamily(
+        "pipeline_zookeeper_silence_seconds", "Since when ZooKeeper cannot be reached.", value=session.silence_s
+    )
 
 
 def _count_leaderless(view: ClusterView) -> tuple[int, int]:

@@ -1,13 +1,14 @@
 """DescribeCluster (60), versions 0 to 2: brokers and controller (KIP-700).
 
 Version 1 asks for brokers or controllers (KIP-919), 2 for fenced brokers too (KIP-1073).
+The tagged field 10000, ours, says that the answering broker knows nothing new of the cluster.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Message, String, Wire
+from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Int64, Message, String, Wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +51,5 @@ class DescribeClusterResponse(Message):
     controller_id: Int32 = -1
     brokers: Sequence[DescribeClusterBroker] = ()
     cluster_authorized_operations: Int32 = -2147483648
+    zookeeper_silence_ms: Annotated[Int64, Wire(since=0, tag=10000, ignorable=True)] = 0
+    """For how long the broker has not reached ZooKeeper, once that is the session timeout or longer; else 0."""

@@ -1,5 +1,7 @@
-from pipeline.cli.cluster_description import describe_brokers, find_troubles, is_in_trouble, print_description
-from pipeline.client.admin import Reassignment
+from typing import Any
+
+from pipeline.cli.cluster_description import Answer, describe_brokers, find_troubles, is_in_trouble, print_description
+from pipeline.client.admin import LogDir, Reassignment
 from pipeline.client.metadata import ClusterView, PartitionView, TopicView
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
 
@@ -67,7 +69,10 @@ def test_a_leader_that_lost_the_partition_to_a_disk_is_none() -> None:
 
 
 def test_brokers_with_what_they_have() -> None:
-    told = describe_brokers(view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))), {ONE: 7, TWO: None})
+    seven = LogDir(path="/d", error=None, partitions={TopicPartition("t", 0): 7})
+    told = describe_brokers(
+        view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))), {ONE: Answer(log_dirs=[seven]), TWO: Answer()}
+    )
     assert [(item["id"], item["alive"], item["leaders"], item["replicas"], item["bytes"]) for item in told] == [
         (1, True, 2, 2, 7),
         (2, True, 0, 1, None),
@@ -102,3 +107,32 @@ def test_it_is_shown(capsys) -> None:
     assert "Strays: 1\n" in shown
     assert "old: lost" in shown
     assert is_in_trouble(description)
+
+
+def described(answers: dict[BrokerId, Answer], controller: int | None = 1) -> dict[str, Any]:
+    seen = view((ONE, (ONE, TWO), (ONE, TWO)))
+    return {
+        "cluster_id": "c",
+        "controller": controller,
+        "brokers": describe_brokers(seen, answers),
+        "topics": 1,
+        "partitions": 1,
+        "moving": 0,
+        "under_replicated": [],
+        "below_min_isr": [],
+        "offline": [],
+        "strays": [],
+    }
+
+
+def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys) -> None:
+    assert not is_in_trouble(described({ONE: Answer(), TWO: Answer()}))
+    assert is_in_trouble(described({ONE: Answer(), TWO: Answer()}, controller=None))
+    for answer, words in (
+        (Answer(is_there=False), "Broker 2 is registered and does not answer"),
+        (Answer(zookeeper_silence_s=25.4), "no ZooKeeper for 25 s"),
+    ):
+        found = described({ONE: Answer(), TWO: answer})
+        assert is_in_trouble(found)
+        print_description(found)
+        assert words in capsys.readouterr().out

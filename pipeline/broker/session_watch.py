@@ -1,0 +1,57 @@
+"""The broker's contact to ZooKeeper: how long it has been away, and what became of the sessions.
+
+Invariant: while there is contact `silence_s` is 0. What this broker knows of the cluster may be old, and its session
+may be over, once the silence has lasted for the session timeout: `problem` says so from then on.
+"""
+
+import trio
+
+from pipeline.coordination.interface import CoordinationClient, SessionEvent, SessionState
+
+
+class SessionWatch:
+    """Counts, read when metrics are asked for. `timeout_s` is `zookeeper.session.timeout.ms` in seconds."""
+
+    def __init__(self, zookeeper: CoordinationClient, timeout_s: float) -> None:
+        self._zookeeper = zookeeper
+        self._timeout_s = timeout_s
+        self._last: SessionEvent | None = None
+        self._silent_since_s: float | None = None
+        self.connects = 0
+        self.disconnects = 0
+        self.expires = 0
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the contact was lost; 0 while there is contact."""
+        return 0.0 if self._silent_since_s is None else trio.current_time() - self._silent_since_s
+
+    @property
+    def problem(self) -> str | None:
+        """None unless ZooKeeper has been away for the session timeout, else a sentence saying what that means."""
+        silence_s = self.silence_s
+        if silence_s < self._timeout_s:
+            return None
+        return (
+            f"no contact to ZooKeeper for {silence_s:.0f} s: no leader is elected and no ISR changes, brokers and"
+            " leaders may be others than this broker knows; look at ZooKeeper, a restart of this broker does not help"
+        )
+
+    async def run(self) -> None:
+        """Follow the session until cancelled."""
+        async for event in self._zookeeper.sessions():
+            self.note(event)
+
+    def note(self, event: SessionEvent) -> None:
+        """Count a change of the session."""
+        was_connected = self._last is not None and self._last.state is SessionState.CONNECTED
+        self._last = event
+        # between two connections there was a silence, too short to be told
+        self.disconnects += was_connected
+        if event.state is SessionState.CONNECTED:
+            self.connects += 1
+            self._silent_since_s = None
+            return
+        self.expires += event.state is SessionState.EXPIRED
+        if self._silent_since_s is None:
+            self._silent_since_s = trio.current_time()

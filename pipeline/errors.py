@@ -156,6 +156,18 @@ class OutOfOrderSequenceError(PipelineError):
         self.got = got
 
 
+class TooManyProducersError(PipelineError):
+    """The broker remembers as many idempotent producers as it may, and this one is new. Nothing was appended."""
+
+    def __init__(self, producer_id: int, max_producers: int) -> None:
+        super().__init__(
+            f"producer {producer_id} is new, and the broker remembers {max_producers} producers already; try again, "
+            "raise known.producers.max, or lower producer.id.expiration.ms, after which silent producers are forgotten"
+        )
+        self.producer_id = producer_id
+        self.max_producers = max_producers
+
+
 class StaleProducerEpochError(PipelineError):
     """A batch of an older epoch than the producer is known by: a newer instance has taken its place."""
 

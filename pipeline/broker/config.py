@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.errors import ConfigurationError
+from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import BrokerId, HostPort
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
 from pipeline.settings import MAX_INT64, Address, SettingsModel, parse_address
@@ -100,6 +101,7 @@ class BrokerConfig(SettingsModel):
     unclean_leader_election: bool = Field(default=False, alias="unclean.leader.election.enable")
     auto_create_topics: bool = Field(default=True, alias="auto.create.topics.enable")
     producer_id_expiration_ms: int = Field(default=86_400_000, alias="producer.id.expiration.ms", ge=1, le=MAX_INT64)
+    known_producers_max: int = Field(default=DEFAULT_MAX_PRODUCERS, alias="known.producers.max", ge=1, le=MAX_INT64)
     message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
         default="CreateTime", alias="log.message.timestamp.type"

@@ -17,6 +17,7 @@ from pipeline.errors import (
     PipelineError,
     StaleProducerEpochError,
     StorageError,
+    TooManyProducersError,
 )
 from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 
@@ -39,6 +40,7 @@ _CODES: tuple[tuple[type[PipelineError], ErrorCode], ...] = (
     (LogEndMismatchError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (OffsetOverlapError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (TooManyProducersError, ErrorCode.REQUEST_TIMED_OUT),
     (StaleProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (CoordinationError, ErrorCode.COORDINATOR_NOT_AVAILABLE),

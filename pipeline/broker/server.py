@@ -55,6 +55,7 @@ from pipeline.coordination.znodes import BrokerRegistration, Listener, broker_pa
 from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
 from pipeline.log.directories import LogDirectories, find_cluster_id_of, find_directory_ids
 from pipeline.log.files import DiskFiles, Files
+from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.model import BrokerEndpoint, BrokerId, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
@@ -151,6 +152,7 @@ async def _run(
     """All of the broker but what it says of itself."""
     address = config.advertised_address(listeners[0].port)
     OPENED_BATCHES.resize(config.opened_batches_max_bytes)
+    KNOWN_PRODUCERS.resize(config.known_producers_max)
     await _refuse_other_owner(world.zookeeper, config, world.files)
     known = await trio.to_thread.run_sync(find_cluster_id_of, config.log_dirs, world.files)
     cluster_id = await find_cluster_id(world.zookeeper, world.random, known)

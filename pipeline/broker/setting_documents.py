@@ -58,6 +58,7 @@ BROKER_DOCUMENTS: Mapping[str, str] = MappingProxyType(
         "num.partitions": "Partitions of a topic that is created without a number of them.",
         "auto.create.topics.enable": "Whether topics are created when clients ask for them.",
         "producer.id.expiration.ms": "Silence in ms after which an idempotent producer is forgotten.",
+        "known.producers.max": "Idempotent producers remembered, over all partitions; beyond, new ones are refused.",
         "message.max.bytes": "Largest record batch, in bytes, of topics that say nothing else.",
         "log.message.timestamp.type": "Whose clock stamps records, in topics that say nothing else.",
         "log.message.timestamp.before.max.ms": "How old a record may be in ms, in topics that say nothing else.",

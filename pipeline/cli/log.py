@@ -206,7 +206,7 @@ def _index_rows(file: Path, names: tuple[str, str]) -> Iterator[Row | Problem]:
 
 def _snapshot_rows(file: Path) -> Iterator[Row | Problem]:
     problems = list(check_snapshot(file))
-    producers = ProducerStates(expiration_ms=_FOR_EVER, max_producers=_FOR_EVER)
+    producers = ProducerStates(expiration_ms=_FOR_EVER)
     if not problems:
         producers.restore(file.read_bytes())
     for producer in producers.active():

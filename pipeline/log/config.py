@@ -33,8 +33,6 @@ class LogConfig:
     """Files of what was deleted are renamed at once and unlinked after this time."""
     producer_expiration_ms: int = DAY_MS
     """An idempotent producer that has been silent for longer is forgotten."""
-    max_producers: int = 20_000
-    """Idempotent producers remembered; beyond, the one silent for longest is forgotten."""
 
     def __post_init__(self) -> None:
         if not 0 < self.segment_bytes <= MAX_SEGMENT_BYTES:

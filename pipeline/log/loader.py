@@ -92,7 +92,7 @@ def load_log(
         files.unlink(directory / PARTITION_METADATA)
     loader = _Loader(files, directory, config, now_ms, log_start_offset)
     segments, log_end_offset = loader.load_segments(recovery_point, clean=clean)
-    producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
+    producers = ProducerStates(expiration_ms=config.producer_expiration_ms)
     is_trusted = clean and loader.is_trusted
     known = _read_epochs(files, directory)
     epochs = known or LeaderEpochs()
@@ -163,7 +163,7 @@ def create_log(
         config,
         topic_id=topic_id,
         segments=(segment,),
-        producers=ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers),
+        producers=ProducerStates(expiration_ms=config.producer_expiration_ms),
         epochs=LeaderEpochs(),
         aborted=AbortedTransactions(files, directory),
         is_clean=True,

@@ -7,8 +7,9 @@ Invariants:
   producer that is not known (it was forgotten) any sequence number is taken, as in Kafka.
 - An open transaction is known by its first offset, until a marker of its producer ends it; a producer with one is not
   forgotten. Nothing at or behind the first of them is stable.
-- The state is a function of the batches of the log and the times of their append. It is bounded: by number, and by
-  silence, which is measured against the time passed in.
+- The state is a function of the batches of the log and the times of their append. A producer is forgotten for its
+  silence alone, which is measured against the time passed in; how many there may be, `known_producers` says for all
+  logs of the process.
 - A batch costs the same however many producers and open transactions are known: producers that may be forgotten are
   kept in the order of their last append, open transactions in that of their first offset.
 
@@ -17,15 +18,16 @@ the last one alone; a reader that keeps one entry per producer is left with the 
 """
 
 import struct
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
+from pipeline.log.known_producers import KNOWN_PRODUCERS, KnownProducers
 from pipeline.model import Offset
 from pipeline.records.batch import NO_PRODUCER_ID, BatchHeader
 
@@ -41,8 +43,7 @@ _NO_TRANSACTION = -1
 _NO_SEQUENCE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedBatch:
+class ProducedBatch(NamedTuple):
     """A batch of a producer, as the log holds it."""
 
     last_sequence: int
@@ -83,24 +84,30 @@ class _Producer:
     epoch: int
     last_append_ms: int
     transaction_start: int = _NO_TRANSACTION
-    batches: deque[ProducedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+    batches: tuple[ProducedBatch, ...] = ()
 
     @property
     def next_sequence(self) -> int:
         return (self.batches[-1].last_sequence + 1) & MAX_SEQUENCE if self.batches else 0
 
+    def remember(self, batch: ProducedBatch) -> None:
+        self.batches = (*self.batches[1 - BATCHES_REMEMBERED :], batch)
+
 
 class ProducerStates:
     """All producers of one log."""
 
-    def __init__(self, *, expiration_ms: int, max_producers: int) -> None:
+    def __init__(self, *, expiration_ms: int, known: KnownProducers = KNOWN_PRODUCERS) -> None:
         self._expiration_ms = expiration_ms
-        self._max_producers = max_producers
+        self._known = known
         self._producers: dict[int, _Producer] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         """Producers without an open transaction, in the order of their last append."""
         self._open: OrderedDict[int, int] = OrderedDict()
         """The first offset of each open transaction, rising."""
+
+    def __del__(self) -> None:
+        self._known.add(-len(self._producers))
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -134,11 +141,15 @@ class ProducerStates:
     def check(self, headers: Sequence[BatchHeader]) -> ProducedBatch | None:
         """May these batches be appended? None if so; if all of them are in the log already, the first one there.
 
-        Raises OutOfOrderSequenceError, StaleProducerEpochError.
+        Raises OutOfOrderSequenceError, StaleProducerEpochError, TooManyProducersError.
         """
         if len(headers) == 1:
             header = headers[0]
-            return None if header.producer_id == NO_PRODUCER_ID else self._check(header, None)
+            if header.producer_id == NO_PRODUCER_ID:
+                return None
+            if header.producer_id not in self._producers:
+                self._known.check_room(header.producer_id)
+            return self._check(header, None)
         duplicates = []
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
@@ -146,6 +157,9 @@ class ProducerStates:
                 continue
             duplicates.append(self._check(header, ahead.get(header.producer_id)))
             ahead[header.producer_id] = (header.producer_epoch, (header.last_sequence + 1) & MAX_SEQUENCE)
+        new = [producer_id for producer_id in ahead if producer_id not in self._producers]
+        if new:
+            self._known.check_room(new[0], len(new))
         if not any(duplicates):
             return None
         for header, duplicate in zip(headers, duplicates, strict=False):
@@ -183,20 +197,20 @@ class ProducerStates:
             return
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
+            if producer is None:
+                self._known.add(1)
             start = _NO_TRANSACTION if producer is None else producer.transaction_start
             producer = self._producers[producer_id] = _Producer(header.producer_epoch, now_ms, start)
         producer.last_append_ms = now_ms
         if header.base_sequence >= 0:
-            producer.batches.append(
-                ProducedBatch(header.last_sequence, Offset(header.last_offset), header.last_offset_delta)
-            )
+            producer.remember(ProducedBatch(header.last_sequence, Offset(header.last_offset), header.last_offset_delta))
         if header.is_transactional and not header.is_control and producer.transaction_start == _NO_TRANSACTION:
             producer.transaction_start = self._open[producer_id] = header.base_offset
             self._idle.pop(producer_id, None)
         if producer.transaction_start == _NO_TRANSACTION:
             self._idle[producer_id] = None
             self._idle.move_to_end(producer_id)
-        self._forget(now_ms)
+        self.forget_silent(now_ms)
 
     def end_transaction(self, marker: BatchHeader) -> EndedTransaction | None:
         """A marker was appended: its producer's transaction is over. None if there was none."""
@@ -207,14 +221,16 @@ class ProducerStates:
         self._idle[marker.producer_id] = None
         return EndedTransaction(marker.producer_id, Offset(start), Offset(marker.last_offset))
 
-    def _forget(self, now_ms: int) -> None:
-        producers = self._producers
+    def forget_silent(self, now_ms: int) -> None:
+        """Forget the producers that have been silent for longer than they may."""
+        producers, before = self._producers, len(self._producers)
         while self._idle:
             oldest = next(iter(self._idle))
-            is_heard_of = now_ms - producers[oldest].last_append_ms <= self._expiration_ms
-            if is_heard_of and len(producers) <= self._max_producers:
-                return
+            if now_ms - producers[oldest].last_append_ms <= self._expiration_ms:
+                break
             del self._idle[oldest], producers[oldest]
+        if len(producers) != before:
+            self._known.add(len(producers) - before)
 
     def snapshot(self) -> bytes:
         """All of the state as bytes."""
@@ -243,7 +259,8 @@ class ProducerStates:
             if producer is None or producer.epoch != epoch:
                 producer = producers[producer_id] = _Producer(epoch, last_append_ms, start)
             if last_offset >= 0:
-                producer.batches.append(ProducedBatch(last_sequence, Offset(last_offset), offset_delta))
+                producer.remember(ProducedBatch(last_sequence, Offset(last_offset), offset_delta))
+        self._known.add(len(producers) - len(self._producers))
         self._producers = dict(sorted(producers.items(), key=lambda item: item[1].last_append_ms))
         self._idle = OrderedDict((name, None) for name, found in self._producers.items() if found.transaction_start < 0)
         starts = {name: found.transaction_start for name, found in producers.items() if found.transaction_start >= 0}

@@ -98,7 +98,7 @@ def rebuild_producers(
 
     Producers found in batches count as heard of at the last append of all that are `known`.
     """
-    producers = ProducerStates(expiration_ms=config.producer_expiration_ms, max_producers=config.max_producers)
+    producers = ProducerStates(expiration_ms=config.producer_expiration_ms)
     now_ms = max((producer.last_append_ms for producer in known.active()), default=0)
     restore_producers(
         files,

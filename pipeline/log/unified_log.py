@@ -70,8 +70,8 @@ class UnifiedLog(ReadableLog):
     ) -> AppendInfo:
         """Append validated batches, giving them the next offsets; offsets and epoch are patched in `batches`.
 
-        Raises OutOfOrderSequenceError, StaleProducerEpochError, StorageError, RollDueError; nothing was appended then,
-        unless it was the flush that failed.
+        Raises what `ProducerStates.check` raises, StorageError, RollDueError; nothing was appended then, unless it was
+        the flush that failed.
         """
         self._check_online()
         duplicate = self._producers.check(headers)
@@ -199,11 +199,10 @@ class UnifiedLog(ReadableLog):
     def _begin_segment(self, base_offset: Offset, now_ms: int, *, is_behind_gap: bool) -> Segment:
         """Begin a segment here; the end before a gap is on the disk, and noted, before that."""
         if is_behind_gap:
-            end_offset = self._log_end_offset
             self.flush()
             gap = segment_path(self.directory, base_offset, GAP_SUFFIX)
             try:
-                replace_file(self._files, gap, str(end_offset).encode())
+                replace_file(self._files, gap, str(self._log_end_offset).encode())
             except StorageError as error:
                 self._fail_unless_full(error)
                 raise
@@ -242,6 +241,8 @@ class UnifiedLog(ReadableLog):
         if not self._start_lock.acquire(blocking=False):
             return ()  # it is being truncated
         try:
+            if not self.is_rolling:  # else a snapshot of them is being written
+                self._producers.forget_silent(now_ms)
             segments = self._segments
             count = count_expired(
                 facts_of(segments, self._log_end_offset),

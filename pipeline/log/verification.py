@@ -187,7 +187,7 @@ def check_snapshot(path: Path) -> Iterator[Problem]:
         content = path.read_bytes()
     except FileNotFoundError:
         return
-    producers = ProducerStates(expiration_ms=_FOR_EVER, max_producers=_FOR_EVER)
+    producers = ProducerStates(expiration_ms=_FOR_EVER)
     try:
         offset = int(path.name.removesuffix(SNAPSHOT_SUFFIX))
         producers.restore(content)

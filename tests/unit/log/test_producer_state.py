@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
+from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError, TooManyProducersError
+from pipeline.log.known_producers import KnownProducers
 from pipeline.log.producer_state import MAX_SEQUENCE, ProducerStates
 from pipeline.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
@@ -20,8 +21,8 @@ def header(sequence, *, count=1, offset=0, producer_id=7, epoch=0):
     )
 
 
-def states(max_producers=100):
-    return ProducerStates(expiration_ms=1000, max_producers=max_producers)
+def states(known=None):
+    return ProducerStates(expiration_ms=1000, known=known or KnownProducers(100))
 
 
 def append(producers, *headers, now_ms=0):
@@ -84,23 +85,54 @@ def test_several_batches_of_one_append():
         producers.check((header(3, producer_id=9), header(5, producer_id=9)))
 
 
-def test_the_silent_are_forgotten_by_age_and_by_number():
-    producers = states(max_producers=3)
+def test_the_silent_are_forgotten_by_age():
+    producers = states()
     for producer_id in range(3):
         append(producers, header(0, producer_id=producer_id), now_ms=producer_id)
     append(producers, header(1, producer_id=0), now_ms=3)
-    append(producers, header(0, producer_id=3), now_ms=4)
+    append(producers, header(0, producer_id=4), now_ms=1002)
     assert len(producers) == 3
     assert producers.check([header(5, producer_id=1)]) is None
     with pytest.raises(OutOfOrderSequenceError):
         producers.check([header(5, producer_id=0)])
-    append(producers, header(0, producer_id=4), now_ms=1004)
-    assert len(producers) == 2
+    producers.forget_silent(1004)
+    assert len(producers) == 1
+
+
+def test_at_the_bound_new_producers_are_refused_and_none_is_forgotten():
+    known = KnownProducers(3)
+    logs = [states(known), states(known)]
+    append(logs[0], header(0, producer_id=1))
+    append(logs[1], header(0, producer_id=1), header(0, producer_id=2))
+    assert known.count == 3
+    for new in ([header(0, producer_id=2)], [header(1, producer_id=1), header(0, producer_id=3)]):
+        with pytest.raises(TooManyProducersError, match=r"known\.producers\.max"):
+            append(logs[0], *new)
+    assert append(logs[0], header(0, producer_id=1)) is not None
+    assert append(logs[0], header(1, producer_id=1), header(2, producer_id=1)) is None
+    assert append(logs[0], header(-1, producer_id=-1, epoch=-1)) is None
+
+
+def test_what_is_in_a_log_is_taken_beyond_the_bound_and_counted_until_the_log_goes():
+    known = KnownProducers(2)
+    producers = states(known)
+    for producer_id in range(5):
+        producers.update(header(0, producer_id=producer_id), now_ms=producer_id)
+    again = states(known)
+    again.restore(producers.snapshot())
+    again.restore(producers.snapshot())
+    assert known.count == 10
+    del producers
+    assert known.count == 5
+    again.forget_silent(1003)
+    assert known.count == len(again) == 2
+    del again
+    assert known.count == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60))
 def test_a_snapshot_brings_everything_back(steps):
-    producers = states(max_producers=4)
+    producers = states()
     sequences: dict[int, tuple[int, int]] = {}
     for now_ms, (producer_id, count, renewed) in enumerate(steps):
         epoch, sequence = sequences.get(producer_id, (0, 0))
@@ -110,7 +142,7 @@ def test_a_snapshot_brings_everything_back(steps):
             producers, header(sequence, count=count, producer_id=producer_id, epoch=epoch, offset=now_ms), now_ms=now_ms
         )
         sequences[producer_id] = (epoch, sequence + count)
-    other = states(max_producers=4)
+    other = states()
     other.restore(producers.snapshot())
     assert other.snapshot() == producers.snapshot()
     append(producers, header(0, producer_id=99), now_ms=len(steps))
@@ -138,7 +170,7 @@ def transactional(sequence, **fields):
 
 def test_open_transactions_and_known_producers_make_no_append_slower():
     """Turned over at each append, so many would take longer than the test may."""
-    producers = ProducerStates(expiration_ms=1000, max_producers=100_000)
+    producers = states(KnownProducers(100_000))
     for number in range(20_000):
         append(producers, transactional(0, offset=number, producer_id=number))
     for number in range(10_000):
@@ -165,12 +197,12 @@ def test_open_transactions_and_known_producers_make_no_append_slower():
 )
 def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(steps):
     """Against a model that looks at all of them each time."""
-    producers, now_ms, offset = states(max_producers=4), 0, 0
+    producers, now_ms, offset = states(), 0, 0
     known, open_since = {}, {}
     for producer_id, kind, later_ms in steps:
         now_ms, offset = now_ms + later_ms, offset + 1
         if kind == "restore":
-            again = states(max_producers=4)
+            again = states()
             again.restore(producers.snapshot())
             producers = again
             continue
@@ -184,7 +216,7 @@ def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(st
         if kind == "open":
             open_since.setdefault(producer_id, offset)
         idle = [name for name in known if name not in open_since]
-        while idle and (len(known) > 4 or now_ms - known[idle[0]] > 1000):
+        while idle and now_ms - known[idle[0]] > 1000:
             del known[idle.pop(0)]
         if kind == "end":
             ended = producers.end_transaction(made)

@@ -98,16 +98,16 @@ def test_the_index_is_kafkas_and_goes_with_its_segment(open_log, batches, tmp_pa
 
 
 def test_producers_with_an_open_transaction_are_kept_and_snapshots_tell_of_it(batches):
-    states = ProducerStates(expiration_ms=10, max_producers=2)
+    states = ProducerStates(expiration_ms=10)
     states.update(read_header(data(batches, 7, 1)), 0)
     for producer_id in range(2, 6):
         states.update(read_header(batches.make(1, producer_id=producer_id, epoch=0, sequence=0)), 1000)
     assert states.first_unstable_offset == 7
-    assert len(states) == 2
-    restored = ProducerStates(expiration_ms=10, max_producers=2)
+    assert len(states) == 5
+    restored = ProducerStates(expiration_ms=10)
     restored.restore(states.snapshot())
     assert restored.first_unstable_offset == 7
-    assert sorted(producer.transaction_start for producer in restored.active()) == [-1, 7]
+    assert sorted(producer.transaction_start for producer in restored.active()) == [-1, -1, -1, -1, 7]
     ended = restored.end_transaction(read_header(marker(9, 1, COMMIT, 0)))
     assert ended == (1, 7, 9)
     assert restored.first_unstable_offset is None

@@ -1,0 +1,31 @@
+"""The bound of idempotent producers, as clients see it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS, KNOWN_PRODUCERS
+from pipeline.protocol.errors import ErrorCode
+from tests.unit.broker.conftest import Start, batch
+
+
+@pytest.fixture(autouse=True)
+def bound() -> Iterator[None]:
+    yield
+    KNOWN_PRODUCERS.resize(DEFAULT_MAX_PRODUCERS)
+
+
+async def test_no_flood_of_producer_ids_lets_an_acknowledged_batch_in_twice(start: Start) -> None:
+    async with start(known_producers_max=KNOWN_PRODUCERS.count + 100) as broker:
+        await broker.create("t", 2)
+        paid = batch(b"paid", producer_id=4711, producer_epoch=0, base_sequence=0)
+        assert (await broker.produce("t", paid)).base_offset == 0
+        flood = [batch(b"", producer_id=10**9 + i, producer_epoch=0, base_sequence=0) for i in range(300)]
+        answers = [(await broker.produce("t", b"".join(flood[at : at + 30]))).error_code for at in range(0, 300, 30)]
+        assert answers == [ErrorCode.NONE] * 3 + [ErrorCode.REQUEST_TIMED_OUT] * 7
+        assert (await broker.produce("t", paid)).base_offset == 0
+        more = batch(b"more", producer_id=4711, producer_epoch=0, base_sequence=1)
+        assert (await broker.produce("t", more)).base_offset == 91
+        assert (await broker.produce("t", batch(b"of nobody"))).base_offset == 92
+        refused = await broker.produce("t", b"".join(flood[:10]), partition=1)
+        assert "raise known.producers.max" in str(refused.error_message)

@@ -25,6 +25,8 @@ import trio
 from pipeline.errors import DeadlineExceededError, PipelineError
 
 STOP_GRACE_S = 10.0
+BROKER_STOP_GRACE_S = 330.0
+"""Longer than a broker waits for its disks (`log.directory.CLOSE_TIMEOUT_S`) and for others to take over."""
 POLL_INTERVAL_S = 0.05
 LOG_TAIL_BYTES = 4000
 

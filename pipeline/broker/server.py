@@ -54,6 +54,7 @@ from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, Listener, broker_path
 from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
 from pipeline.log.directories import LogDirectories, find_cluster_id_of, find_directory_ids
+from pipeline.log.directory import CLOSE_TIMEOUT_S, LogDirectory
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.model import BrokerEndpoint, BrokerId, Clock, HostPort
@@ -64,7 +65,8 @@ from pipeline.net.server import Server, ServerConfig
 from pipeline.records.memory import OPENED_BATCHES
 from pipeline.settings import MAX_INT64
 
-CLOSE_TIMEOUT_S = 5.0
+MARK_TIMEOUT_S = 5.0
+"""How much longer the checkpoints and the mark of a clean stop may take than the logs."""
 SILENT_SESSIONS_CHECK_S = 30.0
 MAX_PROBLEMS_TOLD = 3
 
@@ -100,7 +102,7 @@ async def run_broker(
     """Run a broker until cancelled; reports started when it serves all its partitions.
 
     Raises ConfigurationError (an address or directory in use, a broker id registered by somebody else),
-    CoordinationError, StorageError.
+    CoordinationError, StorageError; the last one also in place of the cancellation, if the stop was not clean.
     """
     status = _Status()
     world = _World(zookeeper, clock, random, observer, metrics, files or DiskFiles(), network)
@@ -407,13 +409,37 @@ async def _open_directories(
     try:
         yield directories
     finally:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S) as closing:
-            try:
-                await trio.to_thread.run_sync(directories.close, abandon_on_cancel=True)
-            except StorageError as error:
-                log.error("shutdown_not_clean", error=str(error))
-        if closing.cancelled_caught:
-            log.error("shutdown_not_clean", error=f"the disk took longer than {CLOSE_TIMEOUT_S:g} s")
+        with trio.CancelScope(shield=True):
+            await _close(directories)
+
+
+async def _close(directories: LogDirectories) -> None:
+    """Bring all logs to disk, in all log dirs at once: a disk that hangs is given up for itself.
+
+    Raises the first StorageError of a log dir that was online: the stop was not clean.
+    """
+    errors: list[StorageError] = []
+
+    async def close(directory: LogDirectory) -> None:
+        was_online = directory.failure is None
+        try:
+            with trio.fail_after(CLOSE_TIMEOUT_S + MARK_TIMEOUT_S):
+                await trio.to_thread.run_sync(directory.close, CLOSE_TIMEOUT_S, abandon_on_cancel=True)
+        except trio.TooSlowError:
+            error = StorageError(str(directory.path), f"the disk took longer than {CLOSE_TIMEOUT_S:g} s")
+        except StorageError as refusal:
+            error = refusal
+        else:
+            return
+        log.error("shutdown_not_clean", log_dir=str(directory.path), error=str(error))
+        if was_online:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for directory in directories.opened:
+            nursery.start_soon(close, directory)
+    if errors:
+        raise errors[0]
 
 
 async def _keep_joined(

@@ -11,7 +11,7 @@ import structlog
 
 from pipeline.cli.settings import write_settings
 from pipeline.coordination.embedded import ZooKeeperProcess
-from pipeline.processes import ChildProcess, free_port, start_process
+from pipeline.processes import BROKER_STOP_GRACE_S, STOP_GRACE_S, ChildProcess, free_port, start_process
 
 READY_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 2.0
@@ -107,7 +107,7 @@ class ServiceUnit:
     async def stop(self) -> None:
         """Stop it in order; nothing to do before its first start."""
         if self._child is not None:
-            await self._child.stop()
+            await self._child.stop(BROKER_STOP_GRACE_S if self.noun == "broker" else STOP_GRACE_S)
 
     def kill(self) -> None:
         """End it as a crash would."""

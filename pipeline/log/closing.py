@@ -1,14 +1,17 @@
 """Ends many logs at once: they wait for the disk, which syncs many files as fast as one."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 
 from pipeline.errors import LogFailedError, StorageError
 from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import TopicPartition
 
 MAX_CLOSING_THREADS = 16
 LOGS_PER_CLOSING_THREAD = 32
@@ -16,33 +19,49 @@ LOGS_PER_CLOSING_THREAD = 32
 _LOGGER = structlog.get_logger()
 
 
-def close_all(logs: Sequence[UnifiedLog]) -> StorageError | None:
-    """Close them, many of them in several threads; return the first error. A log that fails alone is none.
+@dataclass(slots=True)
+class Closed:
+    """What came of closing logs: each log that is not wholly on the disk, and the first reason (None: all are)."""
+
+    unclosed: set[TopicPartition] = field(default_factory=set)
+    error: StorageError | None = None
+
+
+def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> Closed:
+    """Close them, many of them in several threads, for so long; logs that are not closed by then are unclosed.
 
     The threads do not keep a process alive that has waited long enough.
     """
-    unclosed = deque(logs)
+    waiting, closed = deque(logs), set[TopicPartition]()
     errors: list[StorageError] = []
 
     def close_some() -> None:
-        while unclosed:
+        while waiting and time.monotonic() < deadline_s:
             with suppress(IndexError):
-                log = unclosed.popleft()
+                log = waiting.popleft()
                 if isinstance(log.failure, LogFailedError):
                     continue
                 try:
                     log.close()
+                    closed.add(log.topic_partition)
                 except LogFailedError:
                     continue  # that log says why, and its log dir is closed without it
                 except StorageError as error:
                     _LOGGER.exception("log_not_closed", topic_partition=str(log.topic_partition))
                     errors.append(error)
 
+    deadline_s = time.monotonic() + timeout_s
     count = min(len(logs) // LOGS_PER_CLOSING_THREAD, MAX_CLOSING_THREADS)
     threads = [threading.Thread(target=close_some, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
     close_some()
     for thread in threads:
-        thread.join()
-    return errors[0] if errors else None
+        thread.join(max(deadline_s - time.monotonic(), 0))
+    late = {log.topic_partition for log in logs if log.failure is None}
+    error = errors[0] if errors else None
+    if late and error is None:
+        reason = f"the disk took longer than {timeout_s:g} s for {len(late)} of {len(logs)} logs"
+        error = StorageError(str(logs[0].directory.parent), reason)
+    unclosed = {log.topic_partition for log in logs} - closed.copy()
+    return Closed(unclosed, error)

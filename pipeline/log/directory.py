@@ -34,16 +34,15 @@ from types import MappingProxyType
 
 import structlog
 
-from pipeline.errors import ConfigurationError, DiskFullError, LogFailedError, PipelineError, StorageError
+from pipeline.errors import ConfigurationError, DiskFullError, PipelineError, StorageError
 from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
-    CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     read_partition_metadata,
-    replace_file,
 )
+from pipeline.log.clean_mark import note_tails, read_mark, remove_mark, write_mark
 from pipeline.log.closing import close_all
 from pipeline.log.config import LogConfig
 from pipeline.log.directory_identity import is_same_boot, note_boot, take_ownership
@@ -68,6 +67,8 @@ from pipeline.model import BrokerId, Offset, TopicPartition
 
 LOCK = ".lock"
 CHECKPOINT_INTERVAL_MS = 60_000
+CLOSE_TIMEOUT_S = 300.0
+"""How long a stop waits for a disk. Logs that are not on the disk by then count as suspect after a loss of power."""
 
 _LOGGER = structlog.get_logger()
 
@@ -154,19 +155,23 @@ class LogDirectory:
             return self._files.volume(self.path)
 
     def _load(self, now_ms: int) -> None:
-        clean = self._files.exists(self.path / CLEAN_SHUTDOWN)
+        unclosed = read_mark(self._files, self.path)
+        clean = unclosed is not None
         names = self._files.names(self.path)
         is_other_boot = not is_same_boot(self._files, self.path)
         self._may_lack_tails = is_other_boot and not clean
-        if is_other_boot and (clean or not any(map(parse_directory_name, names))):
-            note_boot(self._files, self.path)
-        self._files.unlink(self.path / CLEAN_SHUTDOWN)
-        self._files.sync_directory(self.path)
+        if is_other_boot:
+            note_tails(self._files, self.path, unclosed or ())
+            if clean or not any(map(parse_directory_name, names)):
+                note_boot(self._files, self.path)
+        remove_mark(self._files, self.path)
         self._checkpoints.read()
         for name in names:
             topic_partition = parse_directory_name(name)
             if topic_partition is not None:
-                self._open_entry(self.path / name, topic_partition, now_ms, clean=clean)
+                self._open_entry(
+                    self.path / name, topic_partition, now_ms, clean=unclosed is not None and name not in unclosed
+                )
             elif looks_deleted(name):
                 self._clear_away(self.path / name)
         for log in self._logs.values():
@@ -550,28 +555,22 @@ class LogDirectory:
         else:
             self._files.unlink(path)
 
-    def close(self) -> None:
-        """Bring all logs to disk and mark the shutdown as clean, unless a log failed. Lets the next process in.
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Bring all logs to disk and mark the shutdown as clean for each log that is. Lets the next process in.
 
-        A log that failed alone is left as it is.
-
-        Raises the first StorageError; all logs are closed also then.
+        Failed logs, and those that the disk takes longer for, are not marked; none is if the log dir is offline.
+        Raises the first StorageError, but none of a log that failed alone; all other logs are closed also then.
         """
-        error = self.failure
-        if error is not None:
-            self.release()
-            raise error
-        logs = list(self._logs.values())
-        error = close_all(logs)
-        has_failed = self.failed or any(isinstance(log.failure, LogFailedError) for log in logs)
         try:
+            self._check_online()
+            closed = close_all(list(self._logs.values()), timeout_s)
             self._checkpoints.write(RECOVERY_POINTS, LOG_START_OFFSETS)
-            if error is None and not has_failed:
-                replace_file(self._files, self.path / CLEAN_SHUTDOWN, b"")
+            if self.failure is None:
+                write_mark(self._files, self.path, closed.unclosed | self.failed.keys())
         finally:
             self.release()
-        if error is not None:
-            raise error
+        if closed.error is not None:
+            raise closed.error
 
     def release(self) -> None:
         """Let the next process in, without a word to the disk."""

@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from pipeline.errors import DeadlineExceededError, PipelineError
-from pipeline.processes import ProcessEndedError
+from pipeline.processes import BROKER_STOP_GRACE_S, ProcessEndedError
 
 START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = BROKER_STOP_GRACE_S + 60.0
 RESTART_TIMEOUT_S = 120.0
 LOG_TAIL_BYTES = 4000
 

@@ -10,8 +10,8 @@ import trio
 
 from pipeline.broker.disk_threads import STALLED_S, THREADS_PER_LOG_DIR, DiskThreads
 from pipeline.broker.partition import Partition
-from pipeline.errors import RollDueError
-from pipeline.log.checkpoint import HIGH_WATERMARKS, read_offsets
+from pipeline.errors import RollDueError, StorageError
+from pipeline.log.checkpoint import CLEAN_SHUTDOWN, HIGH_WATERMARKS, read_offsets
 from pipeline.log.files import DiskFiles
 from pipeline.model import TopicPartition
 from pipeline.testing.faulty_files import HANG_LIMIT_S, FaultyFiles
@@ -156,3 +156,20 @@ def _waiting_s(broker: Broker, log_dir: Path) -> float:
     found = broker.metrics.get_sample_value("pipeline_log_dir_waiting_seconds", {"log_dir": str(log_dir)})
     assert found is not None
     return found
+
+
+async def test_a_log_dir_that_hangs_holds_up_a_stop_for_a_bounded_time_and_no_mark_of_another(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.broker.server.CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("pipeline.broker.server.MARK_TIMEOUT_S", 0.2)
+    files, dirs = FaultyFiles(DiskFiles(), random.Random(1)), [tmp_path / "a", tmp_path / "b"]
+    with trio.fail_after(WAIT_S), pytest.raises(StorageError, match=r"longer than 0\.2 s"):
+        async with start(files=files, log_dirs=",".join(map(str, dirs))) as broker:
+            await broker.create("t", partitions=4)
+            for partition in broker.handle.replicas.partitions.values():
+                await _append(partition)
+            files.hangs_below = dirs[0]
+    marked = [path for path in dirs if (path / CLEAN_SHUTDOWN).exists()]
+    files.released.set()
+    assert marked == dirs[1:]

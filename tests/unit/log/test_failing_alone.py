@@ -55,7 +55,7 @@ def check_others_go_on(directory, batches, tmp_path):
     batches.append(directory.logs[OTHER], batches.make())
     directory.flush_due(batches.now_ms)
     directory.close()
-    assert not (directory.path / CLEAN_SHUTDOWN).exists()
+    assert (directory.path / CLEAN_SHUTDOWN).read_text() == f"{FAILING}\n"
     again = open_directory(tmp_path, batches)
     ends = {name: log.log_end_offset for name, log in again.logs.items()}
     assert ends == {FAILING: 3, OTHER: 4}
@@ -107,7 +107,7 @@ def test_a_close_ends_one_log(directory, batches, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Segment, "seal", seal_others)
         directory.close()
-    assert not (directory.path / CLEAN_SHUTDOWN).exists()
+    assert (directory.path / CLEAN_SHUTDOWN).read_text() == f"{FAILING}\n"
     again = open_directory(tmp_path, batches)
     assert {name: log.log_end_offset for name, log in again.logs.items()} == {FAILING: 3, OTHER: 3}
 

@@ -1,12 +1,13 @@
 """Which logs may have lost records that were acknowledged: `may_lack_tail`."""
 
+import itertools
 import random
 import uuid
 from contextlib import suppress
 
 import pytest
 
-from pipeline.errors import StorageError
+from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
@@ -75,6 +76,52 @@ def test_after_a_clean_stop_nothing_lacks(machine):
     machine.kill()
     machine.open()
     assert machine.lacking() == []
+
+
+def test_a_damaged_log_keeps_the_mark_of_a_clean_stop_from_itself_alone(machine):
+    machine.settle(*NAMES)
+    machine.directory.close()
+    closed = sorted((machine.path / "a-1").glob("*.log"))[0]
+    content = closed.read_bytes()
+    closed.write_bytes(content[:-1])
+    machine.open()
+    assert list(machine.directory.failed) == [NAMES[1]]
+    machine.directory.close()
+    closed.write_bytes(content)
+    machine.boot = "second"
+    machine.open()
+    assert machine.lacking() == [1]
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == [1]
+    machine.settle(*NAMES)
+    machine.directory.close()
+    machine.boot = "third"
+    machine.open()
+    assert machine.lacking() == []
+
+
+def test_a_log_that_has_no_room_to_be_closed_keeps_the_mark_from_itself_alone(machine, monkeypatch):
+    def close():
+        raise DiskFullError("a-1", "no space left")
+
+    monkeypatch.setattr(machine.directory.logs[NAMES[1]], "close", close)
+    with pytest.raises(DiskFullError):
+        machine.directory.close()
+    machine.boot = "second"
+    machine.open()
+    assert machine.lacking() == [1]
+
+
+def test_a_disk_that_is_too_slow_for_a_stop_vouches_for_the_logs_that_it_took(machine, monkeypatch):
+    clock_s = itertools.count()
+    monkeypatch.setattr("pipeline.log.closing.time.monotonic", lambda: next(clock_s))
+    with pytest.raises(StorageError, match="longer than 2 s for 2 of 3 logs"):
+        machine.directory.close(timeout_s=2)
+    monkeypatch.undo()
+    machine.boot = "second"
+    machine.open()
+    assert len(machine.lacking()) == 2
 
 
 def test_a_killed_process_loses_nothing_but_the_batch_that_it_was_writing(machine):

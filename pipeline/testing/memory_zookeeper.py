@@ -66,6 +66,8 @@ class MemoryZooKeeper:
         self._last_session = 0
         self._clients: list[MemoryClient] = []
         self._is_up = True
+        self.before_request: Callable[[MemoryClient, str], None] | None = None
+        """Called with the client and the path just before a request is carried out. What it does comes first."""
 
     @asynccontextmanager
     async def open(self, *, operation_timeout_ms: int = 60_000) -> AsyncGenerator["MemoryClient", None]:
@@ -339,6 +341,8 @@ class MemoryClient:
             await self.history.wait_connected()
         if not self.history.is_connected:
             raise CoordinationUnavailableError(path, "no answer in time; nothing was changed")
+        if self._server.before_request is not None:
+            self._server.before_request(self, path)
         return act()
 
     async def _write(self, path: str, act: Callable[[], _Answer]) -> _Answer:

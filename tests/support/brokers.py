@@ -97,6 +97,10 @@ class Brokers:
         for broker in ids:
             await self._ended[broker].wait()
 
+    def kill(self, broker: int) -> None:
+        """End this one, which may be just starting, without waiting for that."""
+        self._scopes[broker].cancel()
+
     async def _run(self, broker: int, *, task_status: trio.TaskStatus[None]) -> None:
         self._lives += 1
         first = self.directory / str(broker)

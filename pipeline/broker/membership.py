@@ -29,7 +29,7 @@ from pipeline.broker.lost_replicas import LostReplicas
 from pipeline.broker.replica_assigner import ReplicaAssigner
 from pipeline.broker.state_watcher import StateWatcher
 from pipeline.coordination.cluster_znodes import STATE_CHANGES
-from pipeline.coordination.interface import CoordinationClient
+from pipeline.coordination.interface import CheckNode, CoordinationClient, SetNode
 from pipeline.coordination.registration import Hooks, keep_registered
 from pipeline.coordination.znodes import BrokerRegistration, broker_epoch_path
 from pipeline.errors import (
@@ -208,17 +208,26 @@ class Membership:
     async def _announce(self) -> None:
         """Write the registration anew, unless it is lost: then it is written when the broker joins.
 
-        The caller holds `_writing`. The registration of another session is left alone.
+        The caller holds `_writing`. The registration of another session is left alone: where this session ends before
+        it writes, another broker of this id has begun another epoch. Who begins one here (`keep_epoch`) announces it.
         """
-        path = self._registration.path
+        path, epoch_path = self._registration.path, broker_epoch_path(self._own_id)
         while True:
             try:
                 stat = await self._zookeeper.exists(path)
                 if stat is None or stat.ephemeral_owner != self._zookeeper.session_id:
                     return
-                await self._zookeeper.set(path, self._encoded(), stat.version)
-            except (CoordinationLostError, CoordinationUnavailableError, BadVersionError):
+                await self._zookeeper.transaction(
+                    [
+                        CheckNode(path=epoch_path, version=self._registration.epoch),
+                        SetNode(path=path, data=self._encoded(), version=stat.version),
+                    ]
+                )
+            except (CoordinationLostError, CoordinationUnavailableError):
                 continue
+            except BadVersionError as error:
+                if error.path == epoch_path:
+                    return
             except NoNodeError:
                 return
             else:

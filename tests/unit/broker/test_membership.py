@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from pipeline.broker.cluster_view import NO_BROKER
-from pipeline.coordination.interface import CoordinationClient
+from pipeline.coordination.interface import ANY_VERSION, CoordinationClient
 from pipeline.coordination.partition_states import read_states
 from pipeline.coordination.znodes import (
     BrokerRegistration,
@@ -19,6 +19,7 @@ from pipeline.coordination.znodes import (
     broker_path,
     topic_path,
 )
+from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -28,7 +29,7 @@ from pipeline.protocol.messages.alter_partition_reassignments import (
 from pipeline.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.metadata import MetadataRequest
-from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from tests.unit.broker.conftest import Broker, Start, batch
 
 DEADLINE_S = 60
@@ -133,6 +134,34 @@ async def test_a_broker_whose_registration_somebody_else_changed_joins_again(
         found = BrokerRegistration.decode(BrokerId(2), (await client.get(path)).data)
         assert found.epoch > former.epoch
         assert found.listeners == former.listeners
+
+
+async def test_a_registration_of_another_broker_of_this_id_is_not_overwritten(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    path, epoch_path = broker_path(BrokerId(1)), broker_epoch_path(BrokerId(1))
+    others = BrokerRegistration(id=BrokerId(1), listeners=(), timestamp_ms=0).encode()
+    has_looked = False
+
+    def register_other(client: MemoryClient, asked: str) -> None:
+        nonlocal has_looked
+        if client is not broker.zookeeper:
+            return
+        if has_looked:  # at the registration, which is to be written next
+            zookeeper_twin.before_request = None
+            zookeeper_twin.expire(client)
+            zookeeper_twin.set(epoch_path, b"", ANY_VERSION)
+            zookeeper_twin.create(path, others, other.session, sequential=False, make_parents=False)
+        has_looked = asked == path
+
+    async with zookeeper_twin.open() as other:
+        with pytest.raises(ConfigurationError, match="registered already"):
+            async with start(1) as broker:
+                zookeeper_twin.before_request = register_other
+                await other.set(epoch_path, b"")
+                with trio.move_on_after(DEADLINE_S):
+                    await trio.sleep_forever()
+        assert await other.get(path) == (others, 0)
 
 
 async def test_every_registration_bears_a_higher_broker_epoch(start: Start, zookeeper_twin: MemoryZooKeeper) -> None:

@@ -264,7 +264,10 @@ class DiskFiles:
     def size(self, path: Path) -> int:
         """Length of a file in bytes."""
         with _translated(path):
-            return path.stat().st_size
+            found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise StorageError(str(path), _NO_FILE)
+        return found.st_size
 
     def names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""

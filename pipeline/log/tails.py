@@ -31,7 +31,8 @@ def settle_tail(files: Files, log: UnifiedLog, *, is_judged: bool) -> None:
     except DiskFullError:
         raise
     except StorageError as error:
-        log.fail_alone(error)
+        if log.failure is None:
+            log.fail_alone(error)
     else:
         log.may_lack_tail &= not is_judged
 

@@ -1,5 +1,6 @@
 """Errors that nobody foresaw: one log ends, its log dir and the other logs there go on."""
 
+import os
 import random
 import struct
 import uuid
@@ -143,3 +144,24 @@ def test_an_epoch_noted_during_a_flush_keeps_its_mark(open_log, batches, monkeyp
     assert log.last_epoch == 2
     log.flush()
     assert (log.directory / "leader-epoch-checkpoint").read_text().split() == ["0", "2", "1", "0", "2", "1"]
+
+
+def test_a_pipe_in_the_place_of_a_log_file_fails_one_log(directory, batches, tmp_path):
+    directory.close()
+    path = directory.path / str(FAILING) / f"{0:020d}.log"
+    path.unlink()
+    os.mkfifo(path)
+    again = open_directory(tmp_path, batches)
+    assert "is no file" in str(again.failed[FAILING])
+    batches.append(again.logs[OTHER], batches.make())
+    again.flush_due(batches.now_ms)
+    assert again.failure is None
+
+
+def test_a_log_that_failed_alone_is_told_of_once(directory, batches, tmp_path, capsys):
+    directory.close()
+    (directory.path / str(FAILING) / TAIL_LOST).mkdir()
+    again = open_directory(tmp_path, batches)
+    for _ in range(3):
+        again.settle_tails({again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
+    assert capsys.readouterr().out.count("log_failed") == 1

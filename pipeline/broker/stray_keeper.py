@@ -6,7 +6,7 @@ Invariants:
   id in the view. A topic's absence from ZooKeeper is no reason: ZooKeeper may have lost it, or hold an older backup.
 - A log of a topic that lives, and is assigned to other brokers alone, is removed once the leader of the partition has
   told that it holds all that the log holds, and this broker has left the ISR (`claims.let_go`). An assignment alone is
-  no reason: it may be an old one.
+  no reason: it may be an old one. A log that could not be removed then is removed later without being let go again.
 - Every other log is a stray: kept, named in `strays` and in the log of the broker, taken up when its topic returns.
 - A replica that is about to be opened is neither removed nor a stray.
 """
@@ -14,6 +14,7 @@ Invariants:
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -26,7 +27,7 @@ from pipeline.coordination.deleted_topics import find_deleted
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.log.logs_set_aside import HeldLog, LogName
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.network import Network
 from pipeline.protocol.errors import ErrorCode
@@ -82,6 +83,13 @@ class Question:
         )
 
 
+class LetGo(NamedTuple):
+    """When a log was let go: the assignment of its topic, and the first leader epoch in which nobody counts on it."""
+
+    assignment_version: int
+    leader_epoch: LeaderEpoch
+
+
 class StrayKeeper:
     """The task that decides. `strays` are those kept now."""
 
@@ -102,6 +110,9 @@ class StrayKeeper:
         self._replicas = replicas
         self._own_id = own_id
         self._network = network
+        self._covered: frozenset[LogName] = frozenset()
+        """Logs all of which their leaders held at the last look."""
+        self._let_go: dict[LogName, LetGo] = {}
         self._waits = 0
         """Looks in a row after which logs waited for their leaders."""
 
@@ -121,6 +132,7 @@ class StrayKeeper:
     async def look(self) -> None:
         """Remove what may be removed, and name the others."""
         held = [found for found in await self._replicas.strays() if not self._is_wanted(found.name)]
+        self._let_go = {found.name: self._let_go[found.name] for found in held if self._is_let_go(found.name)}
         ids = {found.name.topic_id for found in held if found.name.topic_id is not None}
         deleted = await patiently(lambda: find_deleted(self._zookeeper, ids)) if ids else set()
         confirmed = await self._confirmed([found for found in held if self._is_elsewhere(found.name)])
@@ -204,18 +216,42 @@ class StrayKeeper:
                 for leader, asked in questions.items():
                     for start in range(0, len(asked), ASKED_AT_ONCE):
                         confirmed += await self._ask(pool, leader, asked[start : start + ASKED_AT_ONCE])
+        self._covered = frozenset(found.name for found in confirmed)
         return confirmed
 
     async def _released(self, confirmed: Sequence[HeldLog]) -> Sequence[HeldLog]:
-        """Return the logs that no ISR counts on any more; else an empty log could lead after another reassignment."""
-        names = list(dict.fromkeys(found.name.topic_partition for found in confirmed))
-        released = await let_go(self._zookeeper, self._view, self._own_id, names) if names else frozenset()
-        return [found for found in confirmed if found.name.topic_partition in released]
+        """Return the logs that no ISR counts on any more; else an empty log could lead after another reassignment.
+
+        A log that could not be removed then is not let go again: each time raises the leader epoch.
+        """
+        names = dict.fromkeys(found.name.topic_partition for found in confirmed if found.name not in self._let_go)
+        released = await let_go(self._zookeeper, self._view, self._own_id, list(names)) if names else frozenset()
+        for found in confirmed:
+            partition, topic = self._partition(found.name), self._view.topic(found.name.topic_partition.topic)
+            if found.name.topic_partition in released and partition is not None and topic is not None:
+                self._let_go[found.name] = LetGo(topic.assignment_version, partition.leader_epoch)
+        return [found for found in confirmed if found.name in self._let_go]
+
+    def _is_let_go(self, name: LogName) -> bool:
+        """Return True if nobody counts on this log since it was let go: it was not assigned to this broker since."""
+        then, partition = self._let_go.get(name), self._partition(name)
+        topic = self._view.topic(name.topic_partition.topic)
+        return (
+            then is not None
+            and partition is not None
+            and topic is not None
+            and topic.assignment_version == then.assignment_version
+            and partition.leader_epoch >= then.leader_epoch
+            and not partition.is_spent
+            and self._own_id not in partition.isr
+        )
 
     def _question(self, found: HeldLog) -> Question | bool:
         """Return the question for the leader; True if nothing can be lost, False if no leader can be asked."""
         partition = self._partition(found.name)
         open_log = found.log
+        if partition is not None and open_log is None:  # nobody appended since it could not be removed
+            return found.name in self._covered
         if partition is None or open_log is None or open_log.failure is not None:
             return False
         if open_log.log_start_offset == open_log.log_end_offset:

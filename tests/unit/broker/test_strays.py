@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import trio
 
 from pipeline.broker.stray_keeper import ASSIGNED_ELSEWHERE, NOT_REMOVED
@@ -14,7 +15,7 @@ from pipeline.client.admin import NewTopic, alter_reassignments, create_topics
 from pipeline.client.config import ProducerConfig
 from pipeline.client.producer import open_producer
 from pipeline.coordination.deleted_topics import DeletedTopic, mark_deleted, remove_znodes, write_record
-from pipeline.coordination.znodes import TopicAssignment, encode_uuid, topic_path
+from pipeline.coordination.znodes import TopicAssignment, encode_uuid, partition_state_path, topic_path
 from pipeline.errors import DiskFullError
 from pipeline.log.files import DiskFiles
 from pipeline.log.logs_set_aside import LogName
@@ -260,6 +261,41 @@ async def test_a_replica_that_an_old_assignment_lacks_is_kept_while_the_leader_l
         assert (stray.path, stray.reason) == (log.directory, ASSIGNED_ELSEWHERE)
         assert log.log_end_offset == 20
         assert log.directory.exists()
+
+
+async def test_a_moved_replica_that_cannot_be_removed_is_let_go_once_and_removed_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full, rename = True, DiskFiles.rename
+
+    def rename_unless_full(self: DiskFiles, source: Path, target: Path) -> None:
+        if is_full and target.name.endswith("-delete"):
+            raise DiskFullError(str(source), "No space left on device")
+        rename(self, source, target)
+
+    monkeypatch.setattr(DiskFiles, "rename", rename_unless_full)
+    async with replicated_cluster(tmp_path, 2) as brokers, brokers.zookeeper.open() as client:
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=6, replication_factor=1)])
+        await brokers.wait_until(lambda: all(brokers.leader("t", index) is not None for index in range(6)))
+        moved = [index for index in range(6) if brokers.leader("t", index) == 1]
+        logs = [brokers.replica(1, "t", index).log for index in moved]
+        await produce_records(brokers, 60)
+        targets = {TopicPartition("t", index): [BrokerId(2)] for index in moved}
+        await alter_reassignments(brokers.cluster, targets, timeout_s=TIMEOUT_S)
+        keeper = brokers.handles[1].strays
+        await brokers.wait_until(lambda: [stray.reason for stray in keeper.strays] == [NOT_REMOVED] * len(moved))
+
+        async def versions() -> list[int]:
+            return [(await client.get(partition_state_path("t", index))).version for index in moved]
+
+        before = await versions()
+        for _ in range(3):
+            await keeper.look()
+        assert await versions() == before
+        assert [stray.reason for stray in keeper.strays] == [NOT_REMOVED] * len(moved)
+        is_full = False
+        await brokers.wait_until(lambda: not keeper.strays)
+        assert not any(log.directory.exists() for log in logs)
 
 
 class HeldUp(DiskFiles):

@@ -51,6 +51,8 @@ class BrokenVariant:
     breaks: Variant
     first_seed: int = 1
     """The seed to begin with: the variant is known to show there, or soon after."""
+    is_rare: bool = False
+    """True if few seeds show it, so that finding one may take minutes: a matter of the long tests."""
     faults: tuple[str, ...] = ()
     """The faults under which it shows, if ordinary seeds meet it too seldom."""
     has_administrator: bool = False
@@ -350,6 +352,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="a topic that is created while its brokers are dead gets a leader when these are back",
         breaks=_replacing(LogDirectories, "may_have_served", _giving(True)),
         first_seed=11,
+        is_rare=True,
     ),
     "removes a log that an ISR counts on": BrokenVariant(
         rule="a broker leaves the ISR before it removes a log that was moved away",
@@ -376,6 +379,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             _replacing(IsrKeeper, "_state_change", _demanding_no_epochs),
         ),
         first_seed=22,
+        is_rare=True,
     ),
     "adds partitions during a move": BrokenVariant(
         rule="a topic does not grow while one of its partitions is moved",
@@ -406,6 +410,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="DeleteRecords takes nothing behind the high watermark",
         breaks=_replacing(Partition, "delete_records", _deleting_what_is_not_committed),
         first_seed=23,
+        is_rare=True,
     ),
     "retention takes too much": BrokenVariant(
         rule="what retention leaves reaches retention.bytes",

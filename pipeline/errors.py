@@ -132,6 +132,10 @@ class RollDueError(PipelineError):
         self.base_offset = base_offset
 
 
+class DamagedSegmentError(StorageError):
+    """A segment holds something else than whole batches where some are due. The rest of the log can be read."""
+
+
 class LogDirSilentError(StorageError):
     """The disk of a log dir has not answered for long. What it holds is as it was, and may be used once it answers."""
 

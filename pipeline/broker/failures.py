@@ -6,6 +6,7 @@ from pipeline.errors import (
     BatchTooLargeError,
     CoordinationError,
     CorruptBatchError,
+    DamagedSegmentError,
     InvalidRecordError,
     InvalidTimestampError,
     LogEndMismatchError,
@@ -42,6 +43,7 @@ _CODES: tuple[tuple[type[PipelineError], ErrorCode], ...] = (
     (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (TooManyProducersError, ErrorCode.REQUEST_TIMED_OUT),
     (StaleProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (DamagedSegmentError, ErrorCode.CORRUPT_MESSAGE),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (CoordinationError, ErrorCode.COORDINATOR_NOT_AVAILABLE),
 )

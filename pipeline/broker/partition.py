@@ -25,7 +25,7 @@ import trio
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.replication.replica_role import Keeper, ReplicaRole
 from pipeline.broker.topic_settings import LOG_APPEND_TIME, MAX_INT32, TopicSettings
-from pipeline.errors import OffsetOutOfRangeError, RollDueError, StorageError
+from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.placing import AppendInfo
 from pipeline.log.reading import LogSlice, Passing
@@ -79,6 +79,8 @@ class Partition(ReplicaRole):
     messages_out: float = 0
     refusal: str | None = None
     """Why the disk took nothing of the last append; None once it takes something again."""
+    damage: str | None = None
+    """Why a read found no batch where one is due; None until then."""
     nothing_new: PartitionData | None = None
     """The answer to the last consumer that had read all, kept by `fetch_reading`."""
     keeps_promise: bool = False
@@ -90,7 +92,7 @@ class Partition(ReplicaRole):
     @property
     def problem(self) -> str | None:
         """What is wrong with its disk, None if nothing is."""
-        return str(self.log.failure) if self.log.failure is not None else self.refusal
+        return str(self.log.failure) if self.log.failure is not None else self.refusal or self.damage
 
     @property
     def _is_flush_due(self) -> bool:
@@ -345,7 +347,11 @@ class Partition(ReplicaRole):
         end_offset = self.high_watermark if up_to is None else up_to
         if offset == end_offset and self.log.failure is None:
             return None
-        found = self.log.read(offset, max_bytes, end_offset, passing)
+        try:
+            found = self.log.read(offset, max_bytes, end_offset, passing)
+        except DamagedSegmentError as error:
+            self.damage = str(error)
+            raise
         if found.region.size == 0 or (found.region.size > max_bytes and not must_progress):
             return None
         return found

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.errors import StorageError
+from pipeline.errors import DamagedSegmentError, StorageError
 from pipeline.log.files import LogFile
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header
 
@@ -26,9 +26,9 @@ class BatchPlace(NamedTuple):
     size_bytes: int
 
 
-def damage(path: Path, reason: str, position: int) -> StorageError:
+def damage(path: Path, reason: str, position: int) -> DamagedSegmentError:
     """The error for a place that holds something else than it should."""
-    return StorageError(str(path), f"is damaged at position {position}: {reason}; {REMEDY}")
+    return DamagedSegmentError(str(path), f"is damaged at position {position}: {reason}; {REMEDY}")
 
 
 def _walk(file: LogFile, position: int, end: int) -> Iterator[tuple[int, bytes, int]]:

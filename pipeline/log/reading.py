@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from pipeline.errors import CorruptBatchError
-from pipeline.log.batch_places import BatchPlace
+from pipeline.log.batch_places import BatchPlace, damage
 from pipeline.log.segment import Segment
 from pipeline.model import FileRegion, Offset
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
@@ -83,6 +83,8 @@ def read(
         if segment.base_offset >= end_offset or offset >= end_offset:
             break
         first = segment.locate(offset)
+        if first is None or first.base_offset > offset:
+            _require_gap(segment, offset, first)
         if first is None:
             continue
         if first.last_offset >= end_offset:
@@ -111,6 +113,24 @@ def read(
         region = FileRegion(segment.file, first.position, size)
         return LogSlice(region, Offset(first.base_offset), records, following, segment)
     return without_records
+
+
+def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None) -> None:
+    """Raise DamagedSegmentError if the segment has batches from `offset` on, before the one that the lengths led to.
+
+    A wrong length leads past batches, or past the end. Unseen they would be left out, as compaction leaves gaps. What
+    the index names tells the two apart, so a jump that ends within one interval of the index stays unseen.
+    """
+    relative = offset - segment.base_offset
+    if following is None:
+        end = segment.find_end()
+        is_gap = relative < 0 or (end is not None and end <= offset)
+    else:
+        entry = segment.offset_index.floor(following.base_offset - 1 - segment.base_offset)
+        is_gap = entry is None or entry[0] < relative
+    if not is_gap:
+        position = segment.size_bytes if following is None else following.position
+        raise damage(segment.path, f"the batch of offset {offset} cannot be found before it", position)
 
 
 def _pass_over(

@@ -87,6 +87,27 @@ async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs:
         assert (await broker.fetch("synced", 0, partition=first)).error_code == ErrorCode.NONE
 
 
+async def test_a_wrong_length_on_the_disk_is_an_error_of_reads_behind_it_and_of_health(
+    start: Start, dirs: list[Path]
+) -> None:
+    async with start(log_dirs=setting(dirs)) as broker:
+        await broker.create("t")
+        for value in (b"a", b"b", b"c", b"d"):
+            await broker.produce("t", batch(value))
+        segment = dirs[where(dirs, "t", 1)[0]] / "t-0" / "00000000000000000000.log"
+        size_bytes = len(batch(b"a"))
+        with segment.open("r+b") as file:
+            file.seek(size_bytes + 9)
+            file.write(b"\1")
+        assert (await broker.fetch("t", 2)).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert [(await broker.fetch("t", offset)).error_code for offset in (0, 1, 3)] == [ErrorCode.NONE] * 3
+        async with httpx.AsyncClient(base_url=f"http://{broker.handle.http_address}", timeout=60) as http:
+            health = await http.get("/healthz")
+            assert (await http.get("/readyz")).status_code == 200
+        assert health.status_code == 503
+        assert f"t-0: {segment}: is damaged at position {4 * size_bytes}" in health.json()["reason"]
+
+
 async def test_an_unclean_election_chooses_a_replica_that_still_has_its_disk(
     start: Start, zookeeper_twin: MemoryZooKeeper, dirs: list[Path]
 ) -> None:

@@ -4,6 +4,7 @@ import tracemalloc
 import pytest
 
 from pipeline.errors import (
+    DamagedSegmentError,
     OffsetOutOfRangeError,
     OffsetOverlapError,
     OutOfOrderSequenceError,
@@ -48,6 +49,33 @@ def test_a_read_gives_one_whole_batch_even_if_longer_than_asked(open_log, batche
     found = log.read(Offset(0), 10, log.log_end_offset)
     assert found.region.size > 5000
     assert [header.base_offset for header in batches.read(log, 0, 10)] == [0]
+
+
+def damage_length(log, position, longer_by):
+    path = log.directory / "00000000000000000000.log"
+    with path.open("r+b") as file:
+        file.seek(position + 8)
+        length = int.from_bytes(file.read(4), "big")
+        file.seek(position + 8)
+        file.write((length + longer_by).to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize("batches_over", [20, 100, 1000])
+def test_batches_behind_a_wrong_length_are_not_passed_over(open_log, batches, batches_over):
+    log = open_log(LogConfig(index_interval_bytes=1000))
+    size_bytes = len(batches.make())
+    for _ in range(200):
+        batches.append(log, batches.make())
+    damage_length(log, 50 * size_bytes, batches_over * size_bytes)  # ends where a batch ends, or past the end
+    seen = set()
+    for offset in range(51, 200):
+        try:
+            seen.add(batches.read(log, offset)[0].base_offset - offset)
+        except DamagedSegmentError as error:
+            assert f"batch of offset {offset} cannot be found" in str(error)
+            seen.add("damaged")
+    assert seen == {0, "damaged"}
+    assert batches.read(log, 199)[0].base_offset == 199
 
 
 def test_a_read_within_a_batch_gives_that_batch(open_log, batches):

@@ -15,7 +15,7 @@ from pipeline.client.admin import LogDir, Reassignment
 from pipeline.client.cluster import UNREACHABLE, Cluster
 from pipeline.client.metadata import ClusterView, PartitionView
 from pipeline.coordination.znodes import encode_uuid
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
 from pipeline.protocol.errors import KafkaError
 
 TIMEOUT_S = 30.0
@@ -185,6 +185,11 @@ def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView
     unclean = f"`pipeline cluster elect --unclean --topic {topic} --partition {index}`"
     alive = [replica for replica in partition.replicas if replica in view.brokers]
     if not partition.isr:
+        if alive and partition.leader_epoch == NO_LEADER_EPOCH:
+            return (
+                "it never had a leader, though a replica is on a live broker",
+                "if this stays so, look at the log of the controller, and at ZooKeeper",
+            )
         if not alive:
             return "all its replicas are on dead brokers", f"start broker {_any_of(partition.replicas)}"
         return (

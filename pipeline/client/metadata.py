@@ -88,6 +88,8 @@ def merge(view: ClusterView, response: MetadataResponse) -> ClusterView:
             errors[topic.name] = ErrorCode.of(topic.error_code)
             if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 topics.pop(topic.name, None)
+            elif topic.partitions:  # it exists, though nobody ever led it
+                topics[topic.name] = _merge_topic(topics.get(topic.name), topic)
     brokers = {BrokerId(broker.node_id): _endpoint(broker) for broker in response.brokers}
     return replace(
         view,

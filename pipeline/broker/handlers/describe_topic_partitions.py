@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 
 from pipeline.broker.authorized_operations import TOPIC_OPERATIONS
 from pipeline.broker.context import BrokerContext, Caller
-from pipeline.broker.handlers.metadata import code_of_missing, describe_topic, is_known
+from pipeline.broker.handlers.metadata import code_of_missing, describe_topic, is_known, is_listed
 from pipeline.broker.slicing import Turns
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_topic_partitions import (
@@ -35,8 +35,9 @@ def handle(
 async def _handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     limit = max(1, min(request.response_partition_limit, MAX_PARTITIONS))
     cursor = request.cursor or Cursor()
+    view = broker.view
     names = sorted(
-        {topic.name for topic in request.topics} or {topic.name for topic in broker.view.topics() if is_known(topic)}
+        {topic.name for topic in request.topics} or {topic.name for topic in view.topics() if is_listed(topic, view)}
     )
     described: list[DescribeTopicPartitionsResponseTopic] = []
     turns = Turns(TOPICS_AT_ONCE)

@@ -6,8 +6,9 @@ before v4 always do. Topics of this project's services are not: their services a
 that ZooKeeper has lost, whose logs are kept.
 A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected. A topic none of whose
 partitions has had a leader yet is answered with that error; UNKNOWN_TOPIC_OR_PARTITION is for topics that do not exist.
-Of other topics, partitions that had no leader yet are left out: librdkafka takes a partition without leader for the
-last word on a topic, and asks no more.
+Of any other topic all partitions are told, since clients count them. Where all topics are asked for, a topic that is
+about to get its leaders is left out: to those that look for topics by a pattern it would be an error, and no news. A
+topic that cannot get leaders now is told, with its partitions: nobody may take it for one that does not exist.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -62,7 +63,7 @@ def handle(
     if request.topics is not None:
         request = replace(request, topics=_each_once(request.topics))
     if request.topics is None or (version == 0 and not request.topics):
-        known = [topic for topic in broker.view.topics() if is_known(topic)]
+        known = [topic for topic in broker.view.topics() if is_listed(topic, broker.view)]
         if sum(len(topic.partitions) for topic in known) > MAX_PARTITIONS_AT_ONCE:
             return _describe_many(broker, request, known)
         return _answer(broker, request, [describe_topic(topic, broker.view) for topic in known])
@@ -153,19 +154,28 @@ def _is_told(broker: BrokerContext, name: str) -> bool:
 def describe_topic(topic: TopicView, view: ClusterView) -> MetadataResponseTopic:
     """A topic as clients are told of it. A replica on a live broker is offline too if a disk lost it (KIP-112)."""
     return MetadataResponseTopic(
+        error_code=ErrorCode.NONE if is_known(topic) else ErrorCode.LEADER_NOT_AVAILABLE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
             _describe_partition(TopicPartition(topic.name, index), partition, view)
             for index, partition in sorted(topic.partitions.items())
-            if partition.has_state
         ),
     )
 
 
+def is_listed(topic: TopicView, view: ClusterView) -> bool:
+    """True unless the topic is about to get its first leaders: there is a controller, and a live replica of each."""
+    return (
+        is_known(topic)
+        or view.controller not in view.brokers
+        or any(view.brokers.keys().isdisjoint(partition.replicas) for partition in topic.partitions.values())
+    )
+
+
 def is_known(topic: TopicView) -> bool:
-    """Whether clients are told of it: one of its partitions has had a leader."""
+    """True if one of its partitions has had a leader."""
     return any(partition.has_state for partition in topic.partitions.values())
 
 

@@ -3,7 +3,7 @@
 import uuid
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
-from pipeline.broker.handlers.metadata import describe_topic, is_known
+from pipeline.broker.handlers.metadata import describe_topic, is_known, is_listed
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode
@@ -29,9 +29,24 @@ def test_a_topic_is_told_once_a_partition_had_a_leader() -> None:
     assert is_known(topic(LED, NEW))
 
 
-def test_partitions_that_had_no_leader_yet_are_not_told() -> None:
+def test_all_partitions_are_told_for_clients_count_them() -> None:
     described = describe_topic(topic(LED, NEW, LED), view(ONE))
-    assert [partition.partition_index for partition in described.partitions] == [0, 2]
+    assert described.error_code == ErrorCode.NONE
+    told = [(partition.error_code, partition.leader_id, partition.replica_nodes) for partition in described.partitions]
+    assert told == [(0, 1, (ONE,)), (ErrorCode.LEADER_NOT_AVAILABLE, -1, (ONE,)), (0, 1, (ONE,))]
+
+
+def test_a_topic_that_cannot_be_led_is_not_hidden() -> None:
+    made = topic(NEW, NEW)
+    described = describe_topic(made, view(ONE))
+    assert (described.error_code, len(described.partitions)) == (ErrorCode.LEADER_NOT_AVAILABLE, 2)
+    assert is_listed(made, view(ONE)), "there is no controller"
+    seen = view(ONE)
+    seen.set_controller(ONE)
+    assert not is_listed(made, seen), "it is about to be led"
+    assert is_listed(topic(NEW, PartitionView(replicas=(BrokerId(2),))), seen)
+    seen.set_controller(BrokerId(2))
+    assert is_listed(made, seen), "the controller is dead"
 
 
 def test_a_leader_that_is_gone_is_told() -> None:

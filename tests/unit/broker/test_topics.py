@@ -346,7 +346,9 @@ async def test_a_topic_that_is_made_and_not_led_in_time_is_no_success_and_waits_
             assert (described.error_code, described.partitions) == (ErrorCode.LEADER_NOT_AVAILABLE, ())
             by_id = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=described.topic_id)])
             assert (await broker.ask(by_id)).topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
-            assert not (await broker.ask(MetadataRequest(topics=None))).topics
+            (listed,) = (await broker.ask(MetadataRequest(topics=None))).topics
+            assert (listed.name, listed.error_code) == ("t", ErrorCode.LEADER_NOT_AVAILABLE)
+            assert [partition.leader_id for partition in listed.partitions] == [-1], "the controller is not alive"
             await other.delete(ControllerNode.PATH)
             with trio.fail_after(60):
                 while not (await describe(broker, "t"))[0].partitions:

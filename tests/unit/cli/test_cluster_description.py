@@ -1,9 +1,10 @@
+from dataclasses import replace
 from typing import Any
 
 from pipeline.cli.cluster_description import Answer, describe_brokers, find_troubles, is_in_trouble, print_description
 from pipeline.client.admin import LogDir, Reassignment
 from pipeline.client.metadata import ClusterView, PartitionView, TopicView
-from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 
@@ -14,7 +15,7 @@ def view(*partitions: tuple[BrokerId | None, tuple[BrokerId, ...], tuple[BrokerI
     topic = TopicView(
         name="t",
         partitions={
-            index: PartitionView(leader=leader, replicas=replicas, isr=isr)
+            index: PartitionView(leader=leader, leader_epoch=LeaderEpoch(0), replicas=replicas, isr=isr)
             for index, (leader, replicas, isr) in enumerate(partitions)
         },
     )
@@ -66,6 +67,14 @@ def test_a_leader_that_lost_the_partition_to_a_disk_is_none() -> None:
     (told,) = found.offline
     assert told["reason"] == "broker 1 leads it, but cannot open its log, or the disk failed"
     assert told["advice"] == "`/healthz` and the log of broker 1 name the file and what to do"
+
+
+def test_partitions_that_never_had_a_leader_are_offline() -> None:
+    never = {0: PartitionView(leader=None, replicas=(ONE,)), 1: PartitionView(leader=None, replicas=(THREE,))}
+    seen = replace(view(), topics={"t": TopicView(name="t", partitions=never)})
+    reasons = [item["reason"] for item in find_troubles(seen, {"t": 1}, {}).offline]
+    assert "never had a leader" in reasons[0]
+    assert reasons[1] == "all its replicas are on dead brokers"
 
 
 def test_brokers_with_what_they_have() -> None:

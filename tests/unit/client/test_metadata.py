@@ -54,6 +54,17 @@ def test_a_topic_that_vanished_is_an_error_until_it_is_back() -> None:
     assert merge(view, response(1, 0)).errors == {}
 
 
+def test_a_topic_that_never_had_a_leader_is_known_with_its_partitions() -> None:
+    partition = MetadataResponsePartition(partition_index=0, leader_id=-1, leader_epoch=-1, replica_nodes=[1])
+    topic = MetadataResponseTopic(
+        name="t", topic_id=ID, error_code=ErrorCode.LEADER_NOT_AVAILABLE, partitions=[partition]
+    )
+    view = merge(ClusterView(), MetadataResponse(brokers=BROKERS, controller_id=2, cluster_id="c", topics=[topic]))
+    assert view.errors == {"t": ErrorCode.LEADER_NOT_AVAILABLE}
+    assert view.topics["t"].partitions[0].leader is None
+    assert view.topics["t"].partitions[0].replicas == (1,)
+
+
 def test_a_topic_without_leader_for_a_moment_stays_known() -> None:
     view = merge(merge(ClusterView(), response(1, 0)), response(1, 0, error=ErrorCode.LEADER_NOT_AVAILABLE))
     assert view.leader_of(T0) == 1

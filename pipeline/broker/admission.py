@@ -10,14 +10,16 @@ which must open it too, has the same bound. Its header gets the time of its newe
 said: retention and searches by time believe the header.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pipeline.errors import BatchTooLargeError, InvalidRecordError, InvalidTimestampError
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, TimestampType, write_header
 from pipeline.records.compression import Codec, ReadableBuffer, compressing_bytes
 from pipeline.records.memory import OPENED_BATCHES, max_opened_bytes
-from pipeline.records.reopening import close_payload, open_payload, payload_pieces, scan_memory, scan_records
+from pipeline.records.reopening import close_payload, open_payload, payload_pieces, scan_memory
+from pipeline.records.turns import Steps, scan_in_turns
 
 NO_TIMESTAMP = -1
 MAX_RECORDS_NAMED = 100
@@ -61,11 +63,11 @@ class Admission:
     def _is_too_old(self, timestamp: int, now_ms: int) -> bool:
         return self.before_max_ms is not None and NO_TIMESTAMP != timestamp < now_ms - self.before_max_ms
 
-    def admit_opened(self, records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> memoryview:
+    def admit_opened(self, records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Steps[memoryview]:
         """Open the batches, refuse those with records at fault, compress what has another codec than the topic.
 
-        Blocks until there is memory for it. Raises InvalidRecordError, InvalidTimestampError, BatchTooLargeError,
-        OpenedBatchTooLargeError, CorruptBatchError, MemoryExhaustedError.
+        Raises InvalidRecordError, InvalidTimestampError, BatchTooLargeError, OpenedBatchTooLargeError,
+        CorruptBatchError.
         """
         self.admits(headers, now_ms)
         max_opened = max_opened_bytes(self.max_batch_bytes)
@@ -74,13 +76,19 @@ class Admission:
         for header in headers:
             batch: ReadableBuffer = records[position : position + header.size_bytes]
             position += header.size_bytes
-            with OPENED_BATCHES.charged(scan_memory(batch, header, max_opened)):
-                pieces = payload_pieces(batch, header, max_opened)
-                plain_bytes, newest_ms = self._check_records(pieces, header, now_ms)
-            is_true = newest_ms == header.max_timestamp or self.is_append_time
-            told = header if is_true else header._replace(max_timestamp=newest_ms)
+            seen, plain_bytes = yield from scan_in_turns(
+                header,
+                scan_memory(batch, header, max_opened),
+                partial(payload_pieces, batch, header, max_opened),
+                partial(_SeenRecords, self, now_ms),
+                checks_headers=self.needs_keys,
+            )
+            seen.check()
+            yield None
+            is_true = seen.newest_ms == header.max_timestamp or self.is_append_time
+            told = header if is_true else header._replace(max_timestamp=seen.newest_ms)
             if self.codec is not None and header.codec is not self.codec:
-                batch = self._compress_anew(batch, told, self.codec, plain_bytes)
+                batch = yield from self._compress_anew(batch, told, self.codec, plain_bytes)
             elif not is_true:
                 batch = bytearray(batch)
                 write_header(batch, told)
@@ -89,62 +97,60 @@ class Admission:
 
     def _compress_anew(
         self, batch: ReadableBuffer, header: BatchHeader, codec: Codec, plain_bytes: int
-    ) -> ReadableBuffer:
+    ) -> Steps[ReadableBuffer]:
         if codec is Codec.NONE and plain_bytes + HEADER_SIZE > self.max_batch_bytes:
             raise BatchTooLargeError(plain_bytes + HEADER_SIZE, self.max_batch_bytes, header.base_offset)
-        with OPENED_BATCHES.charged(2 * plain_bytes + compressing_bytes(codec, plain_bytes, self.level)):
+        with OPENED_BATCHES.ask(2 * plain_bytes + compressing_bytes(codec, plain_bytes, self.level)) as charge:
+            yield charge
             return close_payload(open_payload(batch, header, plain_bytes), header, codec, self.level)
 
-    def _check_records(self, pieces: Iterable[ReadableBuffer], header: BatchHeader, now_ms: int) -> tuple[int, int]:
-        """The size of the payload, and the time of its newest record. Raises InvalidRecordError, InvalidTimestampError,
-        CorruptBatchError.
-        """
-        counted = _CountedPieces(pieces)
-        faults: list[tuple[int, str]] = []
-        keyless = untimely = 0
-        newest_ms = NO_TIMESTAMP
-        for index, (timestamp, _, has_key) in enumerate(scan_records(counted, header, checks_headers=self.needs_keys)):
-            newest_ms = max(newest_ms, timestamp)
-            if self.needs_keys and not has_key:
-                keyless += 1
-                fault = "A compacted topic takes no record without a key."
-            elif not self.is_append_time and self._is_out_of_range(timestamp, now_ms):
-                untimely += 1
-                fault = f"Timestamp {timestamp} is out of range, which is {self._range(now_ms)}."
-            else:
-                continue
-            faults.append((index, fault))
-            if len(faults) == MAX_RECORDS_NAMED:
-                break
-        if untimely:
-            raise InvalidTimestampError("records have a timestamp out of range", 0, faults)
-        if keyless:
-            raise InvalidRecordError(_keyless(keyless), 0, faults)
-        return counted.size_bytes, newest_ms
-
-    def _is_out_of_range(self, timestamp: int, now_ms: int) -> bool:
+    def is_out_of_range(self, timestamp: int, now_ms: int) -> bool:
+        """True if the topic takes no record of this time."""
         if timestamp == NO_TIMESTAMP:
             return False
         is_ahead = self.after_max_ms is not None and timestamp > now_ms + self.after_max_ms
         return is_ahead or self._is_too_old(timestamp, now_ms)
 
-    def _range(self, now_ms: int) -> str:
+    def range_of_time(self, now_ms: int) -> str:
+        """The times that the topic takes, in words."""
         earliest = "any time" if self.before_max_ms is None else now_ms - self.before_max_ms
         latest = "any time" if self.after_max_ms is None else now_ms + self.after_max_ms
         return f"{earliest} to {latest}"
 
 
-class _CountedPieces(Iterator[ReadableBuffer]):
-    """Pieces of a payload, and how much has been taken of it."""
+class _SeenRecords:
+    """The records of one batch, as far as they were seen: the newest time, and the first MAX_RECORDS_NAMED at fault."""
 
-    def __init__(self, pieces: Iterable[ReadableBuffer]) -> None:
-        self._pieces = iter(pieces)
-        self.size_bytes = 0
+    def __init__(self, admission: Admission, now_ms: int) -> None:
+        self.newest_ms = NO_TIMESTAMP
+        self._admission = admission
+        self._now_ms = now_ms
+        self._index = -1
+        self._faults: list[tuple[int, str]] = []
+        self._keyless = self._untimely = 0
 
-    def __next__(self) -> ReadableBuffer:
-        piece = next(self._pieces)
-        self.size_bytes += len(piece)
-        return piece
+    def __call__(self, timestamp: int, _: int, has_key: bool, /) -> bool:
+        """See the next record. Returns True if enough of them are at fault."""
+        self._index += 1
+        self.newest_ms = max(self.newest_ms, timestamp)
+        admission, now_ms = self._admission, self._now_ms
+        if admission.needs_keys and not has_key:
+            self._keyless += 1
+            fault = "A compacted topic takes no record without a key."
+        elif not admission.is_append_time and admission.is_out_of_range(timestamp, now_ms):
+            self._untimely += 1
+            fault = f"Timestamp {timestamp} is out of range, which is {admission.range_of_time(now_ms)}."
+        else:
+            return False
+        self._faults.append((self._index, fault))
+        return len(self._faults) == MAX_RECORDS_NAMED
+
+    def check(self) -> None:
+        """Raise InvalidTimestampError or InvalidRecordError if there are records at fault."""
+        if self._untimely:
+            raise InvalidTimestampError("records have a timestamp out of range", 0, self._faults)
+        if self._keyless:
+            raise InvalidRecordError(_keyless(self._keyless), 0, self._faults)
 
 
 def _keyless(count: int) -> str:

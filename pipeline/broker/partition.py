@@ -35,6 +35,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import PartitionData
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
 from pipeline.records.memory import max_opened_bytes
+from pipeline.records.turns import Steps
 from pipeline.settings import MAX_INT64
 
 FLUSHED = "flushed"
@@ -356,15 +357,17 @@ class Partition(ReplicaRole):
             return None
         return found
 
-    def find_timestamp(self, timestamp: int | None) -> tuple[int, Offset] | None:
+    def find_timestamp(self, timestamp: int | None) -> Steps[tuple[int, Offset] | None]:
         """Time and offset of the first record at or after a time, or (None) of the newest one. Raises what
         `offset_for_timestamp` of the log raises.
         """
         newest = self.log.max_timestamp
         if timestamp is None and newest < 0:
             return None
-        return self.log.offset_for_timestamp(
-            newest if timestamp is None else timestamp, max_opened_bytes(self.settings.max_message_bytes)
+        return (
+            yield from self.log.offset_for_timestamp(
+                newest if timestamp is None else timestamp, max_opened_bytes(self.settings.max_message_bytes)
+            )
         )
 
 

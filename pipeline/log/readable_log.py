@@ -26,6 +26,7 @@ from pipeline.log.transactions import AbortedTransaction, AbortedTransactions
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.records.memory import MIN_OPENED_BYTES
+from pipeline.records.turns import Steps
 
 
 class ReadableLog:
@@ -203,11 +204,11 @@ class ReadableLog:
 
     def offset_for_timestamp(
         self, timestamp: int, max_opened_bytes: int = MIN_OPENED_BYTES
-    ) -> tuple[int, Offset] | None:
+    ) -> Steps[tuple[int, Offset] | None]:
         """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
 
-        A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset. Blocks until
-        there is memory to open a batch. Raises StorageError, MemoryExhaustedError.
+        A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset. Raises
+        StorageError.
         """
         self._check_online()
         return reading.first_record_since(self._segments, timestamp, self._log_start_offset, max_opened_bytes)

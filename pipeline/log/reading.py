@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -12,11 +13,14 @@ from pipeline.log.segment import Segment
 from pipeline.model import FileRegion, Offset
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
 from pipeline.records.compression import PIECE_BYTES, Codec, ReadableBuffer
-from pipeline.records.memory import OPENED_BATCHES
-from pipeline.records.reopening import START_BYTES, payload_pieces, scan_memory, scan_records
+from pipeline.records.reopening import START_BYTES, payload_pieces, scan_memory
+from pipeline.records.turns import Steps, scan_in_turns
 
 MAX_PASSED = 5000
 """Batches without records that a request passes over: some milliseconds of the event loop."""
+
+PLACES_OF_A_STEP = 1000
+"""Batches that a search by time looks at before others have their turn."""
 
 _base_offset = attrgetter("base_offset")
 
@@ -178,41 +182,61 @@ def headers(segments: Sequence[Segment], from_offset: Offset, end_offset: Offset
 
 def first_record_since(
     segments: Sequence[Segment], timestamp: int, log_start_offset: Offset, max_opened_bytes: int
-) -> tuple[int, Offset] | None:
+) -> Steps[tuple[int, Offset] | None]:
     """Time and offset of the first record from `log_start_offset` on that is not older than `timestamp` (ms); None if
     all are older. A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset.
 
-    Blocks until there is memory to open a batch. Raises StorageError, MemoryExhaustedError.
+    Raises StorageError.
     """
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
-        start = segment.locate_timestamp(timestamp)
-        if start is None:
-            continue
-        for place in segment.places(start.position):
+        for number, place in enumerate(segment.places(segment.position_before(timestamp)), 1):
             if place.last_offset >= log_start_offset and place.max_timestamp >= timestamp:
-                found = _first_record(segment, place, timestamp, log_start_offset, max_opened_bytes)
+                found = yield from _first_record(segment, place, timestamp, log_start_offset, max_opened_bytes)
                 if found is not None:
                     return found
+                yield None
+            elif not number % PLACES_OF_A_STEP:
+                yield None
     return None
+
+
+class _FirstSince:
+    """The first record that is not older than a time, and not before an offset."""
+
+    def __init__(self, timestamp: int, least_delta: int) -> None:
+        self._timestamp = timestamp
+        self._least_delta = least_delta
+        self.found: tuple[int, int] | None = None
+
+    def __call__(self, timestamp: int, offset_delta: int, _: bool, /) -> bool:
+        """See the next record. Returns True if it is the one."""
+        if timestamp < self._timestamp or offset_delta < self._least_delta:
+            return False
+        self.found = timestamp, offset_delta
+        return True
 
 
 def _first_record(
     segment: Segment, place: BatchPlace, timestamp: int, log_start_offset: Offset, max_opened_bytes: int
-) -> tuple[int, Offset] | None:
+) -> Steps[tuple[int, Offset] | None]:
     """Within a batch whose newest record is not older; None if that lies before the log start offset."""
     start = segment.file.read_at(min(START_BYTES, place.size_bytes), place.position)
     header = read_header(start)
     if header.size_bytes > HEADER_SIZE and not header.is_control:
         with suppress(CorruptBatchError):
             memory_bytes = scan_memory(start, header, max_opened_bytes)
-            with OPENED_BATCHES.charged(memory_bytes + (0 if header.codec is Codec.NONE else place.size_bytes)):
-                for time_ms, offset_delta, _ in scan_records(_pieces(segment, place, header, max_opened_bytes), header):
-                    offset = Offset(header.base_offset + offset_delta)
-                    if time_ms >= timestamp and offset >= log_start_offset:
-                        return time_ms, offset
+            first, _ = yield from scan_in_turns(
+                header,
+                memory_bytes + (0 if header.codec is Codec.NONE else place.size_bytes),
+                partial(_pieces, segment, place, header, max_opened_bytes),
+                partial(_FirstSince, timestamp, log_start_offset - header.base_offset),
+            )
+            if first.found is None:
                 return None
+            time_ms, offset_delta = first.found
+            return time_ms, Offset(header.base_offset + offset_delta)
     return place.max_timestamp, max(Offset(place.base_offset), log_start_offset)
 
 

@@ -459,17 +459,14 @@ class Segment:
                 return place
         return None
 
-    def locate_timestamp(self, timestamp: int) -> BatchPlace | None:
-        """The first batch with a record of this time or later; None if there is none. Raises StorageError."""
+    def position_before(self, timestamp: int) -> int:
+        """A position before which there is no batch with a record of this time or later. Raises StorageError."""
         entry = self.time_index.floor(timestamp)
         start = self._place_of(entry)
         if start is None and entry is not None and entry[0] != NO_TIMESTAMP:
             self._repair_indexes()
             start = self._place_of(self.time_index.floor(timestamp))
-        for place in self.places(0 if start is None else start.position):
-            if place.max_timestamp >= timestamp:
-                return place
-        return None
+        return 0 if start is None else start.position
 
     def _place_of(self, time_entry: tuple[int, int] | None) -> BatchPlace | None:
         """The batch that a time index entry names; None if that has another time or another end."""

@@ -5,7 +5,7 @@ bytes as before, in another codec; whatever is wrong with the payload is a Corru
 the payload at a time, and of a record nothing but its first fields.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from pipeline.errors import CorruptBatchError
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, TimestampType, write_header
@@ -26,6 +26,7 @@ _PIECES_HELD = 2
 START_BYTES = HEADER_SIZE + FRAME_HEADER_BYTES
 _LEAST_RECORD_BYTES = 6
 _LEAST_HEADER_BYTES = 2
+_LENGTHS_OF_A_STEP = 4096
 _NO_HEADERS = b"\0"
 _LONG_OR_NEGATIVE = 0x81
 """Bits of the first byte of a number that has more bytes, or is below 0."""
@@ -70,9 +71,10 @@ def close_payload(payload: ReadableBuffer, header: BatchHeader, codec: Codec, le
 
 def scan_records(
     pieces: Iterable[ReadableBuffer], header: BatchHeader, *, checks_headers: bool = False
-) -> Iterator[tuple[int, int, bool]]:
+) -> Iterator[tuple[int, int, bool] | None]:
     """Yield the timestamp and the offset delta of each record, and True if it has a key, without making the rest.
 
+    Within a record of very many headers, None is yielded now and then: a place to stop, and no record.
     The payload comes in pieces. Raises CorruptBatchError; with `checks_headers` for all that the cleaner and consumers
     refuse, too.
     """
@@ -116,7 +118,7 @@ def scan_records(
                 if (headers == sound_headers and end <= len(payload)) or _has_short_headers(payload, position, end):
                     sound_headers = headers
                 else:
-                    payload, end, is_last = _pass_headers(rest, payload, position, end, is_last=is_last)
+                    payload, end, is_last = yield from _pass_headers(rest, payload, position, end, is_last=is_last)
             yield (base_timestamp + delta if fixed is None else fixed), offset_delta, key_length >= 0
             position = end
     except IndexError as error:
@@ -146,8 +148,8 @@ def _has_short_headers(payload: bytes, position: int, end: int) -> bool:
 
 def _pass_headers(
     rest: Iterator[ReadableBuffer], payload: bytes, position: int, end: int, *, is_last: bool
-) -> tuple[bytes, int, bool]:
-    """Read the headers of a record, from their count at `position` to the end of the record.
+) -> Generator[None, None, tuple[bytes, int, bool]]:
+    """Read the headers of a record, from their count at `position` to the end of the record. Yields now and then.
 
     Returns the bytes from there on, the end of the record in these, and True if no pieces follow. Raises
     CorruptBatchError, IndexError.
@@ -170,6 +172,8 @@ def _pass_headers(
         if number > 0:
             position += number
         lengths_left -= 1
+        if not lengths_left % _LENGTHS_OF_A_STEP and lengths_left:
+            yield
         least_length = -1 - least_length  # a value may be null, a name may not
     if position != end:
         raise CorruptBatchError("bytes follow the headers of a record")

@@ -19,6 +19,7 @@ import trio
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
+from pipeline.broker.scan_threads import ScanThreads
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -38,11 +39,11 @@ LATEST_REMOTE = -5
 UNKNOWN = -1
 READ_COMMITTED = 1
 SEARCHERS = 2
-"""Searches by time that run at a time; the others take turns, partition by partition."""
+"""Searches by time that run at a time; the others take turns, some milliseconds each."""
 MAX_SEARCH_S = 30.0
-"""After so long the partitions of a request that were not searched are answered with REQUEST_TIMED_OUT."""
+"""After so long a search ends: its partition and those not searched yet are answered with REQUEST_TIMED_OUT."""
 
-_searchers = trio.CapacityLimiter(SEARCHERS)
+_searchers = ScanThreads(SEARCHERS)
 FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 
 
@@ -102,9 +103,7 @@ async def _search_and_answer(
     deadline_s = trio.current_time() + MAX_SEARCH_S
     for topic, partition, asked in searches:
         try:
-            if trio.current_time() > deadline_s:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Ask for fewer partitions at a time.")
-            found = await trio.to_thread.run_sync(partition.find_timestamp, _search_time(asked), limiter=_searchers)
+            found = await _searchers.run(partition.find_timestamp(_search_time(asked)), deadline=deadline_s)
             if found is not None and found[1] >= reader.end_of(partition):
                 found = None
             if found is None:

@@ -27,6 +27,7 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.partition import Partition
+from pipeline.broker.scan_threads import ScanThreads
 from pipeline.broker.slicing import Turns
 from pipeline.broker.waiters import CommitWait
 from pipeline.errors import (
@@ -68,7 +69,7 @@ MAX_BATCHES = 1000
 OPENERS = 2
 """Batches that are opened at a time, so that others have the processor and other threads the interpreter."""
 
-_openers = trio.CapacityLimiter(OPENERS)
+_openers = ScanThreads(OPENERS)
 
 
 class _Unplaced(NamedTuple):
@@ -384,9 +385,7 @@ async def _open_and_append(
 ) -> PartitionProduceResponse | _Appended:
     partition, now_ms = closed.partition, broker.clock()
     try:
-        records = await trio.to_thread.run_sync(
-            partition.settings.admission.admit_opened, closed.records, closed.headers, now_ms, limiter=_openers
-        )
+        records = await _openers.run(partition.settings.admission.admit_opened(closed.records, closed.headers, now_ms))
         headers = partition.validate(records, keep_offsets=False)
     except PipelineError as error:
         return _refused(broker, data.index, error)

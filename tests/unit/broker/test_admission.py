@@ -26,6 +26,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES, OPENED_BATCHES
 from pipeline.records.record import iterate_records
 from pipeline.records.reopening import close_payload
+from pipeline.records.turns import to_end
 from tests.support.bombs import bomb
 from tests.support.cleaning import Directory
 
@@ -50,7 +51,7 @@ def _admits(admission: Admission, *batches: bytearray) -> bool:
 
 def _open(admission: Admission, *batches: bytearray) -> memoryview:
     joined = memoryview(bytearray(b"".join(batches)))
-    return admission.admit_opened(joined, validate_for_append(joined, max_batch_bytes=1 << 20), NOW_MS)
+    return to_end(admission.admit_opened(joined, validate_for_append(joined, max_batch_bytes=1 << 20), NOW_MS))
 
 
 def _faults(admission: Admission, *batches: bytearray) -> tuple[type, list[int]]:

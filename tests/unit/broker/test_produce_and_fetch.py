@@ -21,7 +21,9 @@ from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from pipeline.records.batch import TimestampType, iterate_headers, read_header, write_crc
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.record import iterate_records
+from pipeline.records.turns import Steps
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
@@ -411,10 +413,10 @@ async def test_what_was_opened_is_not_appended_to_a_partition_that_is_led_elsewh
     reached, may_go = threading.Event(), threading.Event()
     admit_opened = Admission.admit_opened
 
-    def slow(*arguments: Any) -> memoryview:
+    def slow(*arguments: Any) -> Steps[memoryview]:
         reached.set()
         assert may_go.wait(TIMEOUT_S)
-        return admit_opened(*arguments)
+        return (yield from admit_opened(*arguments))
 
     monkeypatch.setattr(Admission, "admit_opened", slow)
     async with start() as broker:
@@ -438,10 +440,10 @@ async def test_few_batches_are_opened_at_a_time(start: Start, monkeypatch: pytes
     reached, may_go = threading.Semaphore(0), threading.Event()
     admit_opened = Admission.admit_opened
 
-    def slow(*arguments: Any) -> memoryview:
+    def slow(*arguments: Any) -> Steps[memoryview]:
         reached.release()
         assert may_go.wait(TIMEOUT_S)
-        return admit_opened(*arguments)
+        return (yield from admit_opened(*arguments))
 
     monkeypatch.setattr(Admission, "admit_opened", slow)
     async with start() as broker:
@@ -465,6 +467,31 @@ async def test_few_batches_are_opened_at_a_time(start: Start, monkeypatch: pytes
             assert not await trio.to_thread.run_sync(reached.acquire, True, 0.1)
             may_go.set()
         assert codes == [ErrorCode.NONE] * (OPENERS + 3)
+
+
+async def test_large_batches_that_are_opened_hold_up_no_small_one(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("large", cleanup_policy="compact")
+        await broker.create("small", cleanup_policy="compact")
+        builder = BatchBuilder(Codec.ZSTD, 1 << 30)
+        for _ in range(100_000):
+            assert builder.append(b"k", b"v", (), 1)
+        large = builder.build()
+        ended: list[str] = []
+
+        async def produce(topic: str, records: bytes | bytearray, lane: str) -> None:
+            response = await broker.produce(topic, records, lane=lane)
+            assert response.error_code == ErrorCode.NONE
+            ended.append(topic)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(OPENERS + 1):
+                nursery.start_soon(produce, "large", large * 2, f"large {number}")
+            with trio.fail_after(TIMEOUT_S):
+                while OPENED_BATCHES.held_bytes == 0:
+                    await trio.sleep(0.001)
+            nursery.start_soon(produce, "small", batch(b"a"), "small")
+        assert ended == ["small"] + ["large"] * (OPENERS + 1)
 
 
 async def test_offsets_come_with_the_epoch_in_which_their_record_was_written(start: Start) -> None:

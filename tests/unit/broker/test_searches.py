@@ -13,10 +13,12 @@ from pipeline.net.transport import connect
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from pipeline.records.batch import read_header
+from pipeline.records.batch import read_header, write_header
+from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.reopening import close_payload
+from pipeline.records.turns import Steps
 from tests.support.bombs import bomb
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
@@ -50,10 +52,10 @@ class Held:
         self.turns = threading.Semaphore(0)
         find = Partition.find_timestamp
 
-        def slow(partition: Partition, timestamp: int | None) -> Any:
+        def slow(partition: Partition, timestamp: int | None) -> Steps[Any]:
             self.started += 1
             assert self.turns.acquire(timeout=4 * TIMEOUT_S)
-            return find(partition, timestamp)
+            return (yield from find(partition, timestamp))
 
         monkeypatch.setattr(Partition, "find_timestamp", slow)
 
@@ -132,3 +134,66 @@ async def test_a_record_of_a_time_after_all_times_is_found_at_the_base_of_its_ba
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="clicks", partitions=of_topic)])
         (found,) = (await broker.ask(request)).topics[0].partitions
         assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.NONE, 1, NOW_MS + 1)
+
+
+def lying(records: int) -> bytearray:
+    """A batch whose header claims a newer record than it has."""
+    builder = BatchBuilder(Codec.ZSTD, 1 << 30)
+    for _ in range(records):
+        assert builder.append(b"k", b"v", (), 1)
+    made = builder.build()
+    write_header(made, read_header(made)._replace(max_timestamp=NOW_MS))
+    return made
+
+
+async def test_endless_searches_hold_up_no_other_search_and_end_in_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_offsets, "MAX_SEARCH_S", 2)
+    async with start() as broker:
+        await broker.create("clicks")
+        await broker.create("good")
+        await broker.produce("good", batch(b"a"))
+        large = lying(50_000)
+        for _ in range(50):
+            await broker.produce("clicks", large)
+        ended: list[str] = []
+
+        async def ask(topic: str, timestamp: int, lane: str) -> None:
+            of_topic = [ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
+            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=of_topic)])
+            response = await broker.ask(request, lane=lane, timeout_s=4 * TIMEOUT_S)
+            ended.append(f"{topic} {response.topics[0].partitions[0].error_code}")
+
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(ask, "clicks", NOW_MS, f"enemy {number}")
+            await until(lambda: OPENED_BATCHES.held_bytes > 0)
+            nursery.start_soon(ask, "good", 1, "good")
+        assert ended == ["good 0"] + [f"clicks {ErrorCode.REQUEST_TIMED_OUT}"] * 4
+        assert OPENED_BATCHES.held_bytes == 0
+
+
+async def test_an_endless_search_ends_with_its_client_and_with_the_broker(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("clicks")
+        large = lying(50_000)
+        for _ in range(100):
+            await broker.produce("clicks", large)
+        of_topic = [ListOffsetsPartition(partition_index=0, timestamp=NOW_MS)]
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="clicks", partitions=of_topic)])
+        transports = [await connect(broker.address) for _ in range(2)]
+        for transport in transports:
+            await transport.send(ClientConnection("leaver").encode_request(request, 4)[1])
+        await until(lambda: OPENED_BATCHES.held_bytes > 0)
+        transports[0].close()
+        transports[1].close()
+        begun = trio.current_time()
+        await until(lambda: OPENED_BATCHES.held_bytes == 0)
+        assert trio.current_time() - begun < list_offsets.MAX_SEARCH_S / 2
+        last = await connect(broker.address)
+        await last.send(ClientConnection("stayer").encode_request(request, 4)[1])
+        await until(lambda: OPENED_BATCHES.held_bytes > 0)
+        stopped = trio.current_time()
+    last.close()
+    assert trio.current_time() - stopped < list_offsets.MAX_SEARCH_S / 2

@@ -132,7 +132,8 @@ class Batches:
                 assert segment.locate(place.base_offset) == segment.locate(place.last_offset) == place
             for timestamp in {p.max_timestamp + delta for p in places for delta in (-1, 0, 1)}:
                 first = next((p for p in places if p.max_timestamp >= timestamp), None)
-                assert segment.locate_timestamp(timestamp) == first
+                later = segment.places(segment.position_before(timestamp))
+                assert next((p for p in later if p.max_timestamp >= timestamp), None) == first
 
 
 def entries(index: Index) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ import pytest
 
 from pipeline.errors import StorageError
 from pipeline.log.config import LogConfig
+from pipeline.records.turns import to_end
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=1, retention_ms=7 * 24 * 3_600_000)
 DAY_MS = 24 * 3_600_000
@@ -56,7 +57,7 @@ def test_retention_never_takes_a_segment_for_older_than_its_newest_record(reopen
     now_ms = reopen.newest[0] + CONFIG.retention_ms
     assert not log.take_expired(log.log_end_offset, now_ms)
     for day in range(60):
-        assert log.offset_for_timestamp(batches.now_ms + day * DAY_MS)[1] == day
+        assert to_end(log.offset_for_timestamp(batches.now_ms + day * DAY_MS))[1] == day
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
@@ -96,5 +97,5 @@ def test_a_flipped_bit_in_a_time_index_hides_no_record_from_a_search_by_time(reo
         path.write_bytes(flipped)
         log = reopen()
         for day in days:
-            found = log.offset_for_timestamp(batches.now_ms + day * DAY_MS)
+            found = to_end(log.offset_for_timestamp(batches.now_ms + day * DAY_MS))
             assert found is not None and found[1] == day

@@ -22,6 +22,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.records.turns import to_end
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 
 NAME = TopicPartition("a", 0)
@@ -180,7 +181,7 @@ def machine(batches):
             times = [header.max_timestamp for header in self.model] or [0]
             timestamp = data.draw(st.sampled_from(times)) + data.draw(st.integers(-2, 2))
             batch = next((header for header in self.model if header.max_timestamp >= timestamp), None)
-            found = self.log.offset_for_timestamp(timestamp)
+            found = to_end(self.log.offset_for_timestamp(timestamp))
             if batch is None:
                 assert found is None
             else:

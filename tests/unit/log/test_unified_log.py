@@ -17,6 +17,7 @@ from pipeline.model import Offset
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_headers, write_crc, write_header
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES
+from pipeline.records.turns import to_end
 from tests.support.bombs import bomb
 
 
@@ -268,7 +269,7 @@ def test_offsets_by_time_are_exact(open_log, batches, small_segments):
         if start == 0:
             for timestamp in range(990, 3000, 7):
                 expected = max(0, -(-(timestamp - 1000) // 10))
-                found = log.offset_for_timestamp(timestamp)
+                found = to_end(log.offset_for_timestamp(timestamp))
                 assert found == ((1000 + expected * 10, expected) if expected < 200 else None)
         assert log.max_timestamp == 1000 + 19 * 100 + 90
 
@@ -280,7 +281,7 @@ def test_offsets_by_time_where_time_goes_back(open_log, batches, small_segments)
         batches.append(log, batches.make(1, timestamp=time))
     for timestamp in range(0, 510, 3):
         expected = next(((time, offset) for offset, time in enumerate(times) if time >= timestamp), None)
-        assert log.offset_for_timestamp(timestamp) == expected
+        assert to_end(log.offset_for_timestamp(timestamp)) == expected
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
@@ -292,9 +293,9 @@ def test_a_search_by_time_takes_little_memory_of_what_a_batch_holds(open_log, ba
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        assert log.offset_for_timestamp(500) == (1000, 0)
-        assert log.offset_for_timestamp(1500) == (2000, 1)
-        assert log.offset_for_timestamp(3005) == (3010, 3)
+        assert to_end(log.offset_for_timestamp(500)) == (1000, 0)
+        assert to_end(log.offset_for_timestamp(1500)) == (2000, 1)
+        assert to_end(log.offset_for_timestamp(3005)) == (3010, 3)
         used = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
@@ -309,8 +310,8 @@ def test_a_batch_that_cannot_be_opened_is_found_by_time_at_its_base_offset(open_
     write_crc(garbage, 0, len(garbage))
     batches.append(log, garbage)
     batches.append(log, batches.make(2, timestamp=3000, step_ms=10))
-    assert log.offset_for_timestamp(1500) == (2000, 2)
-    assert log.offset_for_timestamp(2500) == (3000, 3)
+    assert to_end(log.offset_for_timestamp(1500)) == (2000, 2)
+    assert to_end(log.offset_for_timestamp(2500)) == (3000, 3)
 
 
 def test_flush_by_number_of_messages(open_log, batches):

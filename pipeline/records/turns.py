@@ -1,0 +1,91 @@
+"""Scans of batches in turns: work on somebody's batches that stops now and then, so that others have the threads.
+
+Invariants:
+
+- A scan stops after so many records, and within a record of very many headers. Whoever drives it looks at deadlines and
+  at the time that it took whenever it stops.
+- A scan that stops holds a charge for its memory. One that holds little and is over at once is not charged: it never
+  waits behind large ones. At most as many of these are under way as there are threads for scans.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TypeVar
+
+from pipeline.records.batch import BatchHeader
+from pipeline.records.compression import ReadableBuffer
+from pipeline.records.memory import OPENED_BATCHES, Charge
+from pipeline.records.reopening import scan_records
+
+_Result = TypeVar("_Result")
+_Visitor = TypeVar("_Visitor", bound=Callable[[int, int, bool], bool])
+
+Steps = Generator[Charge | None, None, _Result]
+"""Work in steps. It yields a charge, to go on once that is given, or None where others may have their turn."""
+
+BRIEF_RECORDS = 10_000
+BRIEF_BYTES = 12 << 20
+"""The memory of a scan that is over at once and not charged: enough for any codec but snappy and the widest zstd."""
+_RECORDS_OF_A_STEP = 500
+
+
+def to_end(steps: Steps[_Result]) -> _Result:
+    """Do all steps in this thread, which waits for memory. Raises MemoryExhaustedError and what the steps raise."""
+    try:
+        while True:
+            charge = next(steps)
+            if charge is not None:
+                charge.wait()
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
+    finally:
+        steps.close()
+
+
+def scan_in_turns(
+    header: BatchHeader,
+    need_bytes: int,
+    open_pieces: Callable[[], Iterable[ReadableBuffer]],
+    new_visitor: Callable[[], _Visitor],
+    *,
+    checks_headers: bool = False,
+) -> Steps[tuple[_Visitor, int]]:
+    """Call a visitor with timestamp, offset delta and True if there is a key, for each record until it returns True.
+
+    Returns the visitor and the bytes that were uncompressed. A scan that takes longer than it seemed begins anew, with
+    another visitor. Raises CorruptBatchError.
+    """
+    if header.record_count <= BRIEF_RECORDS and need_bytes <= BRIEF_BYTES:
+        counted, visitor = _CountedPieces(open_pieces()), new_visitor()
+        for found in scan_records(counted, header, checks_headers=checks_headers):
+            if found is None:
+                break
+            if visitor(*found):
+                return visitor, counted.size_bytes
+        else:
+            return visitor, counted.size_bytes
+    with OPENED_BATCHES.ask(need_bytes) as charge:
+        yield charge
+        counted, visitor = _CountedPieces(open_pieces()), new_visitor()
+        left = _RECORDS_OF_A_STEP
+        for found in scan_records(counted, header, checks_headers=checks_headers):
+            left -= 1
+            if found is None or not left:
+                left = _RECORDS_OF_A_STEP
+                yield None
+            if found is not None and visitor(*found):
+                break
+        return visitor, counted.size_bytes
+
+
+class _CountedPieces(Iterator[ReadableBuffer]):
+    """Pieces of a payload, and how much has been taken of it."""
+
+    def __init__(self, pieces: Iterable[ReadableBuffer]) -> None:
+        self._pieces = iter(pieces)
+        self.size_bytes = 0
+
+    def __next__(self) -> ReadableBuffer:
+        piece = next(self._pieces)
+        self.size_bytes += len(piece)
+        return piece

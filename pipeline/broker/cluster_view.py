@@ -248,8 +248,9 @@ class ClusterView:
     """Why this broker cannot be a member of its cluster now; None if it can."""
     own_epoch: int = NO_BROKER_EPOCH
     """The epoch under which this broker is registered, or about to be."""
-    on_topic_deleted: Callable[[str], None] | None = None
-    """Called for each topic that was deleted; not for one that ZooKeeper merely does not know any more."""
+    on_topic_deleted: Callable[[str, int | None], None] | None = None
+    """Called for each topic that was deleted; not for one that ZooKeeper merely does not know any more. With the time
+    of the deletion, by the clock of the broker that deleted it, if the topic had been recreated by then."""
     missing: dict[str, MissingTopic] = field(default_factory=dict)
     """Topics that ZooKeeper lost while this broker ran."""
     log_dirs: dict[BrokerId, frozenset[uuid.UUID]] = field(default_factory=dict)
@@ -378,8 +379,8 @@ class ClusterView:
             self._applied[name] = topic
         self._wake()
 
-    def remove_topic(self, name: str, *, is_deleted: bool) -> None:
-        """Remove a topic that was deleted, or that is missing in ZooKeeper."""
+    def remove_topic(self, name: str, *, is_deleted: bool, deleted_ms: int | None = None) -> None:
+        """Remove a topic that was deleted, or that is missing in ZooKeeper. `deleted_ms`: as for `on_topic_deleted`."""
         self._forget_id(name)
         removed = self._topics.pop(name, None)
         alike = self._flat_names.get(flat_name(name), {})
@@ -390,7 +391,7 @@ class ClusterView:
             self.missing[name] = MissingTopic(topic=removed, log_dirs=dict(self.log_dirs))
         self._announce(name)
         if is_deleted and self.on_topic_deleted is not None:
-            self.on_topic_deleted(name)
+            self.on_topic_deleted(name, deleted_ms)
 
     def changes(self) -> ViewChanges:
         """What changes from now on; at first all topics."""

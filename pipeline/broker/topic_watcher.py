@@ -17,7 +17,7 @@ from pipeline.broker.slicing import for_each
 from pipeline.broker.state_watcher import patiently
 from pipeline.broker.topic_plan import topic_name_fault
 from pipeline.broker.topic_settings import TopicSettings, readable_settings
-from pipeline.coordination.deleted_topics import find_deleted
+from pipeline.coordination.deleted_topics import find_deletions
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.partition_states import look_up_states, read_states
 from pipeline.coordination.znodes import TOPICS, TopicAssignment, TopicConfig, topic_config_path, topic_path
@@ -132,7 +132,7 @@ class TopicWatcher:
         self._view.being_deleted.discard(name)
         known = self._view.topic(name)
         if known is not None and known.topic_id != topic_id:
-            await self._remove_missing([name])
+            await self._remove_missing([name], is_recreated=True)
             known = None
         is_new = known is None
         if known is None:
@@ -175,19 +175,21 @@ class TopicWatcher:
             return {}
         return missing.remembered(self._view.log_dirs)
 
-    async def _remove_missing(self, names: Sequence[str]) -> None:
+    async def _remove_missing(self, names: Sequence[str], *, is_recreated: bool = False) -> None:
         """Remove topics that are missing in ZooKeeper or were recreated there. Ask whether they were deleted."""
         ids = {name: topic.topic_id for name in names if (topic := self._view.topic(name)) is not None}
-        deleted = await patiently(partial(find_deleted, self._zookeeper, set(ids.values())))
+        deleted = await patiently(partial(find_deletions, self._zookeeper, set(ids.values())))
         for name in names:
             self._view.being_deleted.discard(name)
-            self._remove(name, is_deleted=ids.get(name) in deleted)
+            record = deleted.get(ids[name]) if name in ids else None
+            deleted_ms = record.timestamp_ms if record is not None and is_recreated else None
+            self._remove(name, is_deleted=record is not None, deleted_ms=deleted_ms)
 
-    def _remove(self, name: str, *, is_deleted: bool) -> None:
+    def _remove(self, name: str, *, is_deleted: bool, deleted_ms: int | None = None) -> None:
         known = self._view.topic(name)
         if known is None:
             return
-        self._view.remove_topic(name, is_deleted=is_deleted)
+        self._view.remove_topic(name, is_deleted=is_deleted, deleted_ms=deleted_ms)
         if is_deleted:
             log.info("topic_deleted", topic=name, topic_id=str(known.topic_id))
         else:

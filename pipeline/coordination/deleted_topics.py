@@ -131,13 +131,20 @@ async def make_records_directory(zookeeper: CoordinationClient) -> None:
 
 async def find_deleted(zookeeper: CoordinationClient, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """Return those ids whose topics were deleted, as far as records are kept. Raises CoordinationUnavailableError."""
-    found = set()
+    return set(await find_deletions(zookeeper, topic_ids))
+
+
+async def find_deletions(
+    zookeeper: CoordinationClient, topic_ids: Collection[uuid.UUID]
+) -> dict[uuid.UUID, DeletedTopic]:
+    """Return the records of these ids, as far as they are kept. Raises CoordinationUnavailableError."""
+    found: dict[uuid.UUID, DeletedTopic] = {}
     for part in _parts(sorted(topic_ids)):
         values = await zookeeper.get_each([record_path(topic_id) for topic_id in part])
         found |= {
-            topic_id
+            topic_id: record
             for topic_id, value in zip(part, values, strict=True)
-            if value is not None and _decode(record_path(topic_id), value.data) is not None
+            if value is not None and (record := _decode(record_path(topic_id), value.data)) is not None
         }
     return found
 

@@ -3,10 +3,12 @@
 Invariants: what `of_group` tells is in the journal, as durable as its settings say. A change is applied by the journal,
 in its order, so memory never differs from what a restart would load. An expired offset, one of a deleted topic, and a
 group of which nothing is left each get a tombstone. What is committed after a topic was deleted is of a later topic of
-that name, and stays.
+that name, and stays. Where the deletion is heard of only once the topic was recreated, the times of the commits and of
+the deletion decide: a commit names no topic id.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -52,6 +54,22 @@ class OrderedJournal(Journal, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A deleted topic whose offsets are to be removed: when it was deleted if that was heard of late, and what was
+    committed since it was heard of.
+    """
+
+    deleted_ms: int | None
+    since: set[tuple[str, TopicPartition]] = field(default_factory=set)
+
+    def is_spared(self, group_id: str, name: TopicPartition, held: OffsetAndMetadata | None) -> bool:
+        """Return True if this offset is of a later topic of the name. `held` is None while it is being committed."""
+        if (group_id, name) in self.since:
+            return True
+        return self.deleted_ms is not None and (held is None or held.commit_timestamp_ms > self.deleted_ms)
+
+
 class OffsetKeeper:
     """Listens to the journal. `retention_ms` is how long offsets live that nobody uses."""
 
@@ -61,8 +79,8 @@ class OffsetKeeper:
         self._clock = clock
         self._retention_ms = retention_ms
         self._loaded: dict[int, Offsets] = {}
-        self._gone: dict[str, set[tuple[str, TopicPartition]]] = {}
-        """Deleted topics whose offsets are still to be removed, with what was committed since."""
+        self._gone: dict[str, Gone] = {}
+        """Deleted topics whose offsets are still to be removed."""
         self._gone_changed = trio.Event()
 
     # What the journal tells
@@ -105,7 +123,8 @@ class OffsetKeeper:
         pending = self._begin(self._offsets(group_id), group_id, change, records)
         if self._gone:
             for name in change:
-                self._gone.get(name.topic, set()).add((group_id, name))
+                if name.topic in self._gone:
+                    self._gone[name.topic].since.add((group_id, name))
         return pending
 
     async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
@@ -145,9 +164,12 @@ class OffsetKeeper:
 
     # What time does
 
-    def forget_topic(self, topic: str) -> None:
-        """Have `forget_for_ever` remove the offsets of a topic that is gone, but none that is committed from now on."""
-        self._gone[topic] = set()
+    def forget_topic(self, topic: str, deleted_ms: int | None = None) -> None:
+        """Have `forget_for_ever` remove the offsets of a topic that is gone, but none that is committed from now on.
+
+        `deleted_ms`: when it was deleted, if it was recreated by now; what was committed after that stays, too.
+        """
+        self._gone[topic] = Gone(deleted_ms)
         self._gone_changed.set()
 
     async def forget_for_ever(self) -> None:
@@ -156,10 +178,10 @@ class OffsetKeeper:
             await self._gone_changed.wait()
             self._gone_changed = trio.Event()
             while self._gone:
-                topic, since = next(iter(self._gone.items()))
+                topic, gone = next(iter(self._gone.items()))
                 for partition, offsets in list(self._loaded.items()):
                     await self._forget(topic, partition, offsets)
-                if self._gone[topic] is since:  # else it was deleted once more
+                if self._gone[topic] is gone:  # else it was deleted once more
                     del self._gone[topic]
 
     async def _forget(self, topic: str, partition: int, offsets: Offsets) -> None:
@@ -175,8 +197,12 @@ class OffsetKeeper:
                 if self._loaded.get(partition) is not offsets:
                     return
                 count = max(1, room // record_bytes)
-                since = self._gone[topic]
-                change = {name: None for name in names[:count] if (group_id, name) not in since}
+                gone = self._gone[topic]
+                change = {
+                    name: None
+                    for name in names[:count]
+                    if not gone.is_spared(group_id, name, offsets.settled(group_id, name))
+                }
                 del names[:count]
                 try:
                     writes.append((group_id, self._begin(offsets, group_id, change)))

@@ -195,6 +195,10 @@ class Offsets:
         held, begun = self.of_group(group_id), self._under_way.get(group_id, ())
         return {name: None for name in chain(held, begun) if name.topic == topic}
 
+    def settled(self, group_id: str, name: TopicPartition) -> OffsetAndMetadata | None:
+        """An offset of a group, None while a change of it is under way."""
+        return None if name in self._under_way.get(group_id, ()) else self.of_group(group_id).get(name)
+
     def expired(self, group_id: str, standing: Standing, *, now_ms: int, retention_ms: int) -> Change:
         """What removes the offsets of a group that have expired."""
         if standing.has_members and standing.read_topics is None:

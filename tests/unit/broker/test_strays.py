@@ -168,15 +168,28 @@ async def test_a_log_that_cannot_be_removed_is_named_until_it_is_removed(start: 
 
 async def test_committed_offsets_go_with_a_deleted_topic_and_outlast_one_that_is_missing(start: Start) -> None:
     async with start() as broker:
-        told: list[str] = []
+        told: list[tuple[str, int | None]] = []
         await broker.create("deleted")
         await broker.create("t")
-        broker.handle.replicas.in_sync.view.on_topic_deleted = told.append
+        broker.handle.replicas.in_sync.view.on_topic_deleted = lambda *what: told.append(what)
         await remove_tree(broker.zookeeper, topic_path("t"))
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="deleted")], timeout_ms=30_000)
         assert [result.error_code for result in (await broker.ask(request)).responses] == [0]
         await wait_for(lambda: strays(broker))
-        assert told == ["deleted"]
+        assert told == [("deleted", None)]
+
+
+async def test_a_deletion_that_is_heard_of_after_the_topic_was_recreated_is_told_with_its_time(start: Start) -> None:
+    async with start() as broker:
+        told: list[tuple[str, int | None]] = []
+        await broker.create("t")
+        broker.handle.replicas.in_sync.view.on_topic_deleted = lambda *what: told.append(what)
+        found = await broker.zookeeper.get(topic_path("t"))
+        assignment = TopicAssignment.decode("t", found.data)
+        await write_record(broker.zookeeper, DeletedTopic(topic="t", topic_id=assignment.id, timestamp_ms=5))
+        await broker.zookeeper.set(topic_path("t"), replace(assignment, topic_id=uuid.uuid4()).encode())
+        await wait_for(lambda: told)
+        assert told == [("t", 5)]
 
 
 async def test_no_lost_topic_is_created_because_somebody_asks_for_it(

@@ -238,6 +238,26 @@ async def test_the_offsets_of_a_topic_that_is_made_anew_at_once_stay(rig: Rig) -
     assert rig.keeper.of_group("odd") == {A: committed(9), B: committed(3)}
 
 
+async def test_what_was_committed_for_a_recreated_topic_before_its_deletion_was_heard_of_stays(rig: Rig) -> None:
+    rig.keeper.on_loaded(1, {"odd": LoadedGroup(offsets={A: committed(5, at_ms=2001), B: committed(3)})})
+    rig.keeper.on_loaded(0, {"even": LoadedGroup(offsets={A: committed(1, at_ms=1999)})})
+    async with forgetting(rig):
+        rig.keeper.forget_topic("a", 2000)
+    assert rig.keeper.of_group("odd") == {A: committed(5, at_ms=2001), B: committed(3)}
+    assert rig.keeper.of_group("even") == {}
+
+
+async def test_what_is_being_committed_when_a_deletion_is_heard_of_late_stays(rig: Rig) -> None:
+    rig.journal.gate = trio.Event()
+    pending = rig.keeper.commit("even", {A: committed(5, at_ms=2001)})
+    async with forgetting(rig):
+        rig.keeper.forget_topic("a", 2000)
+        await trio.testing.wait_all_tasks_blocked()
+        rig.journal.gate.set()
+        await pending.wait()
+    assert rig.keeper.of_group("even") == {A: committed(5, at_ms=2001)}
+
+
 async def test_the_offsets_of_a_topic_that_was_made_and_deleted_once_more_go(rig: Rig) -> None:
     """Also if its second life began and ended while those of the first were being removed."""
     rig.journal.gate = trio.Event()

@@ -53,14 +53,19 @@ def describe(
     zookeeper: ZooKeeper = None,
     json: Json = False,
 ) -> None:
-    """Show brokers: controller, log dirs with bytes and partitions, versions, settings that differ from defaults."""
-    from pipeline.cli.broker_description import describe_brokers, print_description
+    """Show brokers: controller, log dirs with bytes and partitions, versions, settings that differ from defaults.
+
+    Exit code 1 if a broker does not answer or has a log dir that failed.
+    """
+    from pipeline.cli.broker_description import describe_brokers, is_in_trouble, print_description
 
     description = trio.run(partial(describe_brokers, bootstrap, zookeeper, broker_id))
     if json:
         output.print_json(description)
     else:
         print_description(description)
+    if is_in_trouble(description):
+        raise typer.Exit(output.EXIT_FAILED)
 
 
 def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":

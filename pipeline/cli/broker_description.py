@@ -74,6 +74,14 @@ def _api_name(key: int) -> str:
         return str(key)
 
 
+def is_in_trouble(description: dict[str, Any]) -> bool:
+    """True if a broker does not answer, or has a log dir that failed."""
+    return any(
+        broker["error"] is not None or any(log_dir["error"] is not None for log_dir in broker["log_dirs"])
+        for broker in description["brokers"]
+    )
+
+
 def print_description(description: dict[str, Any]) -> None:
     """For people."""
     output.say(f"Cluster {description['cluster_id']}, controller {description['controller']}")

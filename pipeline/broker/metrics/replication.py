@@ -12,6 +12,7 @@ from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.controller.controller_plan import target_replicas
 from pipeline.broker.session_watch import SessionWatch
+from pipeline.model import TopicPartition
 
 _REPLICAS = "kafka_server_replicamanager"
 _CONTROLLER = "kafka_controller_kafkacontroller"
@@ -128,11 +129,14 @@ def collect_session(session: SessionWatch) -> Iterator[Metric]:
 
 
 def _count_leaderless(view: ClusterView) -> tuple[int, int]:
-    """Partitions that no live broker leads, and those that another than the preferred replica leads."""
+    """Partitions that no live broker leads, or one whose disk lost them, and those that another than the preferred
+    replica leads.
+    """
     offline = imbalanced = 0
     for topic in view.topics():
-        for partition in topic.partitions.values():
-            if partition.leader not in view.brokers:
+        for index, partition in topic.partitions.items():
+            lost = view.offline_replicas.get(partition.leader, frozenset())
+            if partition.leader not in view.brokers or TopicPartition(topic.name, index) in lost:
                 offline += 1
             elif partition.leader not in target_replicas(partition)[:1]:
                 imbalanced += 1

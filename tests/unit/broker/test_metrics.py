@@ -98,3 +98,16 @@ async def test_lag_is_not_measured_by_a_replica_that_is_not_in_sync(start: Start
         view.accept_states(view.asking([name]), {name: Written(state, 9)})
         told = [lag_of(broker, kind) for kind in ("current_offset", "lag", "lag_seconds")]
         assert told == [1, None, None]
+
+
+async def test_a_partition_whose_leader_lost_it_to_a_disk_counts_as_offline(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("clicks", 2)
+
+        def offline() -> float | None:
+            return broker.metrics.get_sample_value("kafka_controller_kafkacontroller_offlinepartitionscount")
+
+        assert offline() == 0
+        view = broker.handle.replicas.in_sync.view
+        view.set_offline_replicas(BrokerId(1), frozenset({TopicPartition("clicks", 1)}))
+        assert offline() == 1

@@ -7,7 +7,10 @@ same key: up to `MAX_OWED` of their answers are owed at a time. All answers that
 Invariants
   A. Between receiving and `park` nothing is awaited: the receive buffer is the one of all connections.
   B. A large request takes its memory from the server's `RequestMemory` before it is received, and gives it back when
-     it was handled, or decoded if nothing in it points into the buffer any more; when the connection ends in any case.
+     it was handled; when the connection ends in any case. One without records takes a multiple of its size, from memory
+     of its own kind (`decoded_memory`), so that it never holds up records; one with very many elements takes more
+     before it is decoded. That is for what it is decoded to and for its answer: it is held until a long one is sent.
+     Only a long poll gives it back before it waits, but for a Fetch of very many elements, which waits for a moment.
   C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does the pause
      of a throttled client, but for one that wants no answers: it may have left with all said. Any other runs to its
      end, so that no change is left half done.
@@ -25,6 +28,7 @@ import trio
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net.answers import Answer, LargeAnswer, Outcome, Owed, Throttled
+from pipeline.net.claimed_sending import send_claimed
 from pipeline.net.garbage import RARE_COLLECTIONS
 from pipeline.net.network import HangupWatch
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
@@ -42,6 +46,11 @@ MAX_MUTE_S = 3600.0
 MAX_OWED = 64
 CODERS = 2
 """Large requests that are decoded, and large answers that are encoded, at a time."""
+
+DECODED_FACTOR = 3
+"""What a large request without records takes, by its size: received, decoded, answered."""
+ELEMENTS_BYTES = 64 << 20
+"""What the elements of a very large request and of its answer take beside their names, at most."""
 
 _coders = trio.CapacityLimiter(CODERS)
 
@@ -78,6 +87,7 @@ class Shared:
     long_polls: Collection[int]
     max_request_bytes: int
     memory: RequestMemory
+    decoded_memory: RequestMemory
     requests: Mapping[ApiKey, RequestStatistics]
     hangups: HangupWatch
     buffer: memoryview = field(default_factory=receive_buffer)
@@ -97,6 +107,7 @@ class Conversation:
         "_is_gone",
         "_is_held_up",
         "_machine",
+        "_memory",
         "_ready",
         "_ready_bytes",
         "_scope",
@@ -115,6 +126,8 @@ class Conversation:
         self._machine = ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)
         self._scope = trio.CancelScope()
         self._claim: Claim | None = None
+        self._memory = shared.memory
+        """Where the claim is held."""
         self._granted: trio.Event | None = None
         self._ready: list[Piece] = []
         self._ready_bytes = 0
@@ -164,9 +177,9 @@ class Conversation:
                     continue
                 if self._debts and request.api_key is not self._debts[0].request.api_key:
                     await self._settle_all()
-                if isinstance(request, LargeRequest):
-                    await self._serve_large(request)
-                elif (unfinished := self._serve(request)) is not None:
+                unfinished = self._serve_large(request) if isinstance(request, LargeRequest) else self._serve(request)
+                del request  # with it goes what it was received into, once it is decoded
+                if unfinished is not None:
                     await unfinished
         except NetworkError:
             raise
@@ -177,7 +190,7 @@ class Conversation:
 
     async def _receive(self) -> bool:
         """Send what is ready, then wait for more. False when the peer has ended its side, and nothing is owed to it."""
-        machine, transport = self._machine, self._transport
+        machine, transport, shared = self._machine, self._transport, self._shared
         self._settle()
         if self._unsent:
             machine.park()
@@ -187,7 +200,10 @@ class Conversation:
             await transport.give_way()
         growth = machine.growth
         if growth:
-            await self._take_memory(growth)
+            if machine.large_has_records:
+                await self._take_memory(growth, shared.memory)
+            else:
+                await self._take_memory(DECODED_FACTOR * growth, shared.decoded_memory)
         while (received := transport.receive_now(machine.get_buffer())) is None:
             machine.park()
             await self._wait_meanwhile(transport.wait_readable)
@@ -196,16 +212,21 @@ class Conversation:
         self._arrived_at = self.active_at = trio.current_time()
         machine.bytes_received(received)
         if self._claim is not None:
-            self._claim.received_bytes += received
+            self._claim.moved_bytes += received
         return received > 0
 
     async def _serve_large(self, request: LargeRequest) -> None:
         """Have a thread decode a large request, after all before it was answered, and answer it."""
         await self._settle_all()
         await self._send_much()
+        if not holds_records(request.api_key.request):
+            await self._take_memory(ELEMENTS_BYTES, self._shared.decoded_memory)
         with RARE_COLLECTIONS:
             decoded = await trio.to_thread.run_sync(request.decode, limiter=_coders)
-            if (unfinished := self._serve(decoded)) is not None:
+            del request
+            unfinished = self._serve(decoded)
+            del decoded
+            if unfinished is not None:
                 await unfinished
 
     def _serve(self, request: Request[Message]) -> Awaitable[None] | None:
@@ -214,9 +235,7 @@ class Conversation:
         statistics = shared.requests[request.api_key]
         statistics.request_bytes += request.size_bytes
         if self._claim is not None:
-            shared.memory.complete(self._claim)
-            if not holds_records(type(request.body)):
-                self._release(self._claim)
+            self._memory.complete(self._claim)
         started = trio.current_time()
         try:
             outcome = shared.handle(request, self.peer)
@@ -304,7 +323,7 @@ class Conversation:
             result, answered = outcome, asked
         else:
             try:
-                result = await self._wait_for(outcome, request.api_key)
+                result = await self._wait_for(outcome, request)
             except Exception:
                 statistics.failed += 1
                 raise
@@ -315,6 +334,8 @@ class Conversation:
             await self._answer_large(request, answer, statistics, answered)
         else:
             self._answer(request, answer, statistics, answered)
+            if self._ready_bytes >= MAX_HELD_BYTES:
+                await self._send_much()
         if not isinstance(result, Throttled):
             return
         await self._send_much()
@@ -326,9 +347,11 @@ class Conversation:
             finally:
                 statistics.throttle_s += trio.current_time() - started
 
-    async def _wait_for(self, outcome: Awaitable[Outcome], api_key: int) -> Outcome:
+    async def _wait_for(self, outcome: Awaitable[Outcome], request: Request[Message]) -> Outcome:
         """Wait for the answer; what is ready already does not."""
-        is_long_poll = api_key in self._shared.long_polls
+        is_long_poll = request.api_key in self._shared.long_polls
+        if self._claim is not None and is_long_poll and not (request.is_large and request.api_key is ApiKey.FETCH):
+            self._release(self._claim)
         if self._unsent or self._debts:
             try:
                 await self._settle_all()
@@ -379,8 +402,12 @@ class Conversation:
     ) -> None:
         """Make ready to send, and forget the request."""
         self._make_ready(request, answer, statistics, self._arrived_at, answered)
-        if self._claim is not None:
+        if self._claim is None:
+            return
+        if self._ready_bytes < MAX_HELD_BYTES:
             self._release(self._claim)
+        else:
+            self._memory.send(self._claim)
 
     async def _answer_large(
         self, request: Request[Message], answer: Message, statistics: RequestStatistics, answered: float
@@ -398,7 +425,7 @@ class Conversation:
             statistics.errors[code] = statistics.errors.get(code, 0) + count
         self._hold(pieces, statistics, self._arrived_at, answered)
         if self._claim is not None:
-            self._release(self._claim)
+            self._memory.send(self._claim)
         await self._send_much()
 
     def _make_ready(
@@ -433,18 +460,23 @@ class Conversation:
         self._ready, self._ready_bytes, self._unsent = [], 0, []
         started = ended = trio.current_time()
         if ready:
-            await self._transport.send(ready)
+            if self._claim is None or self._claim.state is not ClaimState.SENDING:
+                await self._transport.send(ready)
+            else:
+                await send_claimed(self._transport, ready, self._claim)
+                self._release(self._claim)
             ended = trio.current_time()
         for statistics, arrived, answered in unsent:
             statistics.sent(arrived, answered, started, ended)
 
-    async def _take_memory(self, size: int) -> None:
-        """Wait until so much more may be received of a large request."""
+    async def _take_memory(self, size: int, memory: RequestMemory) -> None:
+        """Wait until a large request may take so much more."""
         shared, claim = self._shared, self._claim
         if claim is None:
             claim = self._claim = Claim()
+            self._memory = memory
             shared.holders[claim] = self
-        self._wake(shared.memory.take(claim, size, trio.current_time()))
+        self._wake(memory.take(claim, size, trio.current_time()))
         while claim.state is ClaimState.WAITING:
             self._machine.park()
             self._is_held_up = True
@@ -456,7 +488,7 @@ class Conversation:
     def _release(self, claim: Claim) -> None:
         self._claim = None
         del self._shared.holders[claim]
-        self._wake(self._shared.memory.release(claim))
+        self._wake(self._memory.release(claim))
 
     def _wake(self, claims: Sequence[Claim]) -> None:
         for claim in claims:

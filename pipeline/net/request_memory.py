@@ -10,10 +10,13 @@ Invariants
   C. When all requests that hold memory wait for more, the oldest is given what it wants all the same. It stays the
      oldest until it is handled, so the capacity is exceeded by one request at most.
   D. As long as somebody waits, a request that has room and does not use it (fewer than 64 KiB since the check before)
-     is ended, and so is one that waited for 30 s: a client gives up about then. So nobody waits for ever.
+     is ended, and so is an answer that its client does not read (likewise), and a request that waited for 30 s: a
+     client gives up about then. So nobody waits for ever.
 
 A claim goes through these states:
-    idle -> receiving (took some) -> waiting (wants more) -> receiving -> complete (all has come) -> idle (released)
+    idle -> receiving (took some) -> waiting (wants more) -> receiving -> complete (all has come) -> sending
+    (answered) -> idle (released; from any other state, too). One that is complete may ask for more, and is complete
+    again after that.
 """
 
 from collections.abc import Sequence
@@ -32,18 +35,19 @@ class ClaimState(Enum):
     RECEIVING = auto()
     WAITING = auto()
     COMPLETE = auto()
+    SENDING = auto()
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What the present request of one connection holds. Its owner adds to `received_bytes` what comes."""
+    """What the present request of one connection holds. Its owner adds to `moved_bytes` what comes and goes."""
 
     state: ClaimState = ClaimState.IDLE
     number: int = 0
     held: int = 0
     wanted: int = 0
     waits_since: float = 0.0
-    received_bytes: int = 0
+    moved_bytes: int = 0
     checked_bytes: int = 0
     checked: int = -1
 
@@ -69,7 +73,7 @@ class RequestMemory:
         if claim.state is ClaimState.IDLE:
             self._last_number += 1
             claim.number = self._last_number
-            claim.received_bytes, claim.checked = 0, -1
+            claim.moved_bytes, claim.checked = 0, -1
             self._claims.add(claim)
         if self._fits(size) and not (self._waiting and min(self._waiting) < claim.number):
             self._give(claim, size)
@@ -81,6 +85,10 @@ class RequestMemory:
     def complete(self, claim: Claim) -> None:
         """All of the request has come."""
         claim.state = ClaimState.COMPLETE
+
+    def send(self, claim: Claim) -> None:
+        """The request was answered; its memory is held until the answer is sent."""
+        claim.state, claim.checked = ClaimState.SENDING, -1
 
     def release(self, claim: Claim) -> Sequence[Claim]:
         """The request was handled or is given up. Returns who may go on now."""
@@ -100,11 +108,11 @@ class RequestMemory:
             if claim.state is ClaimState.WAITING:
                 if now - claim.waits_since > MAX_WAIT_S:
                     ended.append(claim)
-            elif claim.state is ClaimState.RECEIVING:
+            elif claim.state in {ClaimState.RECEIVING, ClaimState.SENDING}:
                 was_there = claim.checked == self._check - 1
-                if was_there and claim.received_bytes - claim.checked_bytes < MIN_BYTES_PER_CHECK:
+                if was_there and claim.moved_bytes - claim.checked_bytes < MIN_BYTES_PER_CHECK:
                     ended.append(claim)
-                claim.checked, claim.checked_bytes = self._check, claim.received_bytes
+                claim.checked, claim.checked_bytes = self._check, claim.moved_bytes
         return ended
 
     def _fits(self, size: int) -> bool:

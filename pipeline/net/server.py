@@ -42,6 +42,9 @@ log = structlog.get_logger()
 
 ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+MAX_DECODED_BYTES = 96 << 20
+"""Memory of all large requests without records together, with what they are decoded to and answered with. One of them
+may exceed it."""
 IDLE_CHECKS = 8
 """How often a silent connection is looked at until it is closed."""
 MAX_INT32 = 2**31 - 1
@@ -65,6 +68,7 @@ class ServerStatistics:
 
     requests: Mapping[ApiKey, RequestStatistics]
     memory: RequestMemory
+    decoded_memory: RequestMemory
     open_connections: int = 0
     accepted: int = 0
     refused: int = 0
@@ -85,14 +89,16 @@ class Server:
     ) -> None:
         self._config = config
         memory = RequestMemory(config.max_memory_bytes)
+        decoded_memory = RequestMemory(MAX_DECODED_BYTES)
         requests = {key: RequestStatistics() for key in apis.values()}
-        self.statistics = ServerStatistics(requests, memory)
+        self.statistics = ServerStatistics(requests, memory, decoded_memory)
         self._shared = Shared(
             handle=handle,
             apis=apis,
             long_polls=long_polls,
             max_request_bytes=config.max_request_bytes,
             memory=memory,
+            decoded_memory=decoded_memory,
             requests=requests,
             hangups=network.hangups(),
         )
@@ -191,6 +197,7 @@ class Server:
         shared = self._shared
         while True:
             await trio.sleep(CHECK_S)
-            for claim in shared.memory.overdue(trio.current_time()):
+            now = trio.current_time()
+            for claim in [*shared.memory.overdue(now), *shared.decoded_memory.overdue(now)]:
                 self.statistics.broken += 1
-                shared.holders[claim].end("its request came too slowly while others waited for memory")
+                shared.holders[claim].end("its request or answer went too slowly while others waited for memory")

@@ -36,6 +36,8 @@ MAX_REQUEST_ELEMENTS = 100_000
 """Elements of all arrays of a request: ten times what the largest cluster needs, decoded in a fifth of a second."""
 LARGE_REQUEST_ELEMENTS = 10_000
 """A request with more elements than that is large: a thread decodes it, and encodes its answer."""
+MAX_BYTES_WITHOUT_RECORDS = 16 * 1024 * 1024
+"""Bytes of a request that carries no records: 60,000 topics with the longest names."""
 MAX_HEADER_TAGS = 64
 
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -83,13 +85,15 @@ def size_of(pieces: list[Piece]) -> int:
 class ServerConnection:
     """The server's end. `apis` are the keys served. Many may receive into the same buffer `shared` (see `framing`)."""
 
-    __slots__ = ("_apis", "_frames")
+    __slots__ = ("_apis", "_frames", "large_has_records")
 
     def __init__(
         self, max_request_bytes: int, apis: Mapping[int, ApiKey] = API, shared: memoryview | None = None
     ) -> None:
         self._frames = FrameBuffer(max_request_bytes, shared)
         self._apis = apis
+        self.large_has_records = False
+        """True if the large request that is under way is of a kind that carries records."""
 
     @property
     def growth(self) -> int:
@@ -115,6 +119,8 @@ class ServerConnection:
         """
         taken = self._frames.next_frame()
         if taken is None:
+            if (start := self._frames.large_start) is not None:
+                self._expect_large(start)
             return None
         frame, shared = taken
         try:
@@ -143,6 +149,18 @@ class ServerConnection:
         else:
             body = ApiVersionsRequest()
         return Request(api_key, version, correlation_id, client_id, body, len(frame))
+
+    def _expect_large(self, start: memoryview) -> None:
+        """Look at the first bytes of a large request before there is memory for all of it."""
+        api_key = self._apis.get(int.from_bytes(start[:2], "big", signed=True))
+        if api_key is None:
+            raise ProtocolError("a large request of an api key that is not served")
+        self.large_has_records = holds_records(api_key.request)
+        size = self._frames.large_size
+        if not self.large_has_records and size > MAX_BYTES_WITHOUT_RECORDS:
+            raise ProtocolError(
+                f"{api_key.name} of {size} bytes, where at most {MAX_BYTES_WITHOUT_RECORDS} are taken without records"
+            )
 
     def encode_response(self, request: Request[Message], response: Message) -> list[Piece]:
         """The response as it goes out, frame and header included. Large records stay references."""

@@ -73,6 +73,18 @@ class FrameBuffer:
             return 0
         return min(self._large_size - len(self._large), len(self._large))
 
+    @property
+    def large_start(self) -> memoryview | None:
+        """What came of a large frame that has no buffer of its own yet: 4 KiB or more, valid until `get_buffer`."""
+        if not self._large_size or self._large is not None:
+            return None
+        return self._buffer[self._start : self._end]
+
+    @property
+    def large_size(self) -> int:
+        """The length of the large frame that is under way; 0 if there is none."""
+        return self._large_size
+
     def get_buffer(self) -> memoryview:
         """Where to receive into. Never empty as long as all complete frames were taken."""
         if self._large_size:

@@ -39,6 +39,8 @@ from pipeline.protocol.messages.fetch import (
 )
 
 MAX_WAIT_MS = 60_000
+MAX_WAIT_OF_MANY_MS = 500
+"""For a request that names very many partitions: its memory is not for others meanwhile."""
 GATHERED_PARTITIONS = 50
 """A Fetch without a session that names fewer partitions costs too little to be held up."""
 LATE_S = 0.002
@@ -144,7 +146,7 @@ async def _wait_and_answer(
 
 async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse:
     """Fetch, wait and answer, yielding to other requests between slices; each slice is watched once it is read."""
-    deadline = _deadline(request)
+    deadline = _deadline(request, MAX_WAIT_OF_MANY_MS)
     may_wait = request.max_wait_ms > 0
     parts = list(OF_PARTITIONS.slices(request.topics))
     watched: list[Sequence[_Watched]] = [()] * len(parts)
@@ -194,8 +196,8 @@ def _watch(
     return watched
 
 
-def _deadline(request: FetchRequest) -> float:
-    return trio.current_time() + min(request.max_wait_ms, MAX_WAIT_MS) / 1000
+def _deadline(request: FetchRequest, max_wait_ms: int = MAX_WAIT_MS) -> float:
+    return trio.current_time() + min(request.max_wait_ms, max_wait_ms) / 1000
 
 
 async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
@@ -312,7 +314,9 @@ async def _take_in_turns(
             broker.fetch_sessions.add(session, _topics_of(part))
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
-    return await _fetch_in_turns_in_session(broker, request, version, session, epoch, _deadline(request))
+    return await _fetch_in_turns_in_session(
+        broker, request, version, session, epoch, _deadline(request, MAX_WAIT_OF_MANY_MS)
+    )
 
 
 async def _fetch_in_turns_in_session(

@@ -64,8 +64,8 @@ def test_who_is_slow_or_waits_too_long_is_ended_while_somebody_waits() -> None:
     assert memory.overdue(0) == () and memory.overdue(CHECK_S) == (), "nobody waits"
     memory.take(late, 50, CHECK_S)
     assert memory.overdue(2 * CHECK_S) == [], "first seen now"
-    slow.received_bytes += MIN_BYTES_PER_CHECK - 1
-    quick.received_bytes += MIN_BYTES_PER_CHECK
+    slow.moved_bytes += MIN_BYTES_PER_CHECK - 1
+    quick.moved_bytes += MIN_BYTES_PER_CHECK
     assert memory.overdue(3 * CHECK_S) == [slow]
     assert memory.release(slow) == [late]
 

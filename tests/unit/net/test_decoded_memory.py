@@ -1,0 +1,164 @@
+"""Large requests without records: what they are decoded to, and answered with, is held within bounds."""
+
+from typing import Any
+
+import pytest
+import trio
+
+from pipeline.errors import NetworkError
+from pipeline.net import server as server_module
+from pipeline.net.conversation import DECODED_FACTOR, ELEMENTS_BYTES
+from pipeline.net.server import Peer
+from pipeline.net.transport import SocketTransport
+from pipeline.protocol.api import ApiKey
+from pipeline.protocol.connection import MAX_BYTES_WITHOUT_RECORDS, Request
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from pipeline.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from pipeline.protocol.schema import Message
+from tests.unit.net.test_server_limits import (
+    DEADLINE_S,
+    answer,
+    answer_size,
+    connected,
+    produce_bytes,
+    request_bytes,
+    until,
+)
+
+NAME_BYTES = 30_000
+MANY = 10_001
+"""Elements with which a thread decodes a request."""
+
+
+def names_bytes(count: int, size: int = NAME_BYTES) -> bytes:
+    topics = [MetadataRequestTopic(name=f"{number:06}{'x' * (size - 6)}") for number in range(count)]
+    return request_bytes(MetadataRequest(topics=topics), 8)
+
+
+def echo(request: Request[Message], peer: Peer) -> Message:
+    """Answer Metadata with the names that were asked for."""
+    if not isinstance(request.body, MetadataRequest):
+        return answer(request, peer)
+    return MetadataResponse(topics=[MetadataResponseTopic(name=topic.name) for topic in request.body.topics or ()])
+
+
+async def read_all(transport: SocketTransport) -> None:
+    """Read one answer to its end."""
+    head, rest = memoryview(bytearray(4)), memoryview(bytearray(1 << 20))
+    received, size = 0, 4
+    with trio.fail_after(DEADLINE_S):
+        while received < size:
+            received += await transport.receive_into(head[received:] if received < 4 else rest)
+            if received == 4:
+                size += int.from_bytes(head, "big")
+
+
+async def test_requests_of_names_take_turns_and_never_hold_up_records(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", 5_000_000)
+    under_way = highest = 0
+    may_go_on = trio.Event()
+
+    async def work(request: Request[Message], peer: Peer) -> Message:
+        nonlocal under_way, highest
+        under_way += 1
+        highest = max(highest, under_way)
+        await may_go_on.wait()
+        under_way -= 1
+        return echo(request, peer)
+
+    def handle(request: Request[Message], peer: Peer) -> Any:
+        return work(request, peer) if isinstance(request.body, MetadataRequest) else answer(request, peer)
+
+    data = names_bytes(40)
+    async with (
+        serve(handle) as (address, server),
+        connected(address, 4) as (*others, producer),
+        trio.open_nursery() as nursery,
+    ):
+        memory = server.statistics.decoded_memory
+        for transport in others:
+            nursery.start_soon(transport.send, [data])
+        await until(lambda: under_way == 1 and memory.waiting == 2)
+        assert memory.held >= DECODED_FACTOR * len(data) * 0.9
+        await producer.send([produce_bytes(1_000_000)])
+        assert await answer_size(producer) > 0
+        may_go_on.set()
+        for transport in others:
+            await read_all(transport)
+        await until(lambda: memory.held == 0)
+        assert highest == 1
+
+
+async def test_a_long_answer_holds_its_memory_until_it_is_read_or_needed(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", 50_000_000)
+    monkeypatch.setattr(server_module, "CHECK_S", 0.05)
+    data = names_bytes(500)
+    async with (
+        serve(echo, max_request_bytes=40_000_000) as (address, server),
+        connected(address, 2) as (deaf, other),
+        trio.open_nursery() as nursery,
+    ):
+        memory = server.statistics.decoded_memory
+        await deaf.send([data])
+        await until(lambda: server.statistics.requests[ApiKey.METADATA].response_bytes > 0)
+        assert memory.held >= DECODED_FACTOR * len(data) * 0.9
+        nursery.start_soon(other.send, [data])
+        await read_all(other)
+        assert server.statistics.broken == 1, "an answer that nobody read, when others needed its memory"
+        await until(lambda: memory.held == 0)
+
+
+async def test_very_many_elements_take_memory_before_they_are_decoded(serve: Any) -> None:
+    held = []
+
+    def handle(request: Request[Message], peer: Peer) -> Message:
+        assert request.is_large
+        held.append(server.statistics.decoded_memory.held)
+        return echo(request, peer)
+
+    async with serve(handle) as (address, server), connected(address) as (transport,):
+        await transport.send([names_bytes(MANY, 8)])
+        await read_all(transport)
+        await until(lambda: server.statistics.decoded_memory.held == 0)
+        assert held[0] >= ELEMENTS_BYTES
+
+
+@pytest.mark.parametrize("count", [5000, MANY])
+async def test_only_a_fetch_of_very_many_partitions_holds_memory_while_it_waits(serve: Any, count: int) -> None:
+    may_go_on, waits = trio.Event(), trio.Event()
+
+    async def handle(request: Request[Message], peer: Peer) -> Message:
+        waits.set()
+        await may_go_on.wait()
+        return FetchResponse()
+
+    topics = [FetchTopic(topic="t", partitions=[FetchPartition(partition=number) for number in range(count)])]
+    async with serve(handle) as (address, server), connected(address) as (transport,):
+        await transport.send([request_bytes(FetchRequest(topics=topics), 11)])
+        with trio.fail_after(DEADLINE_S):
+            await waits.wait()
+        assert (server.statistics.decoded_memory.held > 0) == (count == MANY)
+        may_go_on.set()
+        await read_all(transport)
+        await until(lambda: server.statistics.decoded_memory.held == 0)
+
+
+async def test_a_request_without_records_that_is_larger_than_any_client_sends_is_refused(serve: Any) -> None:
+    head = names_bytes(10)
+    size = MAX_BYTES_WITHOUT_RECORDS + 1
+    async with serve(echo, max_request_bytes=2 * size) as (address, server), connected(address) as (transport,):
+        with pytest.raises(NetworkError):
+            await transport.send([size.to_bytes(4, "big"), head[4:]])
+            assert await answer_size(transport) == 0
+            raise NetworkError("closed")
+        await until(lambda: server.statistics.broken == 1)
+        assert server.statistics.decoded_memory.held == 0

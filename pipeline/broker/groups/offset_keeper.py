@@ -1,5 +1,8 @@
 """The committed offsets of the groups coordinated here: `Offsets` decides, this writes and lets time pass.
 
+Offsets of groups without members are refused when all offsets take `MAX_HELD_BYTES`: anybody can make up such groups,
+and their offsets stay for `offsets.retention.minutes`. Offsets of groups with members are always taken.
+
 Invariants: what `of_group` tells is in the journal, as durable as its settings say. A change is applied by the journal,
 in its order, so memory never differs from what a restart would load. An expired offset, one of a deleted topic, and a
 group of which nothing is left each get a tombstone. What is committed after a topic was deleted is of a later topic of
@@ -21,6 +24,8 @@ from pipeline.errors import ProtocolError
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
+MAX_HELD_BYTES = 128 << 20
+WARNING_INTERVAL_S = 60.0
 GROUPS_AT_ONCE = 100
 SLICE_S = 0.005
 """So many groups are looked at, or for so long (some are large), before others have their turn."""
@@ -82,6 +87,7 @@ class OffsetKeeper:
         self._gone: dict[str, Gone] = {}
         """Deleted topics whose offsets are still to be removed."""
         self._gone_changed = trio.Event()
+        self._warned_s = -WARNING_INTERVAL_S
 
     # What the journal tells
 
@@ -99,6 +105,11 @@ class OffsetKeeper:
     def under_way(self) -> int:
         """Offsets of which a change is being written."""
         return sum(offsets.under_way for offsets in self._loaded.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """About what all offsets take in memory."""
+        return sum(offsets.held_bytes for offsets in self._loaded.values())
 
     # What handlers ask
 
@@ -120,12 +131,27 @@ class OffsetKeeper:
 
         `records` are the change as the journal's records, if they were made before.
         """
-        pending = self._begin(self._offsets(group_id), group_id, change, records)
+        offsets = self._offsets(group_id)
+        self._check_room(offsets, group_id, change)
+        pending = self._begin(offsets, group_id, change, records)
         if self._gone:
             for name in change:
                 if name.topic in self._gone:
                     self._gone[name.topic].since.add((group_id, name))
         return pending
+
+    def _check_room(self, offsets: Offsets, group_id: str, change: Change) -> None:
+        """Raise KafkaError if a group without members wants more memory than there is for all offsets."""
+        more = offsets.growth(group_id, change)
+        if more <= 0 or self.held_bytes + more <= MAX_HELD_BYTES:
+            return
+        if (self._membership.standing(group_id) or Standing()).has_members:
+            return
+        now_s = trio.current_time()
+        if now_s - self._warned_s >= WARNING_INTERVAL_S:
+            self._warned_s = now_s
+            log.warning("offsets_refused", group=group_id, reason="no room for more offsets of groups without members")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No room for more offsets of groups without members.")
 
     async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
         """Forget these offsets of a group, or all. Raises KafkaError."""

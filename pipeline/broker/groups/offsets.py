@@ -11,6 +11,7 @@ partitions to itself), or for a topic that the members no longer read. A client 
 its commit has named the moment itself.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 NO_RETENTION_TIME = -1
 LAST_MOMENT_MS = 2**63 - 1
+OFFSET_BYTES = 400
+"""About what an offset takes in memory beside its metadata."""
+GROUP_BYTES = 600
+"""About what the offsets of a group take in memory beside each of them and the id of the group."""
 
 Change = Mapping[TopicPartition, OffsetAndMetadata | None]
 """What a group's offsets become; None where there is none any more."""
@@ -129,6 +134,8 @@ class Offsets:
     _groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
     _under_way: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
     """Of groups with changes under way: how many of each partition."""
+    held_bytes: int = 0
+    """About what the offsets take in memory."""
 
     @property
     def under_way(self) -> int:
@@ -152,6 +159,7 @@ class Offsets:
     def load(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The offsets of a group, as the journal held them."""
         if offsets:
+            self.held_bytes += self.growth(group_id, offsets)
             self._groups[group_id] = dict(offsets)
 
     def begin(self, group_id: str, change: Change) -> None:
@@ -171,8 +179,15 @@ class Offsets:
         if not counts:
             del self._under_way[group_id]
 
+    def growth(self, group_id: str, change: Change) -> int:
+        """Return about how many bytes of memory more the offsets of a group take after a change."""
+        held = self.of_group(group_id)
+        more = sum(_memory_of(committed) - _memory_of(held.get(name)) for name, committed in change.items())
+        return more if held else more + GROUP_BYTES + sys.getsizeof(group_id)
+
     def apply(self, group_id: str, change: Change) -> None:
         """The journal holds the change."""
+        self.held_bytes += self.growth(group_id, change)
         held = self._groups.setdefault(group_id, {})
         for name, committed in change.items():
             if committed is None:
@@ -181,6 +196,7 @@ class Offsets:
                 held[name] = committed
         if not held:
             del self._groups[group_id]
+            self.held_bytes -= GROUP_BYTES + sys.getsizeof(group_id)
 
     def deletion(self, group_id: str, names: Collection[TopicPartition] | None = None) -> Change:
         """What removes these, or all, of those that are there or under way."""
@@ -217,6 +233,10 @@ class Offsets:
     def is_empty(self, group_id: str) -> bool:
         """Whether the group has no offset, and none is under way."""
         return group_id not in self._groups and group_id not in self._under_way
+
+
+def _memory_of(committed: OffsetAndMetadata | None) -> int:
+    return 0 if committed is None else OFFSET_BYTES + sys.getsizeof(committed.metadata)
 
 
 def _expires_ms(committed: OffsetAndMetadata, since_ms: int | None, retention_ms: int) -> int:

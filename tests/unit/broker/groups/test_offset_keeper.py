@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.broker.groups import offset_keeper
 from pipeline.broker.groups.model import LoadedGroup, MemberId, OffsetAndMetadata
 from pipeline.broker.groups.offset_keeper import FORGOTTEN_BYTES, OffsetKeeper
 from pipeline.broker.groups.offsets import Standing
@@ -371,3 +372,33 @@ async def test_a_write_that_does_not_begin_leaves_nothing_under_way(rig: Rig, mo
     with pytest.raises(ZeroDivisionError):
         rig.keeper.commit("g", {A: committed(1)})
     assert rig.keeper.under_way == 0
+
+
+async def test_offsets_of_groups_without_members_are_refused_when_there_is_no_room(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_note(size: int) -> OffsetAndMetadata:
+        return OffsetAndMetadata(offset=Offset(1), metadata="x" * size, commit_timestamp_ms=1000)
+
+    at_first = rig.keeper.held_bytes
+    assert at_first > 0
+    monkeypatch.setattr(offset_keeper, "MAX_HELD_BYTES", at_first + 20_000)
+    groups = [f"group {number}" for number in range(100)]
+    refused = 0
+    for group_id in groups:
+        try:
+            rig.keeper.commit(group_id, {A: with_note(4000)})
+        except KafkaError as error:
+            assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            refused += 1
+    assert refused == 97
+    assert at_first + 15_000 < rig.keeper.held_bytes <= at_first + 20_000
+    rig.keeper.commit(groups[0], {A: with_note(4000)})  # takes no more than it had
+    rig.groups.standings["joined"] = Standing(has_members=True)
+    rig.keeper.commit("joined", {A: with_note(4000)})
+    for group_id in [*groups, "joined"]:
+        await rig.keeper.delete(group_id)
+    assert rig.keeper.held_bytes == at_first
+    rig.keeper.on_unloaded(0)
+    rig.keeper.on_unloaded(1)
+    assert rig.keeper.held_bytes == 0

@@ -10,6 +10,7 @@ Invariants:
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import trio
 
@@ -25,6 +26,7 @@ class PendingCall:
     """A call that has begun."""
 
     names: Collection[TopicPartition]
+    log_dir: Path
     ended: trio.Event = field(default_factory=trio.Event)
     is_late: bool = False
 
@@ -50,6 +52,10 @@ class PendingCalls:
     def is_busy(self, topic_partition: TopicPartition) -> bool:
         """Return True if a call for this partition is under way."""
         return topic_partition in self._busy
+
+    def find(self, topic_partition: TopicPartition) -> PendingCall | None:
+        """Return the call for this partition that is under way, None if there is none."""
+        return self._busy.get(topic_partition)
 
     async def begin(self, pending: PendingCall, call: Call) -> None:
         """Begin a call for partitions that are not busy."""

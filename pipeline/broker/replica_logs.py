@@ -99,6 +99,10 @@ class _Share:
         return self.found + self.new
 
 
+def _drop(_result: object) -> None:
+    """Take the result of a call that nobody waits for."""
+
+
 class ReplicaLogs:
     """The logs in the log dirs of one broker."""
 
@@ -115,6 +119,9 @@ class ReplicaLogs:
         self._unsettled: dict[TopicPartition, uuid.UUID] = {}
         self._opening: set[TopicPartition] = set()
         """Partitions of which the caller of `open` waits for the log."""
+        self._opened_late: dict[TopicPartition, UnifiedLog] = {}
+        """Logs whose caller did not wait any more. The next one has them at once: where each call of a log dir is late,
+        nothing would ever be opened otherwise."""
         self._removals: dict[LogName, PendingCall] = {}
         """Logs set aside that are being removed. The partition of the name is not busy: it has a log of its own."""
 
@@ -125,6 +132,12 @@ class ReplicaLogs:
     def is_busy(self, topic_partition: TopicPartition) -> bool:
         """Return True if the log of this partition is being opened, created, changed or removed."""
         return topic_partition in self._opening or self.pending.is_busy(topic_partition)
+
+    def awaited_log_dirs(self, topic_partition: TopicPartition) -> frozenset[Path]:
+        """Return the log dirs whose calls under way hold up this partition."""
+        calls = [pending for name, pending in self._removals.items() if name.topic_partition == topic_partition]
+        busy = self.pending.find(topic_partition)
+        return frozenset(pending.log_dir for pending in [*calls, *([] if busy is None else [busy])])
 
     # Opening
 
@@ -138,6 +151,7 @@ class ReplicaLogs:
         self._opening |= names
         try:
             items = await self._make_way(await self._wait_for_removals(items), opened)
+            items = self._take_late(items, opened)
             while items:
                 shares, items = self._share_out(items, opened), []
                 async with trio.open_nursery() as nursery:
@@ -146,6 +160,26 @@ class ReplicaLogs:
         finally:
             self._opening -= names
         return opened
+
+    def _take_late(self, items: Sequence[AssignedPartition], opened: Opened) -> Sequence[AssignedPartition]:
+        """Take the logs that were opened late and still are as they are wanted; returns the other items."""
+        for item in items:
+            late = self._opened_late.pop(item.topic_partition, None)
+            if late is not None and self._is_as_wanted(item, late):
+                opened[item.topic_partition] = late
+        return [item for item in items if item.topic_partition not in opened]
+
+    def _is_as_wanted(self, item: AssignedPartition, late: UnifiedLog) -> bool:
+        try:
+            is_there = self._directories.get(item.topic_partition) is late
+        except PipelineError:
+            return False
+        has_promise = late.is_flushed_first == (item.settings.flush_messages == 1)
+        return is_there and has_promise and late.failure is None and late.topic_id == item.topic_id
+
+    def _keep_late(self, found: Opened) -> None:
+        """An error is not kept: the next caller finds out whether it is still so."""
+        self._opened_late.update((name, late) for name, late in found.items() if isinstance(late, UnifiedLog))
 
     async def _wait_for_removals(self, items: Sequence[AssignedPartition]) -> Sequence[AssignedPartition]:
         """Returns the partitions that no removal of a log, or of a log set aside, holds up any more."""
@@ -227,7 +261,7 @@ class ReplicaLogs:
             names = [item.topic_partition for item in some.items]
             new = [self._new_log(item) for item in some.new]
             call = partial(_open_logs, directory, some, new, self._clock())
-            found = await self._call(directory, names, call)
+            found = await self._call(directory, names, call, self._keep_late)
             if found is None:
                 left += share.items
                 return
@@ -238,17 +272,26 @@ class ReplicaLogs:
         return 0.0 if self._disks.is_stalled(log_dir) else STALLED_S
 
     async def _call(
-        self, directory: LogDirectory, names: Sequence[TopicPartition], call: Callable[[], _Result]
+        self,
+        directory: LogDirectory,
+        names: Sequence[TopicPartition],
+        call: Callable[[], _Result],
+        take_late: Callable[[_Result], None] = _drop,
     ) -> _Result | None:
-        """Return what `call` returns, in a thread; None if the log dir does not answer in time, and `call` goes on."""
+        """Return what `call` returns, in a thread.
+
+        None if the log dir does not answer in time. Then `call` goes on, and `take_late` gets what it returns.
+        """
         results: list[_Result] = []
 
         async def carry_out() -> None:
             async with self._lanes[directory.path]:
                 results.append(await self._disks.run(directory.path, call))
+            if pending.is_late:
+                take_late(results[0])
 
         patience_s = self._patience_s(directory.path)
-        pending = PendingCall(names)
+        pending = PendingCall(names, directory.path)
         await self.pending.begin(pending, carry_out)
         await self.pending.wait([pending], patience_s)
         if not results:
@@ -321,7 +364,9 @@ class ReplicaLogs:
                     for name in aside:
                         del self._removals[name]
 
-            pending = PendingCall(in_place)
+            for name in in_place:
+                self._opened_late.pop(name, None)
+            pending = PendingCall(in_place, directory.path)
             self._removals.update(dict.fromkeys(aside, pending))
             await self.pending.begin(pending, carry_out)
             await self.pending.wait([pending])

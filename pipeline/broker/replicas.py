@@ -183,13 +183,13 @@ class Replicas:
                     log_dir = self._partitions[name].log.directory.parent
                     changing.setdefault(log_dir, []).append((fetcher, name))
         begun = []
-        for touched in changing.values():
+        for log_dir, touched in changing.items():
 
             async def wait(touched: Sequence[tuple[ReplicaFetcher, TopicPartition]] = touched) -> None:
                 for fetcher, name in touched:
                     await fetcher.wait_until_untouched([name])
 
-            pending = PendingCall([name for _, name in touched])
+            pending = PendingCall([name for _, name in touched], log_dir)
             await self._logs.pending.begin(pending, wait)
             begun.append(pending)
         if begun:
@@ -454,14 +454,16 @@ class Replicas:
     def _give_up_waiting(self) -> None:
         """Take the partitions as failed whose log dir has not answered for long: other brokers may lead them.
 
-        While all log dirs answer, however slowly, waiting partitions have their turn: on a busy host the logs of a
+        While their log dir answers, however slowly, waiting partitions have their turn: on a busy host the logs of a
         thousand new partitions take longer than HUNG_S.
         """
-        if not any(self.disks.waiting_s(directory.path) >= HUNG_S for directory in self._directories.opened):
+        hung = {found.path for found in self._directories.opened if self.disks.waiting_s(found.path) >= HUNG_S}
+        if not hung:
             return
         for name, since_s in self._postponed.items():
             waited_s = trio.current_time() - since_s
-            if waited_s >= HUNG_S and name not in self._failed:
+            is_hung = not hung.isdisjoint(self._logs.awaited_log_dirs(name))
+            if is_hung and waited_s >= HUNG_S and name not in self._failed:
                 error = LogDirSilentError(str(name), f"its log dir has not answered for {waited_s:.0f} s")
                 log.error("partition_offline", topic_partition=str(name), error=str(error))
                 partition = self._partitions.pop(name, None)

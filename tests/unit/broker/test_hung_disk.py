@@ -1,6 +1,7 @@
 """A log dir whose disk hangs: no call there returns, and the other log dirs go on."""
 
 import random
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -94,6 +95,26 @@ async def test_a_log_dir_that_hangs_takes_no_thread_of_another() -> None:
         assert disks.waiting_s(hung) == 0
     finally:
         files.released.set()
+
+
+async def test_a_call_that_waits_for_a_thread_is_no_call_that_the_disk_does_not_answer() -> None:
+    log_dir, disks, ends = Path("slow"), DiskThreads(), [threading.Event() for _ in range(THREADS_PER_LOG_DIR + 1)]
+    try:
+        async with trio.open_nursery() as nursery:
+            for end in ends[:-1]:
+                nursery.start_soon(disks.run, log_dir, end.wait)
+            await _until(lambda: disks.waiting_s(log_dir) > 0)
+            nursery.start_soon(disks.run, log_dir, ends[-1].wait)
+            await _until(lambda: disks.waiting_s(log_dir) > 0.2)
+            answered_s = trio.current_time()
+            for end in ends[:-1]:
+                end.set()
+            await _until(lambda: 0 < disks.waiting_s(log_dir) <= trio.current_time() - answered_s)
+            ends[-1].set()
+        assert disks.waiting_s(log_dir) == 0
+    finally:
+        for end in ends:
+            end.set()
 
 
 async def test_an_error_of_a_call_reaches_its_caller_and_the_disk_has_answered() -> None:

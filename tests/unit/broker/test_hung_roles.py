@@ -1,6 +1,7 @@
 """Roles of replicas while the disk of one log dir hangs: the partitions of the other log dir get theirs in time."""
 
 import random
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -252,6 +253,40 @@ async def test_many_calls_that_were_late_end_with_roles_once_the_log_dir_answers
         files.released.set()
         await assign_again(replicas, led(partitions, 0))
         assert leaders(replicas) == dict.fromkeys(partitions, 0)
+
+
+async def test_logs_that_need_no_disk_are_opened_although_a_flush_in_their_log_dir_hangs(tmp_path: Path) -> None:
+    """Nobody waits for an answer of that log dir, so each answer is late: it counts for the next assignment."""
+    released = threading.Event()
+    async with opened(tmp_path, ["a"]) as (replicas, _, _), trio.open_nursery() as nursery:
+        await replicas.assign(led(range(4), 0))
+        await replicas.close(names(range(4)))
+        nursery.start_soon(replicas.disks.run, tmp_path / "a", released.wait)
+        try:
+            await until(lambda: replicas.disks.is_stalled(tmp_path / "a"))
+            await assign_again(replicas, led(range(4), 1))
+            assert leaders(replicas) == dict.fromkeys(range(4), 1)
+            append(replicas, 0)
+        finally:
+            released.set()
+
+
+async def test_a_log_dir_that_hangs_fails_no_partitions_that_wait_for_a_slow_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.broker.replicas.HUNG_S", 0.5)
+    async with opened(tmp_path) as (replicas, _, files), trio.open_nursery() as nursery:
+        files.hangs_below = tmp_path
+        assert await replicas.assign(led(range(4), 0)) == names(range(4))
+        with monkeypatch.context() as patch:
+            patch.setattr(replicas.disks, "waiting_s", lambda log_dir: float(log_dir.name == "a"))
+            nursery.start_soon(replicas.flush_for_ever)
+            await until(lambda: bool(replicas.failed))
+            assert sorted(replicas.failed) == names([0, 2])
+        files.released.set()
+        await assign_again(replicas, led(range(4), 1))
+        assert leaders(replicas) == dict.fromkeys(range(4), 1)
+        nursery.cancel_scope.cancel()
 
 
 async def test_tails_that_one_log_dir_does_not_settle_hold_up_no_roles(tmp_path: Path) -> None:

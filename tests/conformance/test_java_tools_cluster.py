@@ -68,7 +68,8 @@ def test_partitions_are_moved_and_led_by_others(cluster: LocalCluster, tmp_path:
         cluster.bootstrap,
         *("--election-type", "preferred", "--topic", "java-moved", "--partition", "0"),
     )
-    assert "Successfully completed leader election (PREFERRED) for partitions java-moved-0" in elected
+    by_hand = "Successfully completed leader election (PREFERRED) for partitions java-moved-0"
+    assert by_hand in elected or "Valid replica already elected for partitions java-moved-0" in elected  # by itself
     wait_for_description(
         cluster,
         "java-moved",

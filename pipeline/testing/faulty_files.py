@@ -25,7 +25,8 @@ from pipeline.log.files import FileLock, Files, LogFile, Volume
 
 HANG_LIMIT_S = 60.0
 CHANGES = frozenset({"sync", "rename", "removal", "creation", "sync_directory"})
-"""Kinds of calls that hang unless a test chooses others; the opening of a file that is there is "opening"."""
+"""Kinds of calls that hang unless a test chooses others; others are "opening", of a file that is there, and
+"volume"."""
 
 
 class Crash(BaseException):
@@ -269,6 +270,7 @@ class FaultyFiles:
         return self.inner.names(directory)
 
     def volume(self, path: Path) -> Volume:
+        self.hang(path, "volume")
         return self.inner.volume(path)
 
     def make_directory(self, path: Path) -> None:

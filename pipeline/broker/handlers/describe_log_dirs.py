@@ -1,5 +1,6 @@
 """DescribeLogDirs (35): log directories, the space of their disks, and the size of each partition in them (KIP-113,
-KIP-827). A directory whose disk failed is told with KAFKA_STORAGE_ERROR and without partitions. The lag of a follower
+KIP-827). A directory whose disk failed is told with KAFKA_STORAGE_ERROR and without partitions. Space that a disk does
+not tell in time is -1. The lag of a follower
 is how many committed records it had still to fetch when its leader answered last; a leader has none.
 Strays are told in a tagged field of ours, when all partitions are asked for.
 """
@@ -10,10 +11,12 @@ from operator import itemgetter
 import trio
 
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.disk_threads import STALLED_S, DiskThreads
 from pipeline.broker.slicing import Turns
 from pipeline.broker.stray_keeper import Stray
 from pipeline.errors import StorageError
 from pipeline.log.directory import LogDirectory
+from pipeline.log.files import Volume
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_log_dirs import (
@@ -26,6 +29,7 @@ from pipeline.protocol.messages.describe_log_dirs import (
 )
 from pipeline.protocol.schema import ZERO_UUID
 
+UNKNOWN_VOLUME = Volume(total_bytes=-1, usable_bytes=-1)
 PARTITIONS_AT_ONCE = 10_000
 """Partitions that are looked at before others have their turn."""
 
@@ -33,7 +37,7 @@ PARTITIONS_AT_ONCE = 10_000
 def handle(
     broker: BrokerContext, request: DescribeLogDirsRequest, _version: int, _caller: Caller
 ) -> Awaitable[DescribeLogDirsResponse]:
-    """Answers once all disks were asked for their space."""
+    """Answers once all disks were asked for their space, each for STALLED_S at most."""
     return _handle(broker, request)
 
 
@@ -47,7 +51,7 @@ async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> Des
                 await turns.after()
     lags = {followed.topic_partition: followed.lag for followed in broker.fetchers.partitions}
     strays = broker.strays.strays if wanted is None else ()
-    results = [await _describe(directory, wanted, lags, strays) for directory in broker.log_dirs.opened]
+    results = [await _describe(broker.disks, directory, wanted, lags, strays) for directory in broker.log_dirs.opened]
     opened = {directory.path for directory in broker.log_dirs.opened}
     results += [
         DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()))
@@ -58,6 +62,7 @@ async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> Des
 
 
 async def _describe(
+    disks: DiskThreads,
     directory: LogDirectory,
     wanted: set[TopicPartition] | None,
     lags: Mapping[TopicPartition, int],
@@ -65,7 +70,7 @@ async def _describe(
 ) -> DescribeLogDirsResult:
     path = str(directory.path.absolute())
     try:
-        volume = await trio.to_thread.run_sync(directory.volume)
+        volume = await _volume(disks, directory)
     except StorageError:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
@@ -84,6 +89,14 @@ async def _describe(
         usable_bytes=volume.usable_bytes,
         strays=[_stray(stray) for stray in strays if directory.path in stray.path.parents],
     )
+
+
+async def _volume(disks: DiskThreads, directory: LogDirectory) -> Volume:
+    """The space of its disk, unknown while the disk does not answer. Raises StorageError."""
+    if not disks.is_stalled(directory.path):
+        with trio.move_on_after(STALLED_S):
+            return await disks.run(directory.path, directory.volume, abandon_on_cancel=True)
+    return UNKNOWN_VOLUME
 
 
 def _stray(stray: Stray) -> DescribeLogDirsStray:

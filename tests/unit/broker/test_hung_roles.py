@@ -32,6 +32,7 @@ from pipeline.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from pipeline.testing.faulty_files import FaultyFiles
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Observed, Start, batch
@@ -312,6 +313,20 @@ async def create(broker: Broker, partitions: int, **settings: str) -> None:
 async def read_all(broker: Broker, index: int) -> int:
     """The end of what consumers read of a partition."""
     return (await broker.fetch("t", 0, partition=index)).high_watermark
+
+
+async def test_a_log_dir_that_hangs_is_described_without_its_space(start: Start, tmp_path: Path) -> None:
+    files, dirs = FaultyFiles(DiskFiles(), random.Random(1)), [tmp_path / "a", tmp_path / "b"]
+    async with start(files=files, log_dirs=",".join(map(str, dirs))) as broker:
+        await broker.create("t", 2)
+        files.hangs_below, files.hangs_in = dirs[0], {"volume"}
+        try:
+            for _ in range(2):
+                hung, well = (await broker.ask(DescribeLogDirsRequest(topics=None), timeout_s=BOUND_S)).results
+                assert (hung.error_code, hung.total_bytes, len(hung.topics)) == (ErrorCode.NONE, -1, 1)
+                assert well.total_bytes > 0
+        finally:
+            files.released.set()
 
 
 async def test_a_follower_whose_flush_hangs_leads_its_other_partitions_when_their_leader_leaves(

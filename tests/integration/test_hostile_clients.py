@@ -1,6 +1,9 @@
-"""Eight clients that send bombs, search in them, and have them compressed anew: a broker stays small."""
+"""Eight clients that send bombs, search in them, and have them compressed anew, or that send very many names: a broker
+stays small.
+"""
 
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,9 @@ import trio
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from pipeline.protocol.messages.metadata import MetadataRequest
+from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_address
@@ -79,6 +83,43 @@ async def _attack(cluster: LocalCluster) -> None:
         async with trio.open_nursery() as nursery:
             for number in range(CLIENTS):
                 nursery.start_soon(attack, f"client {number}")
+        lift_kb = memory_kb(pid, "VmHWM") - before_kb
+        print(f"{CLIENTS} clients lifted the broker from {before_kb} KiB by {lift_kb} KiB")
+        assert lift_kb < MAX_LIFT_KB
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("kind", ["names", "sessions"])
+def test_eight_clients_with_very_many_elements_lift_a_broker_by_little(kind: str) -> None:
+    with LocalCluster() as cluster:
+        trio.run(_attack_with_elements, cluster, kind)
+
+
+async def _attack_with_elements(cluster: LocalCluster, kind: str) -> None:
+    """Ask for topics that do not exist, or have sessions with partitions of such topics."""
+    broker, pid = parse_address(cluster.bootstrap), cluster.pids["broker-1"]
+    async with open_connection_pool("hostile") as pool:
+
+        async def attack(number: int) -> None:
+            lane = f"client {number}"
+            for size, count in ((150, 99_000), (20, 99_000)) if kind == "names" else ():
+                names = [f"{number}-{index:06}".ljust(size, "x") for index in range(count)]
+                asked = [MetadataRequestTopic(name=name) for name in names]
+                request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+                answer = await pool.request(broker, request, timeout_s=DEADLINE_S, lane=lane)
+                assert len(answer.topics) == count
+            if kind == "names":
+                return
+            partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(8)]
+            ids = [uuid.UUID(int=(number << 32) + index + 1) for index in range(11_000)]
+            topics = [FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id in ids]
+            fetch = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1000, session_epoch=0, topics=topics)
+            await pool.request(broker, fetch, timeout_s=DEADLINE_S, lane=lane)
+
+        before_kb = memory_kb(pid, "VmRSS")
+        async with trio.open_nursery() as nursery:
+            for number in range(CLIENTS):
+                nursery.start_soon(attack, number)
         lift_kb = memory_kb(pid, "VmHWM") - before_kb
         print(f"{CLIENTS} clients lifted the broker from {before_kb} KiB by {lift_kb} KiB")
         assert lift_kb < MAX_LIFT_KB

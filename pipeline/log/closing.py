@@ -39,8 +39,8 @@ def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> Closed:
         while waiting and time.monotonic() < deadline_s:
             with suppress(IndexError):
                 log = waiting.popleft()
-                if isinstance(log.failure, LogFailedError):
-                    continue
+                if log.failure is not None:
+                    continue  # it was told when it failed
                 try:
                     log.close()
                     closed.add(log.topic_partition)

@@ -33,7 +33,7 @@ FIRST_EPOCH = 1
 MAX_EPOCH = 2**31 - 1
 MAX_ID = 2**31 - 1
 EVICTION_S = 120.0
-MAX_HELD_BYTES = 64 << 20
+MAX_HELD_BYTES = 32 << 20
 PARTITION_BYTES = 512
 """About what a partition of a session takes beside the name of its topic."""
 NOT_TOLD = -1

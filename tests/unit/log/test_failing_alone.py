@@ -6,8 +6,11 @@ import struct
 import uuid
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from pipeline.errors import LogFailedError, StorageError
+from pipeline.log import failing_alone
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, TAIL_LOST
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
@@ -158,10 +161,21 @@ def test_a_pipe_in_the_place_of_a_log_file_fails_one_log(directory, batches, tmp
     assert again.failure is None
 
 
-def test_a_log_that_failed_alone_is_told_of_once(directory, batches, tmp_path, capsys):
+@pytest.fixture
+def default_logging(monkeypatch):
+    """Commands configure logging for their process, and a logger that was used before keeps what held then."""
+    configured = structlog.get_config()
+    structlog.reset_defaults()
+    monkeypatch.setattr(failing_alone, "_LOGGER", structlog.get_logger())
+    yield
+    structlog.configure(**configured)
+
+
+def test_a_log_that_failed_alone_is_told_of_once(directory, batches, tmp_path, default_logging):
     directory.close()
     (directory.path / str(FAILING) / TAIL_LOST).mkdir()
-    again = open_directory(tmp_path, batches)
-    for _ in range(3):
-        again.settle_tails({again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
-    assert capsys.readouterr().out.count("log_failed") == 1
+    with capture_logs() as logs:
+        again = open_directory(tmp_path, batches)
+        for _ in range(3):
+            again.settle_tails({again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
+    assert [entry["event"] for entry in logs].count("log_failed") == 1

@@ -115,6 +115,8 @@ class StrayKeeper:
         self._let_go: dict[LogName, LetGo] = {}
         self._waits = 0
         """Looks in a row after which logs waited for their leaders."""
+        self._looking = trio.Lock()
+        """Held by one look: logs that another one is removing would be in no list meanwhile."""
 
     async def run(self) -> None:
         """Decide until cancelled, whenever there are other strays than before, and from time to time."""
@@ -131,6 +133,10 @@ class StrayKeeper:
 
     async def look(self) -> None:
         """Remove what may be removed, and name the others."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         held = [found for found in await self._replicas.strays() if not self._is_wanted(found.name)]
         self._let_go = {found.name: self._let_go[found.name] for found in held if self._is_let_go(found.name)}
         ids = {found.name.topic_id for found in held if found.name.topic_id is not None}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.broker import stray_keeper
 from pipeline.broker.stray_keeper import ASSIGNED_ELSEWHERE, NOT_REMOVED
 from pipeline.client.admin import NewTopic, alter_reassignments, create_topics
 from pipeline.client.config import ProducerConfig
@@ -279,14 +280,17 @@ async def test_a_replica_that_an_old_assignment_lacks_is_kept_while_the_leader_l
 async def test_a_moved_replica_that_cannot_be_removed_is_let_go_once_and_removed_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_full, rename = True, DiskFiles.rename
+    is_full, refused, rename = True, 0, DiskFiles.rename
 
     def rename_unless_full(self: DiskFiles, source: Path, target: Path) -> None:
+        nonlocal refused
         if is_full and target.name.endswith("-delete"):
+            refused += 1
             raise DiskFullError(str(source), "No space left on device")
         rename(self, source, target)
 
     monkeypatch.setattr(DiskFiles, "rename", rename_unless_full)
+    monkeypatch.setattr(stray_keeper, "LOOK_AGAIN_S", 0.05)
     async with replicated_cluster(tmp_path, 2) as brokers, brokers.zookeeper.open() as client:
         await create_topics(brokers.cluster, [NewTopic(name="t", partitions=6, replication_factor=1)])
         await brokers.wait_until(lambda: all(brokers.leader("t", index) is not None for index in range(6)))
@@ -301,9 +305,8 @@ async def test_a_moved_replica_that_cannot_be_removed_is_let_go_once_and_removed
         async def versions() -> list[int]:
             return [(await client.get(partition_state_path("t", index))).version for index in moved]
 
-        before = await versions()
-        for _ in range(3):
-            await keeper.look()
+        before, refused_before = await versions(), refused
+        await brokers.wait_until(lambda: refused >= refused_before + 3 * len(moved))
         assert await versions() == before
         assert [stray.reason for stray in keeper.strays] == [NOT_REMOVED] * len(moved)
         is_full = False

@@ -5,8 +5,8 @@ Invariants:
 - One process at a time: the lock file is held from open to close.
 - The directory belongs to one broker of one cluster; that of another one is refused. Its own id, made when it is first
   taken, stays with it (KIP-858): who holds the lock may say that whoever named this id is dead.
-- The mark of a clean shutdown is written last, after every log was brought to disk, and removed before anything else
-  is done. So whatever happens in between, the next start checks the logs.
+- The mark of a clean shutdown is written last, and removed before anything else is done. It names the logs that were
+  not brought to disk (`clean_mark`). So whatever happens in between, the next start checks all logs, else those named.
 - A partition's directory is renamed before its files are removed: a deletion that was cut off is finished at the next
   start and never leaves half a log.
 - A partition that cannot be opened is named in `failed` and leaves the others alone. Its checkpoints stay as they are

@@ -13,20 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import trio
-
 from pipeline.client.admin import NewTopic
 from pipeline.client.batches import RecordMetadata
 from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import Producer, open_producer
-from pipeline.errors import PipelineError
+from pipeline.client.producer import Producer
 from pipeline.model import Offset, TopicPartition
 from pipeline.records.compression import Codec
 from pipeline.testing.simulation.client_context import (
     DELIVERY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
     ClientContext,
-    wall_clock,
 )
 
 ACCOUNTS = TopicPartition("accounts", 0)
@@ -84,17 +80,7 @@ class Accounts:
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             max_block_ms=DELIVERY_TIMEOUT_MS,
         )
-        number = 0
-        async with self.context.open(name) as cluster:
-            while not self.context.is_over:
-                try:
-                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
-                        while not self.context.is_over:
-                            await trio.sleep(rng.expovariate(10))
-                            number += 1
-                            await self._write(rng, producer, number)
-                except PipelineError as error:
-                    self.context.tell(name, f"begins anew: {error}")
+        await self.context.keep_producing(name, rng, config, 10, partial(self._write, rng))
 
     async def _write(self, rng: random.Random, producer: Producer, number: int) -> None:
         key = rng.choice(KEYS)

@@ -20,10 +20,10 @@ from pipeline.client.batches import RecordMetadata
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ProducerConfig
 from pipeline.client.elections import ElectionType, alter_reassignments, elect_leaders
-from pipeline.client.producer import Producer, open_producer
+from pipeline.client.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, Offset, TopicPartition
-from pipeline.testing.simulation.client_context import ClientContext, wall_clock
+from pipeline.testing.simulation.client_context import ClientContext
 from pipeline.testing.simulation.history import Acknowledged, Logs
 
 ADMINISTRATOR = "administrator"
@@ -218,25 +218,16 @@ class Administration:
             delivery_timeout_ms=WRITE_TIMEOUT_MS,
             max_block_ms=WRITE_TIMEOUT_MS,
         )
-        number = 0
-        async with self.context.open(name) as cluster:
-            while not self.context.is_over:
-                try:
-                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
-                        while not self.context.is_over:
-                            await trio.sleep(rng.expovariate(4))
-                            number += 1
-                            await self._write_one(rng, producer, f"{name}/{number}".encode())
-                except PipelineError as error:
-                    self.context.tell(name, f"begins anew: {error}")
+        await self.context.keep_producing(name, rng, config, 4, partial(self._write_one, name, rng))
 
-    async def _write_one(self, rng: random.Random, producer: Producer, value: bytes) -> None:
+    async def _write_one(self, name: str, rng: random.Random, producer: Producer, number: int) -> None:
+        value = f"{name}/{number}".encode()
         there = [topic for topic in self.topics.values() if topic.is_made]
         if there:
             topic = rng.choice(there)
-            number = rng.randrange(topic.partitions)
-            callback = partial(self._delivered, topic, TopicPartition(topic.name, number), value)
-            await producer.send(topic.name, value, partition=number, callback=callback)
+            partition = rng.randrange(topic.partitions)
+            callback = partial(self._delivered, topic, TopicPartition(topic.name, partition), value)
+            await producer.send(topic.name, value, partition=partition, callback=callback)
 
     def _delivered(
         self,

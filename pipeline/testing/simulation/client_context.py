@@ -1,13 +1,16 @@
 """Context shared by all simulated clients: the cluster, the history they write, and when their work is over."""
 
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import trio
 
 from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig
+from pipeline.client.config import ClientConfig, ProducerConfig
+from pipeline.client.producer import Producer, open_producer
+from pipeline.errors import PipelineError
 from pipeline.model import HostPort
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.history import History
@@ -51,6 +54,30 @@ class ClientContext:
         """A cluster as this client sees it, from a host of its own."""
         host = self.cluster.network.host(name)
         return open_cluster(client_config(name, self.cluster.addresses), connect=host.connect)
+
+    async def keep_producing(
+        self,
+        name: str,
+        rng: random.Random,
+        config: ProducerConfig,
+        records_per_s: float,
+        write: Callable[[Producer, int], Awaitable[None]],
+    ) -> None:
+        """Call `write` with a producer and the numbers 1, 2, 3 ... until the work is over.
+
+        A producer that failed is replaced. The calls are `records_per_s` a second on average, at random times.
+        """
+        number = 0
+        async with self.open(name) as cluster:
+            while not self.is_over:
+                try:
+                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
+                        while not self.is_over:
+                            await trio.sleep(rng.expovariate(records_per_s))
+                            number += 1
+                            await write(producer, number)
+                except PipelineError as error:
+                    self.tell(name, f"begins anew: {error}")
 
     def tell(self, name: str, what: str) -> None:
         """Add to the trace."""

@@ -12,6 +12,7 @@ What must hold of each replica's log:
 How log start offsets move inside the brokers is judged at each step (`start_rules`).
 """
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,7 @@ from pipeline.client.batches import RecordMetadata
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ProducerConfig
 from pipeline.client.offsets import delete_records
-from pipeline.client.producer import open_producer
+from pipeline.client.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
 from pipeline.testing.simulation.client_context import (
@@ -31,7 +32,6 @@ from pipeline.testing.simulation.client_context import (
     REQUEST_TIMEOUT_MS,
     REQUEST_TIMEOUT_S,
     ClientContext,
-    wall_clock,
 )
 
 EXPIRING = TopicPartition("visits", 0)
@@ -84,20 +84,13 @@ class Expiry:
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             max_block_ms=DELIVERY_TIMEOUT_MS,
         )
-        number = 0
-        async with self.context.open(name) as cluster:
-            while not self.context.is_over:
-                try:
-                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
-                        while not self.context.is_over:
-                            await trio.sleep(rng.expovariate(5))
-                            number += 1
-                            value = f"{name}/{number}/".encode() + bytes(rng.randint(*PADDING_BYTES))
-                            self.sent[value] = None
-                            callback = partial(self._delivered, value)
-                            await producer.send(EXPIRING.topic, value, partition=EXPIRING.partition, callback=callback)
-                except PipelineError as error:
-                    self.context.tell(name, f"begins anew: {error}")
+        await self.context.keep_producing(name, rng, config, 5, partial(self._write_one, name, rng))
+
+    async def _write_one(self, name: str, rng: random.Random, producer: Producer, number: int) -> None:
+        value = f"{name}/{number}/".encode() + bytes(rng.randint(*PADDING_BYTES))
+        self.sent[value] = None
+        callback = partial(self._delivered, value)
+        await producer.send(EXPIRING.topic, value, partition=EXPIRING.partition, callback=callback)
 
     def _delivered(self, value: bytes, told: RecordMetadata | None, _error: Exception | None) -> None:
         if told is not None and told.offset >= 0:

@@ -264,7 +264,11 @@ async def test_faulty_callbacks_and_listeners_stop_nothing(scripted, connect, pr
 
 async def test_many_partitions_share_a_request_and_old_brokers_are_spoken_to(scripted, connect, produce):
     scripted.add_topic("wide", [1] * 20)
-    async with scripted.broker(1, versions={0: 7, 3: 4, 18: 2}), connect() as cluster, produce(cluster) as producer:
+    async with (
+        scripted.broker(1, versions={0: 7, 3: 4, 18: 2}),
+        connect() as cluster,
+        produce(cluster, linger_ms=10_000) as producer,  # only a flush sends
+    ):
         await producer.send("wide", b"x", partition=0)
         await producer.flush()
         for partition in range(20):

@@ -13,7 +13,7 @@ import trio
 from pipeline.broker.clock_steps import ClockSteps
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import FLUSH_CHECK_MS, Partition
-from pipeline.errors import PipelineError, RollDueError, StorageError
+from pipeline.errors import DiskFullError, PipelineError, RollDueError, StorageError
 from pipeline.log.directory import LogDirectory
 from pipeline.log.segment import Segment
 from pipeline.model import Clock, Offset, TopicPartition
@@ -112,7 +112,10 @@ async def _take_expired(partition: Partition, now_ms: int) -> Sequence[Segment]:
     try:
         return partition.take_expired(now_ms)
     except RollDueError as due:
-        await partition.roll(due, now_ms)
+        try:
+            await partition.roll(due, now_ms)
+        except DiskFullError:  # the closed segments make room for the new one that the last waits for
+            return partition.take_expired(now_ms, keeps_last=True)
         return partition.take_expired(now_ms)
 
 

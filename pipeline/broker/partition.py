@@ -236,9 +236,9 @@ class Partition(ReplicaRole):
         if not (self._is_flush_due or self._flushing.locked()):
             self.show()
 
-    def take_expired(self, now_ms: int) -> Sequence[Segment]:
+    def take_expired(self, now_ms: int, *, keeps_last: bool = False) -> Sequence[Segment]:
         """As `UnifiedLog.take_expired`; `roll` is to be awaited for a RollDueError."""
-        expired = self.log.take_expired(self.high_watermark, now_ms)
+        expired = self.log.take_expired(self.high_watermark, now_ms, keeps_last=keeps_last)
         if expired:
             self._start_moved()
         return expired

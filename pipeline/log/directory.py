@@ -45,6 +45,7 @@ from pipeline.log.checkpoint import (
 from pipeline.log.clean_mark import note_tails, read_mark, remove_mark, write_mark
 from pipeline.log.closing import close_all
 from pipeline.log.config import LogConfig
+from pipeline.log.deletions import Deletions
 from pipeline.log.directory_identity import is_same_boot, note_boot, take_ownership
 from pipeline.log.files import FileLock, Files, Volume
 from pipeline.log.loader import NewLog, create_logs, load_log
@@ -105,7 +106,7 @@ class LogDirectory:
         """Held while a log's directory gets another name."""
         self._checkpoints = OffsetCheckpoints(files, path, self._logs, self.failed.keys())
         self._checkpointed_ms = self._looked_ms = now_ms
-        self._deleted: list[tuple[int, Sequence[Path]]] = []
+        self._deletions = Deletions(files)
         self.served = ServedReplicas(files, path)
 
     @classmethod
@@ -430,7 +431,8 @@ class LogDirectory:
                         self.set_aside.remove_empty(parent)
         finally:
             self.served.discard(gone)
-            self._deleted += [(now_ms + delay_ms, [path]) for path, delay_ms in deleted.items()]
+            for path, delay_ms in deleted.items():
+                self._deletions.add(now_ms + delay_ms, [path])
 
     def _rename_deleted(self, name: LogName, source: Path, target: Path) -> bool:
         """Return False if nothing is there: an operator removed it. A log that does not get the name for want of space
@@ -476,14 +478,16 @@ class LogDirectory:
 
         Raises StorageError.
         """
-        self.checkpoint_log_start_offsets()
-        for log, segments in expired.items():
-            try:
-                retired = log.delete_segments(segments)
-            except StorageError:
-                self._check_online()  # else the whole log was deleted meanwhile
-            else:
-                self._deleted.append((now_ms + log.config.delete_delay_ms, retired))
+        self._deletions.add_segments(expired)
+        self._rename_expired(now_ms)
+
+    def _rename_expired(self, now_ms: int) -> None:
+        try:
+            self._deletions.rename_segments(now_ms, self.checkpoint_log_start_offsets)
+        except DiskFullError:
+            raise
+        except StorageError:
+            self._check_online()  # else the whole log was deleted meanwhile
 
     def replace_segments(
         self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
@@ -492,7 +496,7 @@ class LogDirectory:
         replaced = log.replace_segments(base_offset, end_offset, now_ms, truncations)
         if replaced is None:
             return False
-        self._deleted.append((now_ms + log.config.delete_delay_ms, replaced))
+        self._deletions.add(now_ms + log.config.delete_delay_ms, replaced)
         return True
 
     def checkpoint_clean_offsets(self) -> None:
@@ -541,19 +545,11 @@ class LogDirectory:
             log.release_files()
         was_set_back, self._looked_ms = now_ms < self._looked_ms, now_ms
         with self._noticing_failure():
-            for entry in [entry for entry in self._deleted if entry[0] <= now_ms or was_set_back]:
-                self._deleted.remove(entry)
-                for path in entry[1]:
-                    self._remove(path)
+            self._deletions.remove_due(now_ms, is_all_due=was_set_back)
+            self._rename_expired(now_ms)
             if was_set_back or now_ms - self._checkpointed_ms >= CHECKPOINT_INTERVAL_MS:
                 self._checkpointed_ms = now_ms
                 self._checkpoints.write(RECOVERY_POINTS, LOG_START_OFFSETS)
-
-    def _remove(self, path: Path) -> None:
-        if is_deleted(path.name):
-            self._files.remove_tree(path)
-        else:
-            self._files.unlink(path)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Bring all logs to disk and mark the shutdown as clean for each log that is. Lets the next process in.

@@ -311,15 +311,19 @@ class Segment:
     def retire(self) -> list[Path]:
         """Rename its files, the log first, and that of the producers at its start; returns the new names.
 
-        Whoever still reads it reads on: all that it may need is open by then. Raises StorageError.
+        Whoever still reads it reads on: all that it may need is open by then. Raises StorageError; another call goes on
+        with the rest.
         """
         self.hold_open()
         retired = []
         for suffix in (LOG_SUFFIX, *BESIDE_LOG, SNAPSHOT_SUFFIX):
             path = segment_path(self._directory, self.base_offset, suffix)
+            deleted = path.with_name(path.name + DELETED_SUFFIX)
             if self._files.exists(path):
-                retired.append(path.with_name(path.name + DELETED_SUFFIX))
-                self._files.rename(path, retired[-1])
+                self._files.rename(path, deleted)
+            elif not self._files.exists(deleted):
+                continue
+            retired.append(deleted)
         return retired
 
     def seal(self) -> None:

@@ -231,8 +231,9 @@ class UnifiedLog(ReadableLog):
     # Deleting
 
     @fails_alone
-    def take_expired(self, high_watermark: Offset, now_ms: int) -> Sequence[Segment]:
-        """Take the segments out of the row whose time is over; the log start offset moves behind them.
+    def take_expired(self, high_watermark: Offset, now_ms: int, *, keeps_last: bool = False) -> Sequence[Segment]:
+        """Take the segments out of the row whose time is over, with `keeps_last` none but closed ones; the log start
+        offset moves behind them.
 
         They are to be given to `delete_segments` once the log start offset is checkpointed. Raises StorageError,
         RollDueError.
@@ -251,7 +252,9 @@ class UnifiedLog(ReadableLog):
                 high_watermark=high_watermark,
                 now_ms=now_ms,
             )
-            if count == len(segments):
+            if keeps_last:
+                count = min(count, len(segments) - 1)
+            elif count == len(segments):
                 if not self.rolls_in_place:
                     raise RollDueError(self._log_end_offset, None if self.is_rolling else self._log_end_offset)
                 self._roll(self._log_end_offset, now_ms)
@@ -266,14 +269,19 @@ class UnifiedLog(ReadableLog):
         return expired
 
     @fails_alone
-    def delete_segments(self, segments: Sequence[Segment]) -> list[Path]:
-        """Rename the files of segments that are no longer in the row; returns their names, to be unlinked later.
+    def delete_segments(self, segments: Sequence[Segment], *, for_good: bool = False) -> list[Path]:
+        """Rename the files of segments that are no longer in the row; returns their names, to be unlinked later. With
+        `for_good` the names would survive a crash.
 
-        Regions that were handed out stay readable. Raises StorageError; the log is offline then.
+        Regions that were handed out stay readable. Raises StorageError: the log is offline then; DiskFullError: to be
+        called again.
         """
         try:
             with self._files_lock:
-                return [path for segment in segments for path in segment.retire()]
+                retired = [path for segment in segments for path in segment.retire()]
+                if for_good:
+                    self._files.sync_directory(self.directory)
+                return retired
         except StorageError as error:
             self._fail_unless_full(error)
             raise

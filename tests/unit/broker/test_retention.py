@@ -1,9 +1,13 @@
 """Retention, deleted records and visibility, as clients see them."""
 
+import random
+from contextlib import suppress
+
 import trio
 
 from pipeline.broker.log_dir_upkeep import delete_expired
 from pipeline.broker.replicas import Replicas
+from pipeline.errors import DiskFullError
 from pipeline.log.checkpoint import LOG_START_OFFSETS, read_offsets
 from pipeline.log.files import DiskFiles
 from pipeline.model import Offset, TopicPartition
@@ -11,6 +15,7 @@ from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pipeline.testing.faulty_files import FaultyFiles
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 T = TopicPartition("t", 0)
@@ -44,6 +49,23 @@ async def test_old_segments_go_and_clients_are_told_the_new_start(start: Start) 
         assert (await broker.fetch("t", 5)).log_start_offset in {4, 5}
         assert await offset_of(broker, OLD_MS + 1) == (NOW_MS, 5)
         assert broker.handle.replicas.partitions[TopicPartition("compacted", 0)].log.log_start_offset == 0
+
+
+async def test_closed_segments_of_a_full_disk_go_though_the_active_one_cannot_be_closed(start: Start) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    async with start(files=files, log_segment_bytes=2000, log_segment_delete_delay_ms=0) as broker:
+        await broker.create("t", retention_ms="1000")
+        for _ in range(5):
+            await broker.produce("t", batch(b"x" * 1500, timestamp_ms=OLD_MS))
+        files.capacity_bytes = files.used_bytes
+        refused = await broker.produce("t", batch(b"x" * 1500, timestamp_ms=OLD_MS))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        with suppress(DiskFullError):
+            await delete_for_good(broker.handle.replicas)
+        log = broker.handle.replicas.partitions[T].log
+        assert (log.log_start_offset, log.segment_count) == (4, 1)
+        assert (await broker.produce("t", batch(b"x" * 1500))).error_code == ErrorCode.NONE
+        files.capacity_bytes = None
 
 
 async def test_a_slow_reader_of_a_deleted_segment_gets_all_of_it(start: Start) -> None:

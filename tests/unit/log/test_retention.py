@@ -1,12 +1,13 @@
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import OffsetOutOfRangeError, StorageError
+from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
 from pipeline.log.checkpoint import LOG_START_OFFSETS, read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
@@ -228,6 +229,82 @@ def test_a_log_deleted_while_its_segments_are_is_no_failure_of_the_disk(tmp_path
     directory.delete_segments({log: segments}, batches.now_ms)
     assert directory.failure is None
     directory.close()
+
+
+@pytest.mark.parametrize("deleted_by", ["time", "request"])
+def test_a_full_disk_lets_segments_go(tmp_path, batches, deleted_by):
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    directory = open_directory(tmp_path / "logs", files, batches.now_ms, BRIEF if deleted_by == "time" else KEEP)
+    log = filled(directory, batches)
+    files.capacity_bytes = files.used_bytes
+    with pytest.raises(DiskFullError):
+        batches.append(log, batches.make(20, size=100))
+    now_ms = batches.now_ms
+    if deleted_by == "time":
+        now_ms = log._segments[-1].max_timestamp + 1000
+    else:
+        log.delete_records(log._segments[-1].base_offset)
+    assert len(expire(directory, log, now_ms)) > 1
+    names = [path.name for path in sorted((tmp_path / "logs" / "a-0").glob("*.log"))]
+    assert names == [log._segments[-1].path.name]
+    with suppress(DiskFullError):
+        directory.flush_due(now_ms + 3_600_000)
+    assert files.used_bytes < files.capacity_bytes
+    batches.append(log, batches.make(20, size=100))
+    directory.flush_due(now_ms + 7_200_000)
+    directory.close()
+    directory = open_directory(tmp_path / "logs", DiskFiles(), now_ms)
+    assert [header.base_offset for header in batches.read_all(directory.logs[NAME])][-1] == log.log_end_offset - 20
+    directory.close()
+
+
+def test_segments_that_no_file_could_be_opened_for_go_later(tmp_path, batches):
+    refused = 3
+
+    class Files(DiskFiles):
+        def rename(self, source, target):
+            nonlocal refused
+            if target.name.endswith(".deleted") and (refused := refused - 1) == 0:
+                raise DiskFullError(str(source), "Too many open files")
+            super().rename(source, target)
+
+    directory = open_directory(tmp_path / "logs", Files(), batches.now_ms, BRIEF)
+    log = filled(directory, batches)
+    with pytest.raises(DiskFullError):
+        expire(directory, log, batches.now_ms + 10**6)
+    assert directory.failure is None
+    for later_ms in (10**7, 10**8):
+        directory.flush_due(batches.now_ms + later_ms)
+    left = {path.name for path in (tmp_path / "logs" / "a-0").iterdir() if path.suffix in {".log", ".deleted"}}
+    assert left == {log._segments[-1].path.name}
+    directory.close()
+
+
+def test_a_crash_at_every_step_of_deletions_on_a_full_disk_leaves_no_hole(tmp_path, batches):
+    for change in range(1, 200):
+        rng = random.Random(change)
+        files = FaultyFiles(DiskFiles(), rng)
+        directory = open_directory(tmp_path / str(change), files, batches.now_ms, BRIEF)
+        log = filled(directory, batches, 10)
+        log.flush()
+        everything = batches.read_all(log)
+        files.capacity_bytes = files.used_bytes
+        files.crash_in = change
+        has_finished = False
+        with suppress(Crash):
+            expire(directory, log, batches.now_ms + 1600)
+            has_finished = True
+        moved = log.log_start_offset
+        files.lose_power()
+        directory = open_directory(tmp_path / str(change), FaultyFiles(DiskFiles(), rng), batches.now_ms, BRIEF)
+        assert not directory.failed
+        log = directory.logs[NAME]
+        assert log.log_start_offset <= moved and (log.log_start_offset == moved or not has_finished)
+        assert batches.read_all(log) == [header for header in everything if header.last_offset >= log.log_start_offset]
+        directory.close()
+        if has_finished:
+            break
+    assert change > 10
 
 
 def run_until(path: Path, batches, change, seed):

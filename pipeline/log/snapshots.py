@@ -10,6 +10,7 @@ Invariants:
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from pipeline.errors import DiskFullError
 from pipeline.log.checkpoint import read_file
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
@@ -25,10 +26,17 @@ _SNAPSHOTS_KEPT = 2
 def write_snapshot(
     files: Files, directory: Path, offset: Offset, producers: ProducerStates, *, durable: bool = False
 ) -> None:
-    """Write the state as of `offset` and remove all but the newest snapshots. Raises StorageError."""
+    """Write the state as of `offset` and remove all but the newest snapshots. Raises StorageError.
+
+    A snapshot that there is no room for takes none.
+    """
     file = files.open(segment_path(directory, offset, SNAPSHOT_SUFFIX), create=True)
     file.truncate(0)
-    file.write_at(producers.snapshot(), 0)
+    try:
+        file.write_at(producers.snapshot(), 0)
+    except DiskFullError:
+        file.truncate(0)
+        raise
     if durable:
         file.sync()
     for stale in segment_offsets(files.names(directory), SNAPSHOT_SUFFIX)[:-_SNAPSHOTS_KEPT]:

@@ -479,10 +479,11 @@ class UnifiedLog(ReadableLog):
             self._aborted.sync()
             write_snapshot(self._files, self.directory, self._log_end_offset, self._producers, durable=True)
             self._flushing.has_new_names = True
+            self.flush()
         except StorageError as error:
-            self._fail(error)
+            self._fail_unless_full(error)
+            self.abandon(f"the log had no room to be closed: {error}")
             raise
-        self.flush()
         self.release_files()
         self.abandon("the log is closed")
 

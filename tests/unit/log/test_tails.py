@@ -101,13 +101,15 @@ def test_a_damaged_log_keeps_the_mark_of_a_clean_stop_from_itself_alone(machine)
     assert machine.lacking() == []
 
 
-def test_a_log_that_has_no_room_to_be_closed_keeps_the_mark_from_itself_alone(machine, monkeypatch):
-    def close():
-        raise DiskFullError("a-1", "no space left")
-
-    monkeypatch.setattr(machine.directory.logs[NAMES[1]], "close", close)
+@pytest.mark.parametrize("room", [2000, 3000, 4000])
+def test_a_log_that_has_no_room_to_be_closed_keeps_the_mark_from_itself_alone(machine, room):
+    for producer_id in range(100):
+        batch = machine.batches.make(1, producer_id=producer_id, epoch=0, sequence=0)
+        machine.batches.append(machine.directory.logs[NAMES[1]], batch)
+    machine.files.capacity_bytes = machine.files.used_bytes + room
     with pytest.raises(DiskFullError):
         machine.directory.close()
+    assert machine.directory.failure is None
     machine.boot = "second"
     machine.open()
     assert machine.lacking() == [1]

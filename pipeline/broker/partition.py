@@ -129,8 +129,13 @@ class Partition(ReplicaRole):
         self.keeps_promise = self.log.is_flushed_first
 
     def awaits_flush(self, info: AppendInfo) -> bool:
-        """Whether what was appended must be on the disk before it is acknowledged."""
-        return self._is_flush_due or (info.duplicate and self._flushing.locked())
+        """Whether what was appended must be on the disk before it is acknowledged.
+
+        A duplicate may be of a batch whose flush is under way, or was cut off with the process before.
+        """
+        if self._is_flush_due or not info.duplicate:
+            return self._is_flush_due
+        return self._flushing.locked() or (self.keeps_promise and self.log.recovery_point <= info.last_offset)
 
     def validate(self, records: memoryview, *, keep_offsets: bool) -> list[BatchHeader]:
         """The headers of the batches, which are sound and, but for copies, not too large. Raises CorruptBatchError."""

@@ -129,6 +129,8 @@ def load_log(
     epochs.is_changed = not is_trusted or known is None
     log.may_lack_tail = loader.has_lost_tail or log_end_offset < recovery_point
     log.is_flushed_first = has_promise(files, directory)
+    if log.recovery_point < log_end_offset:
+        log.note_unflushed(now_ms)
     if topic_id is not None and not recovery_point:
         log.note_unsynced(directory / PARTITION_METADATA)  # its process may have ended before the first flush
     log.release_files()

@@ -46,6 +46,10 @@ class UnifiedLog(ReadableLog):
         """Have this file brought to the disk by the first flush."""
         self._flushing.metadata = metadata
 
+    def note_unflushed(self, now_ms: int) -> None:
+        """Have what a former process left behind the recovery point flushed in time, as if it was appended now."""
+        self._flushing.unflushed_since_ms = now_ms
+
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Make a log whose topic id was never written, or lost before anything was flushed, this topic's.
 
@@ -437,13 +441,14 @@ class UnifiedLog(ReadableLog):
     def promise_flushes(self, *, is_promised: bool) -> None:
         """Note that nothing is acknowledged before it is flushed, after a flush; or take that note away.
 
-        The caller flushes before it acknowledges from before this is called with True until it has returned with
-        False. Raises StorageError; the log is offline then, unless the disk is full.
+        A log that bears the note is flushed, too: a process that was killed may have left what it did not flush. The
+        caller flushes before it acknowledges from before this is called with True until it has returned with False.
+        Raises StorageError; the log is offline then, unless the disk is full.
         """
+        if is_promised and (not self.is_flushed_first or self.recovery_point < self._log_end_offset):
+            self.flush()
         if is_promised == self.is_flushed_first:
             return
-        if is_promised:
-            self.flush()
         self._check_online()
         try:
             (make_promise if is_promised else end_promise)(self._files, self.directory)

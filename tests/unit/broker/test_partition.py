@@ -43,7 +43,7 @@ class _SlowFiles(DiskFiles):
 def _open(path: Path, files: Files, **overrides: str) -> Partition:
     broker = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": str(path), "zookeeper.connect": "z:1"})
     settings = topic_settings({name.replace("_", "."): value for name, value in overrides.items()}, broker)
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     log = load_log(
         files,
         path,
@@ -103,6 +103,18 @@ async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_f
     assert [offset for offset, _ in told.shown] == [2, 3]
     for (offset, told_bytes), before in zip(told.shown, (1, 2), strict=True):
         assert told_bytes >= (offset - before) * size_bytes
+
+
+async def test_a_batch_sent_again_after_a_kill_waits_for_a_flush(tmp_path: Path) -> None:
+    path, producer = tmp_path / "t-0", {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    killed = _open(path, DiskFiles(), flush_messages="1")
+    assert killed.awaits_flush(_append(killed, **producer))
+    partition = _open(path, DiskFiles(), flush_messages="1")
+    partition.keeps_promise = True
+    again = _append(partition, **producer)
+    assert again.duplicate and partition.awaits_flush(again)
+    await partition.flush_up_to(Offset(1))
+    assert not partition.awaits_flush(_append(partition, **producer))
 
 
 async def test_a_batch_sent_again_after_a_flush_that_failed_waits_for_the_next(tmp_path: Path) -> None:

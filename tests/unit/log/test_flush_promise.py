@@ -54,6 +54,36 @@ def test_a_promise_that_ended_is_gone_after_another_boot(tmp_path: Path, batches
     assert opened(FaultyFiles(DiskFiles(), random.Random(1)), tmp_path, boot="second").logs[NAME].may_lack_tail
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_killed_process_did_not_flush_is_flushed_before_it_counts(
+    tmp_path: Path, batches: Batches, seed: int
+) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(seed))
+    log = opened(files, tmp_path).create(NAME, now_ms=NOW_MS)
+    log.promise_flushes(is_promised=True)
+    batches.append(log, batches.make(2))
+    files = files.end_process()
+    log = opened(files, tmp_path).logs[NAME]
+    assert (log.log_end_offset, log.recovery_point, log.is_flushed_first) == (2, 0, True)
+    log.promise_flushes(is_promised=True)
+    assert log.recovery_point == 2
+    files.lose_power()
+    found = opened(FaultyFiles(DiskFiles(), random.Random(seed)), tmp_path, boot="second").logs[NAME]
+    assert (found.log_end_offset, found.may_lack_tail) == (2, False)
+
+
+def test_flush_ms_holds_for_what_a_killed_process_left(tmp_path: Path, batches: Batches) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    batches.append(opened(files, tmp_path).create(NAME, now_ms=NOW_MS), batches.make(2))
+    directory = opened(files.end_process(), tmp_path)
+    log = directory.logs[NAME]
+    log.config = LogConfig(flush_ms=1000)
+    directory.flush_due(NOW_MS + 999)
+    assert log.recovery_point == 0
+    directory.flush_due(NOW_MS + 1000)
+    assert log.recovery_point == 2
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_what_a_log_with_the_promise_acknowledged_survives_every_loss_of_power(
     tmp_path: Path, batches: Batches, seed: int

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from pipeline.errors import OffsetOverlapError
+from pipeline.errors import InvalidRecordError, OffsetOverlapError
 from pipeline.log.config import LogConfig
 from pipeline.log.segment import MAX_RELATIVE_OFFSET, Segment
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import LOG_OVERHEAD, BatchHeader, place_batch
+from pipeline.settings import MAX_INT64
 
 
 class AppendInfo(NamedTuple):
@@ -53,10 +54,14 @@ def choose_segment(
 def place_next(
     batches: bytearray | memoryview, headers: Sequence[BatchHeader], next_offset: int, leader_epoch: LeaderEpoch
 ) -> list[BatchHeader]:
-    """Give the batches the offsets from `next_offset` on. Raises ValueError if headers and bytes differ in length."""
+    """Give the batches the offsets from `next_offset` on. Raises ValueError if headers and bytes differ in length,
+    InvalidRecordError if there are not so many offsets left.
+    """
     position = 0
     placed = []
     for header in headers:
+        if next_offset + header.last_offset_delta >= MAX_INT64:
+            raise InvalidRecordError(f"the log ends at offset {next_offset}, and at {MAX_INT64} at most")
         placed.append(place_batch(batches, position, next_offset, leader_epoch))
         position += header.batch_length + LOG_OVERHEAD
         next_offset += header.last_offset_delta + 1

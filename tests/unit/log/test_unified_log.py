@@ -5,6 +5,7 @@ import pytest
 
 from pipeline.errors import (
     DamagedSegmentError,
+    InvalidRecordError,
     OffsetOutOfRangeError,
     OffsetOverlapError,
     OutOfOrderSequenceError,
@@ -370,3 +371,18 @@ def test_memory_of_an_index_is_bounded(open_log, batches):
     assert index.path.stat().st_size > 2000 * 8
     for offset in range(0, 3000, 17):
         assert batches.read(log, offset)[0].base_offset == offset
+
+
+def test_a_log_whose_offsets_are_used_up_refuses_appends_and_can_be_read(open_log, batches):
+    log = open_log()
+    last = 2**63 - 3
+    batches.append_keeping(log, batches.make(1, base_offset=last))
+    with pytest.raises(InvalidRecordError, match="and at 9223372036854775807 at most"):
+        batches.append(log, batches.make(2))
+    assert batches.append(log, batches.make(1)).base_offset == last + 1
+    assert log.log_end_offset == 2**63 - 1
+    with pytest.raises(InvalidRecordError):
+        batches.append(log, batches.make(1))
+    assert log.failure is None
+    assert [header.base_offset for header in batches.read_all(log)] == [last, last + 1]
+    assert open_log().log_end_offset == 2**63 - 1

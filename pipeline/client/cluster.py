@@ -30,12 +30,15 @@ from pipeline.net.connection_pool import Connect, ConnectionPool, open_connectio
 from pipeline.net.transport import connect
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pipeline.protocol.primitives import MAX_STRING_BYTES
 from pipeline.protocol.schema import Message
 
 log = structlog.get_logger()
 
 UNREACHABLE = (NetworkError, DeadlineExceededError, ProtocolError)
 """What a request to a broker raises when there is no answer that can be read; its outcome is unknown."""
+
+_NAME_SHOWN = 40
 
 
 class Cluster:
@@ -55,8 +58,15 @@ class Cluster:
         self._failed_at: dict[HostPort, float] = {}
 
     def track(self, topics: Iterable[str]) -> None:
-        """Have these topics in every further metadata refresh."""
+        """Have these topics in every further metadata refresh.
+
+        Raises KafkaError for a name that no request can hold: it would keep all others from being refreshed.
+        """
         new = set(topics) - self._topics
+        for name in new:
+            if not _is_encodable(name):
+                reason = f"{name[:_NAME_SHOWN]!a}... ({len(name)} characters) can be the name of no topic"
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         if new:
             self._topics |= new
             self.refresh_soon()
@@ -123,12 +133,15 @@ class Cluster:
         """Send to a broker and return its response; None for Produce with acks 0.
 
         Requests that may wait at the broker have a `lane` of their own, lest others wait behind them. Raises what is
-        in UNREACHABLE, and KafkaError where broker and client have no version in common.
+        in UNREACHABLE, and KafkaError where broker and client have no version in common, or the request holds a value
+        that cannot be encoded.
         """
         return await self._pool.request(self._address_of(broker), message, timeout_s=timeout_s, lane=lane)
 
     async def request_any(self, message: Message, *, timeout_s: float | None = None) -> Any:
-        """Send to the first broker that answers: a known one, else one that discovery gives. Raises NetworkError."""
+        """Send to the first broker that answers: a known one, else one that discovery gives. Raises NetworkError, and
+        KafkaError as `request`.
+        """
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
         failures = 0
         last_error: Exception | None = None
@@ -206,6 +219,13 @@ class Cluster:
 
     def _api_timeout_s(self, timeout_s: float | None) -> float:
         return self.config.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        return len(name.encode()) <= MAX_STRING_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 @asynccontextmanager

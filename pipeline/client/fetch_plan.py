@@ -181,7 +181,7 @@ def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionDat
     records = data.records
     if not isinstance(records, memoryview):  # a decoded response has a view or nothing
         return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW)
-    cut = _cut(records, offset)
+    cut = _cut(records, offset, data.high_watermark)
     batches = None
     if cut.start < cut.end:
         batches = FetchedBatches(
@@ -197,8 +197,12 @@ def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionDat
     return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW if batches is None else FetchVerdict.DATA, batches=batches)
 
 
-def _cut(view: memoryview, offset: int) -> _Cut:
-    """The whole batches that reach `offset` or beyond, checksums verified, up to the first bad one."""
+def _cut(view: memoryview, offset: int, high_watermark: int) -> _Cut:
+    """The whole batches that reach `offset` or beyond, checksums verified, up to the first bad one.
+
+    A gap comes about by compaction, long before the high watermark. So the last batch bears a wrong base offset if it
+    lies behind a gap and ends behind the high watermark; without a gap it may be that the answer's is an older one.
+    """
     start = end = 0
     next_offset = offset
     suspect: BatchHeader | None = None
@@ -224,6 +228,8 @@ def _cut(view: memoryview, offset: int) -> _Cut:
         skip_to = next_offset + 1 if suspect is None else _offset_behind(suspect, next_offset)
         named = error if error.offset is not None else CorruptBatchError(error.reason, next_offset)
         return _Cut(start=start, end=end, next_offset=next_offset, error=named, skip_to=skip_to)
+    if before_gap is not None and 0 <= high_watermark < next_offset:
+        return before_gap
     return _Cut(start=start, end=end, next_offset=next_offset)
 
 

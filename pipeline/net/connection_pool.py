@@ -102,7 +102,10 @@ class _Connection:
         async with self._sending:
             if self._failure is not None:
                 raise _again(self._failure)
-            _, pieces = self._machine.encode_request(message, version, expect_response=expects_response)
+            try:
+                _, pieces = self._machine.encode_request(message, version, expect_response=expects_response)
+            except ProtocolError as error:  # nothing was sent, and no other server could be told either
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
             if expects_response:
                 self._waiting.append(reply)
             try:
@@ -169,7 +172,8 @@ class ConnectionPool:
     async def request(self, address: HostPort, message: Message, *, timeout_s: float, lane: str = "") -> Any:
         """Send a request and return its response (None for Produce with acks=0), connecting first if need be.
 
-        Raises NetworkError, DeadlineExceededError, ProtocolError; KafkaError if no version is known to both ends.
+        Raises NetworkError, DeadlineExceededError, ProtocolError; KafkaError if no version is known to both ends, or
+        the request holds a value that cannot be encoded.
         """
         connection: _Connection | None = None
         with trio.move_on_after(timeout_s):

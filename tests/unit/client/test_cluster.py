@@ -15,6 +15,8 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.brokers import serving_cluster
 
 T0 = TopicPartition("t", 0)
+BOUND_S = 10
+"""Less than a client waits for an answer."""
 
 
 class Znodes:
@@ -108,3 +110,22 @@ async def test_a_missing_topic_is_created_only_for_programs_that_allow_it(tmp_pa
         assert await list_topics(cluster) == {}
         async with open_cluster(replace(cluster.config, allow_auto_create_topics=True)) as clients:
             assert (await clients.topic("t", timeout_s=30)).led_partitions
+
+
+@pytest.mark.parametrize("name", ["x" * 40_000, "\ud800"])
+async def test_a_topic_that_no_request_can_name_is_refused_at_once_and_keeps_no_other_from_being_found(
+    scripted, connect, name
+):
+    async with scripted.broker(1), connect() as cluster:
+        with trio.fail_after(BOUND_S), pytest.raises(KafkaError, match="can be the name of no topic") as raised:
+            await cluster.topic(name)
+        assert raised.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        await cluster.topic("t")
+        assert cluster.view.leader_of(T0) == BrokerId(1)
+
+
+async def test_a_request_that_cannot_be_encoded_is_refused_at_once(scripted, connect):
+    async with scripted.broker(1), connect() as cluster:
+        with trio.fail_after(BOUND_S), pytest.raises(KafkaError, match="longer than 32767 bytes") as raised:
+            await create_topics(cluster, [NewTopic(name="x" * 40_000, partitions=1)], timeout_s=30)
+        assert raised.value.code == ErrorCode.INVALID_REQUEST

@@ -422,6 +422,25 @@ async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(sc
         assert await read_records(consumer, 20) == {T0: numbers(30, 50)}
 
 
+@pytest.mark.parametrize("count", [1, 4])
+async def test_the_last_batch_of_an_answer_with_a_wrong_offset_is_not_taken_for_one_behind_a_gap(
+    scripted, connect, consume, fill, count
+):
+    fill(count)
+    header, data = scripted.partition(T0).batches[-1]
+    base = header.base_offset
+    moved = bytearray(data)
+    set_base_offset(moved, 0, base + 2**40)
+    scripted.partition(T0).batches[-1] = (header, bytes(moved))
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({T0: 0})
+        if base:
+            assert await read_records(consumer, base) == {T0: numbers(0, base)}
+        error = await rejection(consumer)
+        assert (error.offset, error.next_offset) == (base, base + 10)
+        assert f"bears the wrong offset {base + 2**40}" in str(error)
+
+
 async def test_records_are_made_for_those_who_ask(scripted, connect, consume, fill):
     fill(3)
     found = []

@@ -16,13 +16,18 @@ from functools import partial
 
 from pipeline.errors import BatchTooLargeError, InvalidRecordError, InvalidTimestampError
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, TimestampType, write_header
-from pipeline.records.compression import Codec, ReadableBuffer, compressing_bytes
+from pipeline.records.compression import Codec, ReadableBuffer
 from pipeline.records.memory import OPENED_BATCHES, max_opened_bytes
-from pipeline.records.reopening import close_payload, open_payload, payload_pieces, scan_memory
+from pipeline.records.piecewise_compression import compressing_bytes
+from pipeline.records.reopening import close_payload, payload_pieces, scan_memory
 from pipeline.records.turns import Steps, scan_in_turns
 
 NO_TIMESTAMP = -1
 MAX_RECORDS_NAMED = 100
+MAX_WRITTEN_BYTES = 4 << 20
+"""What the batches of a partition in a request may take together if some are compressed anew, but for a larger one."""
+_COPIES = 2
+"""Of a batch that was compressed anew: by itself, and among those that are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +77,9 @@ class Admission:
         self.admits(headers, now_ms)
         max_opened = max_opened_bytes(self.max_batch_bytes)
         position = 0
-        admitted: list[ReadableBuffer] = []
+        written: bytearray | None = None  # the batches up to `position`, once one was compressed anew
         for header in headers:
-            batch: ReadableBuffer = records[position : position + header.size_bytes]
-            position += header.size_bytes
+            batch = records[position : position + header.size_bytes]
             seen, plain_bytes = yield from scan_in_turns(
                 header,
                 scan_memory(batch, header, max_opened),
@@ -87,22 +91,46 @@ class Admission:
             yield None
             is_true = seen.newest_ms == header.max_timestamp or self.is_append_time
             told = header if is_true else header._replace(max_timestamp=seen.newest_ms)
-            if self.codec is not None and header.codec is not self.codec:
-                batch = yield from self._compress_anew(batch, told, self.codec, plain_bytes)
-            elif not is_true:
-                batch = bytearray(batch)
+            is_recoded = self.codec is not None and header.codec is not self.codec
+            if is_recoded and written is None:
+                written = bytearray(records[:position])
+            position += header.size_bytes
+            if is_recoded and self.codec is not None and written is not None:
+                yield from self._compress_anew(batch, told, self.codec, plain_bytes, written)
+                continue
+            if not is_true:
                 write_header(batch, told)
-            admitted.append(batch)
-        return memoryview(bytearray(b"".join(admitted)))
+            if written is not None:
+                self._check_written(len(written) + len(batch))
+                written += batch
+        return records if written is None else memoryview(written)
 
     def _compress_anew(
-        self, batch: ReadableBuffer, header: BatchHeader, codec: Codec, plain_bytes: int
-    ) -> Steps[ReadableBuffer]:
+        self, batch: ReadableBuffer, header: BatchHeader, codec: Codec, plain_bytes: int, written: bytearray
+    ) -> Steps[None]:
+        """Append the batch in another codec to those that are written."""
         if codec is Codec.NONE and plain_bytes + HEADER_SIZE > self.max_batch_bytes:
             raise BatchTooLargeError(plain_bytes + HEADER_SIZE, self.max_batch_bytes, header.base_offset)
-        with OPENED_BATCHES.ask(2 * plain_bytes + compressing_bytes(codec, plain_bytes, self.level)) as charge:
+        need_bytes = scan_memory(batch, header, plain_bytes) + compressing_bytes(codec, plain_bytes, self.level)
+        need_bytes += len(written) + _COPIES * min(plain_bytes + HEADER_SIZE, self.max_batch_bytes)
+        with OPENED_BATCHES.ask(need_bytes) as charge:
             yield charge
-            return close_payload(open_payload(batch, header, plain_bytes), header, codec, self.level)
+            made = yield from close_payload(
+                payload_pieces(batch, header, plain_bytes),
+                header,
+                codec,
+                self.level,
+                size_bytes=plain_bytes,
+                max_batch_bytes=self.max_batch_bytes,
+            )
+            self._check_written(len(written) + len(made))
+            written += made
+
+    def _check_written(self, size_bytes: int) -> None:
+        """Raise BatchTooLargeError if the batches that are compressed anew, and those between them, take too much."""
+        allowed_bytes = max(self.max_batch_bytes, MAX_WRITTEN_BYTES)
+        if size_bytes > allowed_bytes:
+            raise BatchTooLargeError(size_bytes, allowed_bytes)
 
     def is_out_of_range(self, timestamp: int, now_ms: int) -> bool:
         """True if the topic takes no record of this time."""

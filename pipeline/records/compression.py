@@ -25,12 +25,12 @@ LZ4_FAST_LEVEL = 9
 """Kafka's default, which stands for the fast compressor; all others are levels of the thorough one."""
 ZSTD_USUAL_LEVEL = 3
 
-_GZIP_WINDOW_BITS = 31
+GZIP_WINDOW_BITS = 31
 _GZIP_CHUNK_BYTES = 16 * 1024
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_VERSIONS = b"\x00\x00\x00\x01\x00\x00\x00\x01"
-_XERIAL_HEADER_SIZE = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
-_XERIAL_BLOCK_BYTES = 32 * 1024
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_VERSIONS = b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_HEADER_SIZE = len(XERIAL_MAGIC) + len(XERIAL_VERSIONS)
+XERIAL_BLOCK_BYTES = 32 * 1024
 _LIKELY_RATIO = 8
 _LIMIT_GROWTH = 4
 _LEAST_LIMIT_BYTES = 1 << 20
@@ -48,7 +48,6 @@ _ZSTD_SMALL_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 128
 """A block of four bytes may hold 128 KiB, so this much input yields 4 MiB at most."""
 _GZIP_MEMORY_BYTES = 1 << 20
-_COMPRESSOR_MEMORY_BYTES = 1 << 20
 _STREAM_MEMORY_BYTES = 10 << 20
 """Two blocks of the largest size, and what they make of one input."""
 
@@ -72,7 +71,7 @@ def compress(codec: Codec, data: ReadableBuffer, level: int | None = None) -> Re
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            compressor = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
+            compressor = zlib.compressobj(-1 if level is None else level, wbits=GZIP_WINDOW_BITS)
             return compressor.compress(data) + compressor.flush()
         case Codec.SNAPPY:
             return _compress_xerial(data)
@@ -127,7 +126,7 @@ def _gzip_pieces(data: ReadableBuffer, piece_bytes: int) -> Iterator[bytes]:
     position = 0
     with memoryview(data) as view:
         while position < len(view):
-            member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+            member = zlib.decompressobj(GZIP_WINDOW_BITS)
             while not member.eof:
                 chunk = view[position : position + _GZIP_CHUNK_BYTES]
                 if not chunk:
@@ -143,10 +142,10 @@ def _gzip_pieces(data: ReadableBuffer, piece_bytes: int) -> Iterator[bytes]:
 def _compress_xerial(data: ReadableBuffer) -> bytearray:
     from cramjam import snappy
 
-    framed = bytearray(_XERIAL_MAGIC + _XERIAL_VERSIONS)
+    framed = bytearray(XERIAL_MAGIC + XERIAL_VERSIONS)
     with memoryview(data) as view:
-        for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
-            block = memoryview(snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+            block = memoryview(snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
             framed += len(block).to_bytes(4, "big")
             framed += block
     return framed
@@ -161,7 +160,7 @@ def _decompress_snappy(data: ReadableBuffer, max_bytes: int) -> bytearray:
 
 def _snappy_blocks(data: ReadableBuffer) -> Iterator[memoryview]:
     with memoryview(data) as view:
-        if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
             yield view
             return
         if len(view) < _XERIAL_HEADER_SIZE:
@@ -311,23 +310,6 @@ def opening_bytes(codec: Codec, start: ReadableBuffer, size_bytes: int, max_byte
             if 0 <= content <= _ZSTD_SMALL_BYTES:
                 return content
             return min(window, max_bytes) + _STREAM_MEMORY_BYTES
-
-
-def compressing_bytes(codec: Codec, size_bytes: int, level: int | None = None) -> int:
-    """The memory that `compress` takes at most for so many bytes, and a copy of what it yields, beside these bytes."""
-    match codec:
-        case Codec.NONE:
-            return size_bytes
-        case Codec.GZIP | Codec.SNAPPY | Codec.LZ4:
-            compressor_bytes = _COMPRESSOR_MEMORY_BYTES
-        case Codec.ZSTD:
-            import zstandard
-
-            parameters = zstandard.ZstdCompressionParameters.from_level(
-                ZSTD_USUAL_LEVEL if level is None else level, source_size=max(1, size_bytes)
-            )
-            compressor_bytes = parameters.estimated_compression_context_size()
-    return compressor_bytes + 2 * (size_bytes + size_bytes // 100 + 1024)
 
 
 def _pieces(codec: Codec, data: ReadableBuffer, max_bytes: int) -> Iterator[ReadableBuffer]:

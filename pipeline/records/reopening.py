@@ -1,24 +1,23 @@
 """What a broker does to a batch whose topic wants more than a look at the header: compress it anew, scan its records.
 
 Invariants: a batch stays one batch; offsets, timestamps, keys, values, headers and the producer's fields are the same
-bytes as before, in another codec; whatever is wrong with the payload is a CorruptBatchError. A scan holds one piece of
-the payload at a time, and of a record nothing but its first fields.
+bytes as before, in another codec; whatever is wrong with the payload is a CorruptBatchError. Scans and compression hold
+one piece of the payload at a time, and scans of a record nothing but its first fields.
 """
 
 from collections.abc import Generator, Iterable, Iterator
 
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import BatchTooLargeError, CorruptBatchError
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, TimestampType, write_header
 from pipeline.records.compression import (
     FRAME_HEADER_BYTES,
     PIECE_BYTES,
     Codec,
     ReadableBuffer,
-    compress,
-    decompress,
     opening_bytes,
     plain_pieces,
 )
+from pipeline.records.piecewise_compression import compress_pieces
 
 _CODEC_MASK = 0x07
 _PIECES_HELD = 2
@@ -37,14 +36,9 @@ _MIN_INT64 = -(2**63)
 _MAX_INT64 = 2**63 - 1
 
 
-def open_payload(batch: ReadableBuffer, header: BatchHeader, max_bytes: int) -> ReadableBuffer:
-    """The records of the one batch in the buffer, uncompressed. Raises CorruptBatchError."""
-    return decompress(header.codec, _payload(batch, header), max_bytes)
-
-
 def payload_pieces(batch: ReadableBuffer, header: BatchHeader, max_bytes: int) -> Iterator[ReadableBuffer]:
     """Open the payload of a batch piece by piece. Raises CorruptBatchError."""
-    return plain_pieces(header.codec, _payload(batch, header), max_bytes)
+    return plain_pieces(header.codec, memoryview(batch)[HEADER_SIZE : header.size_bytes], max_bytes)
 
 
 def scan_memory(start: ReadableBuffer, header: BatchHeader, max_bytes: int) -> int:
@@ -56,14 +50,26 @@ def scan_memory(start: ReadableBuffer, header: BatchHeader, max_bytes: int) -> i
     return _PIECES_HELD * PIECE_BYTES + opening_bytes(header.codec, frame, size_bytes, max_bytes)
 
 
-def _payload(batch: ReadableBuffer, header: BatchHeader) -> memoryview:
-    return memoryview(batch)[HEADER_SIZE : header.size_bytes]
+def close_payload(
+    pieces: Iterable[ReadableBuffer],
+    header: BatchHeader,
+    codec: Codec,
+    level: int | None,
+    *,
+    size_bytes: int,
+    max_batch_bytes: int,
+) -> Generator[None, None, bytearray]:
+    """Make a batch of these records, `size_bytes` in all, under the same header in another codec.
 
-
-def close_payload(payload: ReadableBuffer, header: BatchHeader, codec: Codec, level: int | None) -> bytearray:
-    """A batch of these records under the same header, in another codec."""
+    Yields after each piece: a place to stop. Raises BatchTooLargeError beyond `max_batch_bytes`, and what the pieces
+    raise.
+    """
     batch = bytearray(HEADER_SIZE)
-    batch += compress(codec, payload, level)
+    for packed in compress_pieces(codec, pieces, size_bytes, level):
+        if len(batch) + len(packed) > max_batch_bytes:
+            raise BatchTooLargeError(len(batch) + len(packed), max_batch_bytes, header.base_offset)
+        batch += packed
+        yield
     attributes = header.attributes & ~_CODEC_MASK | codec
     write_header(batch, header._replace(batch_length=len(batch) - LOG_OVERHEAD, attributes=attributes))
     return batch

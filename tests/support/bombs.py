@@ -1,12 +1,12 @@
-"""Batches of a few KB that hold hundreds of MiB."""
+"""Batches of a few KB that hold hundreds of MiB, and batches of any payload."""
 
 import zlib
 
 import zstandard
 
-from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, read_header, write_header
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, write_header
 from pipeline.records.builder import BatchBuilder
-from pipeline.records.compression import Codec
+from pipeline.records.compression import Codec, compress
 
 _CHUNK = bytes(1 << 20)
 
@@ -30,6 +30,13 @@ def bomb(codec: Codec, plain_bytes: int, timestamp_ms: int, *, key: bytes | None
     payload += compressor.compress(b"\0") + compressor.flush()
     batch = bytearray(HEADER_SIZE) + payload
     header = read_header(template)
+    write_header(batch, header._replace(batch_length=len(batch) - LOG_OVERHEAD, attributes=codec))
+    return batch
+
+
+def batch_of(payload: bytes, header: BatchHeader, codec: Codec) -> bytearray:
+    """A batch of this payload, sound or not, in this codec; else as the header says."""
+    batch = bytearray(HEADER_SIZE) + compress(codec, payload)
     write_header(batch, header._replace(batch_length=len(batch) - LOG_OVERHEAD, attributes=codec))
     return batch
 

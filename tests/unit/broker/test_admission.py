@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.broker.admission import MAX_RECORDS_NAMED, Admission
+from pipeline.broker.admission import MAX_RECORDS_NAMED, MAX_WRITTEN_BYTES, Admission
 from pipeline.errors import (
     BatchTooLargeError,
     CorruptBatchError,
@@ -25,9 +25,8 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES, OPENED_BATCHES
 from pipeline.records.record import iterate_records
-from pipeline.records.reopening import close_payload
 from pipeline.records.turns import to_end
-from tests.support.bombs import bomb
+from tests.support.bombs import batch_of, bomb
 from tests.support.cleaning import Directory
 
 NOW_MS = 1_700_000_000_000
@@ -130,6 +129,25 @@ def test_batches_get_the_codec_of_the_topic(codec: Codec) -> None:
     assert [(record.key, record.value, record.timestamp_ms) for record in iterate_records(made)] == wanted
 
 
+def test_many_batches_that_are_compressed_anew_take_so_much_and_no_more() -> None:
+    """Each is small for itself; together they would take the broker's memory."""
+    builder = BatchBuilder(Codec.GZIP, 1 << 20)
+    assert builder.append(b"k", bytes(1 << 19), (), NOW_MS)
+    swelling = builder.build()
+    allowed = MAX_WRITTEN_BYTES // (1 << 19) - 1
+    assert len(_open(_admission(codec=Codec.NONE), *[swelling] * allowed)) > allowed << 19
+    with pytest.raises(BatchTooLargeError):
+        _open(_admission(codec=Codec.NONE), *[swelling] * (allowed + 1))
+    assert OPENED_BATCHES.held_bytes == 0
+
+
+def test_batches_that_stay_as_they_are_are_not_copied() -> None:
+    batches = memoryview(bytearray(b"".join(_batch(NOW_MS, NOW_MS + 5, codec=Codec.GZIP) for _ in range(3))))
+    headers = validate_for_append(batches, max_batch_bytes=1 << 20)
+    admitted = to_end(_admission(needs_keys=True).admit_opened(batches, headers, NOW_MS))
+    assert admitted.obj is batches.obj
+
+
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 def test_a_batch_that_holds_more_than_the_cleaner_opens_is_refused(codec: Codec) -> None:
     with pytest.raises(OpenedBatchTooLargeError):
@@ -160,7 +178,7 @@ def _damaged(rng: random.Random) -> bytearray:
         payload[rng.randrange(len(payload))] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)))
     base_timestamp = rng.choice((NOW_MS, 2**63 - 1, -(2**63)))
     header = read_header(batch)._replace(base_timestamp=base_timestamp)
-    return close_payload(payload, header, rng.choice(tuple(Codec)), None)
+    return batch_of(bytes(payload), header, rng.choice(tuple(Codec)))
 
 
 def test_what_a_compacted_topic_admits_is_cleaned(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from pipeline.records.batch import read_header, write_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import OPENED_BATCHES
-from pipeline.records.reopening import close_payload
 from pipeline.records.turns import Steps
-from tests.support.bombs import bomb
+from tests.support.bombs import batch_of, bomb
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
@@ -129,7 +128,7 @@ async def test_a_record_of_a_time_after_all_times_is_found_at_the_base_of_its_ba
         header = read_header(sound)
         payload = b"\x0e\0\2\0\1\0\0\0"
         late = header._replace(base_timestamp=2**63 - 1, max_timestamp=NOW_MS + 1)
-        await broker.produce("clicks", close_payload(payload, late, Codec.NONE, None))
+        await broker.produce("clicks", batch_of(payload, late, Codec.NONE))
         of_topic = [ListOffsetsPartition(partition_index=0, timestamp=NOW_MS + 1)]
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="clicks", partitions=of_topic)])
         (found,) = (await broker.ask(request)).topics[0].partitions

@@ -1,7 +1,5 @@
 import contextlib
 import random
-import subprocess
-import sys
 import tracemalloc
 import zlib
 
@@ -172,28 +170,6 @@ def test_pieces_refuse_what_the_whole_refuses(codec: Codec, data: st.DataObject)
         except CorruptBatchError:
             results.append(b"refused")
     assert results[0] == results[1]
-
-
-PEAK_OF_COMPRESSING = """
-import random, resource, sys
-from pipeline.records.compression import Codec, compress, compressing_bytes
-codec, level, data = Codec[sys.argv[1]], int(sys.argv[2]), random.Random(1).randbytes(8 << 20)
-compress(codec, data[:1000], level)
-before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-batch = bytearray(61)
-batch += compress(codec, data, level)
-used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) << 10
-print(used, compressing_bytes(codec, len(data), level))
-"""
-
-
-@pytest.mark.parametrize(
-    ("codec", "level"), [(Codec.GZIP, 9), (Codec.SNAPPY, 0), (Codec.LZ4, 12), (Codec.ZSTD, 3), (Codec.ZSTD, 22)]
-)
-def test_compressing_stays_within_the_memory_that_is_told_beforehand(codec: Codec, level: int) -> None:
-    command = [sys.executable, "-c", PEAK_OF_COMPRESSING, codec.name, str(level)]
-    used, told = map(int, subprocess.run(command, check=True, capture_output=True, timeout=120).stdout.split())
-    assert used <= told + (2 << 20), "the interpreter itself may take some, too"
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)

@@ -10,7 +10,8 @@ from pipeline.records.builder import BatchBuilder, encode_varint
 from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
 from pipeline.records.record import MAX_UNCOMPRESSED_BYTES, iterate_records
-from pipeline.records.reopening import close_payload, open_payload, scan_records
+from pipeline.records.reopening import close_payload, payload_pieces, scan_records
+from pipeline.records.turns import to_end
 
 RECORDS = st.lists(
     st.tuples(
@@ -37,8 +38,11 @@ def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:  # typ
 def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec, after: Codec) -> None:  # type: ignore[type-arg]
     batch = _batch(records, before)
     header = read_header(batch)
-    payload = open_payload(batch, header, MAX_UNCOMPRESSED_BYTES)
-    made = close_payload(payload, header, after, LEVELS[after])
+    size = sum(map(len, payload_pieces(batch, header, MAX_UNCOMPRESSED_BYTES)))
+    pieces = payload_pieces(batch, header, MAX_UNCOMPRESSED_BYTES)
+    made = to_end(
+        close_payload(pieces, header, after, LEVELS[after], size_bytes=size, max_batch_bytes=MAX_UNCOMPRESSED_BYTES)
+    )
     changed = read_header(made)
     verify_crc(made, 0, changed)
     assert changed.codec is after

@@ -20,6 +20,11 @@ from pipeline.protocol.api import ApiKey
 
 _Item = TypeVar("_Item")
 
+SHORT_NAME_LETTERS = 250
+"""A name of so many letters, as groups have them at most, costs no more than others."""
+LETTERS_OF_AN_ELEMENT = 100
+"""So many letters more of a name take about as long as another element: their hash finds the partition of a group."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slicing:
@@ -41,7 +46,7 @@ class Slicing:
         if len(elements) > self.size:
             return True
         if self.parts is None:
-            return False
+            return sum(map(weight_of, elements)) > self.size
         return sum(len(getattr(element, self.parts[0])) for element in elements) > self.size
 
     def slices(self, elements: Sequence[Any]) -> Iterator[list[tuple[Any, bool]]]:
@@ -51,7 +56,7 @@ class Slicing:
         for element in dict.fromkeys(elements) if self.is_once else elements:
             for piece, goes_on in self._pieces(element):
                 part.append((piece, goes_on))
-                count += 1 if self.parts is None else max(1, len(getattr(piece, self.parts[0])))
+                count += weight_of(piece) if self.parts is None else max(1, len(getattr(piece, self.parts[0])))
                 if count >= self.size:
                     yield part
                     part, count = [], 0
@@ -75,6 +80,13 @@ class Slicing:
                 answers[-1] = replace(answers[-1], **{name: [*getattr(answers[-1], name), *getattr(answer, name)]})
             else:
                 answers.append(answer)
+
+
+def weight_of(element: Any) -> int:
+    """Return for how many elements this one counts: a very long name takes longer than many short ones."""
+    if not isinstance(element, str) or len(element) <= SHORT_NAME_LETTERS:
+        return 1
+    return 1 + len(element) // LETTERS_OF_AN_ELEMENT
 
 
 class Turns:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 
 from pipeline.broker.context import BrokerContext, Caller
-from pipeline.broker.slicing import Turns
+from pipeline.broker.slicing import Turns, weight_of
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -23,7 +23,7 @@ async def _handle(broker: BrokerContext, group_ids: list[str]) -> DeleteGroupsRe
     turns = Turns(GROUPS_AT_ONCE)
     for group_id in group_ids:
         results.append(DeletableGroupResult(group_id=group_id, error_code=await _delete(broker, group_id)))
-        await turns.after()
+        await turns.after(weight_of(group_id))
     return DeleteGroupsResponse(results=results)
 
 

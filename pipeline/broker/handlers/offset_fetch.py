@@ -13,7 +13,7 @@ from uuid import UUID
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.model import OffsetAndMetadata
-from pipeline.broker.slicing import Slicing, Turns
+from pipeline.broker.slicing import Slicing, Turns, weight_of
 from pipeline.model import TopicPartition
 from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -100,7 +100,8 @@ async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequest
             answered.append(await _of_group_in_turns(broker, group, version, told_of_group, turns))
         else:
             answered.append(_of_group(broker, group, version, told_of_group))
-            await turns.after(GROUP_COST + sum(len(topic.partitions) for topic in answered[-1].topics))
+            named = GROUP_COST * weight_of(group.group_id)
+            await turns.after(named + sum(len(topic.partitions) for topic in answered[-1].topics))
     return LargeAnswer(OffsetFetchResponse(groups=answered))
 
 

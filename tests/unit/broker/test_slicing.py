@@ -16,12 +16,14 @@ from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pipeline.protocol.messages.delete_groups import DeleteGroupsRequest
 from pipeline.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
 from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pipeline.protocol.messages.describe_groups import DescribeGroupsRequest
 from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -60,6 +62,9 @@ def frozen_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
+LONG_NAMES = [f"none-{number}".ljust(32_000, "x") for number in range(240)]
+
+
 def partitions_of(kind: Any, count: int, **fields: Any) -> list[Any]:
     return [kind(**fields) for _ in range(count)]
 
@@ -87,6 +92,11 @@ HOSTILE: Sequence[tuple[str, Message, int]] = (
         groups=partitions_of(OffsetFetchRequestGroup, 20_000, group_id="none", topics=None)), 8),
     ("offsets of very many groups", OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=f"none-{number}", topics=None) for number in range(20_000)]), 8),
+    ("coordinators of very long names", FindCoordinatorRequest(coordinator_keys=LONG_NAMES), 4),
+    ("groups of very long names", DescribeGroupsRequest(groups=LONG_NAMES), 5),
+    ("groups of very long names to delete", DeleteGroupsRequest(groups_names=LONG_NAMES), 2),
+    ("offsets of groups of very long names", OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in LONG_NAMES]), 8),
     ("a fetch of very many partitions", FetchRequest(max_wait_ms=0, topics=[FetchTopic(
         topic=NAMES[0], partitions=partitions_of(FetchPartition, 10_000, partition=0, partition_max_bytes=1000))]), 12),
     ("very many new topics, to be checked", CreateTopicsRequest(topics=[

@@ -21,7 +21,12 @@ def parse_address(text: str) -> HostPort:
     matched = _ENDPOINT.fullmatch(text.strip())
     if matched is None or int(matched["port"]) > 65535:
         raise ValueError(f"{text!r} is not host:port")
-    return HostPort(matched["bracketed"] or matched["plain"], int(matched["port"]))
+    host = matched["bracketed"] or matched["plain"]
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ValueError(f"{text!r} is not host:port: no host has such a name ({error})") from None
+    return HostPort(host, int(matched["port"]))
 
 
 def parse_addresses(text: str) -> tuple[HostPort, ...]:

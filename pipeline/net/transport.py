@@ -198,6 +198,8 @@ async def connect(address: HostPort) -> SocketTransport:
         stream = await trio.open_tcp_stream(address.host, address.port)
     except OSError as error:
         raise NetworkError(f"cannot connect to {address}: {_reason(error)}") from error
+    except ValueError as error:  # brokers and clients are told addresses by others: a name that no host can have
+        raise NetworkError(f"cannot connect to {address}: no host has such a name") from error
     return SocketTransport(socket.socket(fileno=stream.socket.detach()))
 
 

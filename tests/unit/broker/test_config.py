@@ -52,6 +52,7 @@ def test_text_and_numbers_mean_the_same() -> None:
         ({"listeners": "SSL://h:1"}, "listeners", "PLAINTEXT://host:port"),
         ({"listeners": "PLAINTEXT://h:99999"}, "listeners", "not host:port"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "listeners", "one listener"),
+        ({"advertised.listeners": "PLAINTEXT://h..example:1"}, "advertised.listeners", "no host has such a name"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients cannot reach"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients can reach"),
         ({"log.dirs": "/a,,/b"}, "log.dirs", "one path or several"),

@@ -53,6 +53,13 @@ async def wait_for_ever() -> MetadataResponse:
     return MetadataResponse()
 
 
+@pytest.mark.parametrize("host", ["kafka..example", "x" * 64])
+async def test_a_name_that_no_host_can_have_is_a_network_error(host: str) -> None:
+    async with open_connection_pool("test") as pool:
+        with pytest.raises(NetworkError, match="no host has such a name"):
+            await pool.request(HostPort(host, 9092), metadata_of("t"), timeout_s=TIMEOUT_S)
+
+
 async def test_requests_share_a_connection_and_get_their_own_answers(serve: Any) -> None:
     async with serve(handle) as (address, server), open_connection_pool("test") as pool:
         answers: dict[str, str] = {}

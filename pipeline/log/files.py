@@ -26,6 +26,8 @@ from pipeline.errors import DiskFullError, StorageError
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FILE = "is no file, but something else of that name: move it out of the way and start the broker again"
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
+"""Refusals of a name that leads nowhere."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
@@ -163,6 +165,16 @@ def _translated(path: Path) -> Iterator[None]:
         raise storage_error(path, error) from error
 
 
+def _find(path: Path) -> os.stat_result | None:
+    """What has this name, None if nothing has. Raises StorageError."""
+    try:
+        return os.stat(path)  # noqa: PTH116 - a start asks for many thousands of names
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise storage_error(path, error) from error
+
+
 class DiskFile:
     """An open file on a real disk."""
 
@@ -172,10 +184,13 @@ class DiskFile:
         self._descriptor = -1
         self.path = path
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        with _translated(path):
+        try:
             self._descriptor = os.open(path, flags, 0o644)
-            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                raise StorageError(str(path), _NO_FILE)
+            found = os.fstat(self._descriptor)
+        except OSError as error:
+            raise storage_error(path, error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise StorageError(str(path), _NO_FILE)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
@@ -187,8 +202,10 @@ class DiskFile:
 
     def size(self) -> int:
         """Length in bytes."""
-        with _translated(self.path):
+        try:
             return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise storage_error(self.path, error) from error
 
     def read_at(self, size: int, position: int) -> bytes:
         """`size` bytes from `position`, fewer at the end of the file."""
@@ -253,26 +270,29 @@ class DiskFiles:
 
     def exists(self, path: Path) -> bool:
         """Is there a file or directory of this name?"""
-        with _translated(path):
-            return path.exists()
+        return _find(path) is not None
 
     def is_directory(self, path: Path) -> bool:
         """Is there a directory of this name, or a link to one?"""
-        with _translated(path):
-            return path.is_dir()
+        found = _find(path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def size(self, path: Path) -> int:
         """Length of a file in bytes."""
-        with _translated(path):
-            found = path.stat()
+        try:
+            found = os.stat(path)  # noqa: PTH116 - as in `_find`
+        except OSError as error:
+            raise storage_error(path, error) from error
         if not stat.S_ISREG(found.st_mode):
             raise StorageError(str(path), _NO_FILE)
         return found.st_size
 
     def names(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""
-        with _translated(directory):
+        try:
             return sorted(os.listdir(directory))  # noqa: PTH208 - a start lists many thousands of directories
+        except OSError as error:
+            raise storage_error(directory, error) from error
 
     def volume(self, path: Path) -> Volume:
         """The space of the file system that holds this file or directory."""

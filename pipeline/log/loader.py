@@ -238,8 +238,7 @@ class _Loader:
         self.has_lost_tail = files.exists(directory / TAIL_LOST)
 
     def load_segments(self, recovery_point: Offset, *, clean: bool) -> tuple[tuple[Segment, ...], Offset]:
-        finish_replacements(self._files, self._directory)
-        base_offsets = self._base_offsets()
+        base_offsets = self._base_offsets(finish_replacements(self._files, self._directory))
         segments: list[Segment] = []
         next_offset = 0
         for number, base_offset in enumerate(base_offsets):
@@ -269,9 +268,8 @@ class _Loader:
             segments.append(self._first_segment())
         return tuple(segments), Offset(next_offset)
 
-    def _base_offsets(self) -> list[int]:
+    def _base_offsets(self, names: Sequence[str]) -> list[int]:
         """Of all segments, sorted; what belongs to none, or lies wholly before the log start offset, is removed."""
-        names = self._files.names(self._directory)
         base_offsets = segment_offsets(names, LOG_SUFFIX)
         known = set(base_offsets)
         for name in names:

@@ -82,11 +82,14 @@ def remove_cleaned(files: Files, directory: Path) -> None:
             files.unlink(directory / name)
 
 
-def finish_replacements(files: Files, directory: Path) -> None:
-    """Undo or finish what was under way when the last process ended. Raises StorageError."""
+def finish_replacements(files: Files, directory: Path) -> list[str]:
+    """Undo or finish what was under way when the last process ended. Return the names in the directory.
+
+    Raises StorageError.
+    """
     names = files.names(directory)
     if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
-        return
+        return names
     remove_cleaned(files, directory)
     swapped = LOG_SUFFIX + SWAP_SUFFIX
     for base_offset in segment_offsets(names, swapped):
@@ -94,6 +97,7 @@ def finish_replacements(files: Files, directory: Path) -> None:
     for name in files.names(directory):
         if name.endswith(SWAP_SUFFIX) and is_own_file(name):
             files.unlink(directory / name)
+    return files.names(directory)
 
 
 def _finish(files: Files, directory: Path, base_offset: int) -> None:

@@ -192,11 +192,12 @@ def _is_handing_over(partition: PartitionView, leader: BrokerId, isr: Collection
 def _with(
     partition: PartitionView, leader: BrokerId, isr: Iterable[BrokerId], epoch: LeaderEpoch | None = None
 ) -> PartitionView:
-    if epoch is None:
-        epoch = partition.leader_epoch
-        if leader != partition.leader:
-            epoch = partition.next_epoch
-    return replace(partition, leader=leader, leader_epoch=epoch, isr=tuple(isr))
+    members = tuple(isr)
+    if epoch is None and leader == partition.leader:
+        # most are as they should be, and a copy of each costs the controller more than all the rest
+        return partition if members == partition.isr else replace(partition, isr=members)
+    epoch = partition.next_epoch if epoch is None else epoch
+    return replace(partition, leader=leader, leader_epoch=epoch, isr=members)
 
 
 def _look(state: ClusterState) -> Plan:
@@ -213,7 +214,7 @@ def _look(state: ClusterState) -> Plan:
                 without_disk=state.without_disk(name),
                 allow_unclean=allow_unclean,
             )
-            if judged != partition:
+            if judged is not partition and judged != partition:
                 decisions.append(_decision(name, partition, judged))
             elif is_reassigned(partition):
                 over[name] = target_replicas(partition)

@@ -7,6 +7,7 @@ import trio
 
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext
+from pipeline.broker.current_leaders import MOVED, find_current_leader
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
 from pipeline.broker.replication.throttle import is_throttled
@@ -15,12 +16,21 @@ from pipeline.errors import OffsetOutOfRangeError, PipelineError
 from pipeline.log.reading import LogSlice, Passing
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, PartitionData
+from pipeline.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
 
 FIRST_VERSION_OF_TOPIC_IDS = 13
 FIRST_VERSION_OF_REPLICA_STATE = 15
 FIRST_VERSION_OF_ZSTD = 10
 READ_COMMITTED = 1
+
+_NO_LEADER = LeaderIdAndEpoch()
 
 
 class FetchReading:
@@ -39,6 +49,7 @@ class FetchReading:
         "has_more",
         "is_committed",
         "is_limited",
+        "leaders",
         "read_bytes",
         "served",
         "throttled_bytes",
@@ -64,6 +75,8 @@ class FetchReading:
         """Was there something behind the position that was read last?"""
         self.served: list[tuple[Partition, LogSlice | None]] = []
         """Those without failure, and what was read of each."""
+        self.leaders: dict[int, NodeEndpoint] = {}
+        """Brokers that the answer names as leaders of partitions that are led elsewhere (KIP-951)."""
 
     @property
     def is_complete(self) -> bool:
@@ -107,9 +120,11 @@ class FetchReading:
                 self._note_follower(partition, asked)
         except PipelineError as error:
             self.has_failure = True
+            code = failure_of(error).code
             return PartitionData(
                 partition_index=asked.partition,
-                error_code=failure_of(error).code,
+                error_code=code,
+                current_leader=self._name_leader(topic, asked.partition) if code in MOVED else _NO_LEADER,
                 high_watermark=-1,
                 log_start_offset=error.log_start_offset if isinstance(error, OffsetOutOfRangeError) else -1,
                 aborted_transactions=aborted,
@@ -134,6 +149,17 @@ class FetchReading:
             aborted_transactions=aborted,
             records=b"" if found is None else found.region,
         )
+
+    def _name_leader(self, topic: TopicView | None, index: int) -> LeaderIdAndEpoch:
+        """Return the present leader of a partition for a consumer; followers know the cluster by themselves."""
+        found = None
+        if self._replica < 0:
+            found = find_current_leader(self._broker.view, self._broker.config.broker_id, topic, index)
+        if found is None:
+            return _NO_LEADER
+        address, node = found.broker.address, found.broker.id
+        self.leaders[node] = NodeEndpoint(node_id=node, host=address.host, port=address.port, rack=found.broker.rack)
+        return LeaderIdAndEpoch(leader_id=node, leader_epoch=found.epoch)
 
     def _nothing_behind(self, partition: Partition, aborted: Sequence[AbortedTransaction] | None) -> PartitionData:
         """Return the data for a consumer that has read all. Clients without sessions ask so for hundreds of partitions

@@ -1,5 +1,5 @@
 """Fetch (1): read batches, as they lie in the log. v4 (KIP-98) on; v7 brings sessions (KIP-227), v9 fences by epoch
-(KIP-320), v13 names topics by id (KIP-516).
+(KIP-320), v12 names the present leader of a partition that moved (KIP-951), v13 names topics by id (KIP-516).
 
 The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). Readers of committed
 records see none at or behind the last stable offset, and are told which transactions were aborted. In a session only
@@ -262,7 +262,7 @@ def _read_again(
 def _answer(reading: FetchReading, topics: Sequence[FetchableTopicResponse]) -> FetchResponse:
     told = sum(len(topic.partitions) for topic in topics)
     reading.count(told, told - len(reading.served))
-    return FetchResponse(responses=topics)
+    return FetchResponse(responses=topics, node_endpoints=list(reading.leaders.values()))
 
 
 # In a session
@@ -418,4 +418,5 @@ class _Told:
                 FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=partitions)
                 for (topic, topic_id), partitions in self._topics.items()
             ],
+            node_endpoints=list(reading.leaders.values()),
         )

@@ -1,8 +1,9 @@
 """Produce (0): append batches. Since v3 format v2 batches; v0 to v2 carry older ones and are refused (KIP-896).
 
-v8 says what was wrong in words (KIP-467), v13 names topics by id (KIP-516). Beyond Kafka: several batches per partition
-are taken, and with the tagged field `keep_offsets` the batches stay at the offsets they have, in mirror topics alone;
-`expected_end` then names the end that the log must have, so that no gap comes about that the mirror does not mean.
+v8 says what was wrong in words (KIP-467), v10 names the present leader of a partition that moved (KIP-951), v13 names
+topics by id (KIP-516). Beyond Kafka: several batches per partition are taken, and with the tagged field `keep_offsets`
+the batches stay at the offsets they have, in mirror topics alone; `expected_end` then names the end that the log must
+have, so that no gap comes about that the mirror does not mean.
 
 A producer's request holds at most MAX_BATCHES batches of a partition. A mirror's may hold more, which are appended in
 slices: what was appended stays if a later slice is refused, and the mirror looks where the log ends.
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import trio
 
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.current_leaders import MOVED, find_current_leader
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.partition import Partition
@@ -45,6 +47,8 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     FIRST_BATCH_VERSION,
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -119,7 +123,7 @@ def handle(
         is_done = is_done and len(responses) == len(of_topic)
         done.append(_of_topic(topic, responses))
     if is_done:
-        return _answer(request, done)
+        return _answer(broker, request, done)
     if all(_awaits_replicas_alone(outcome) for of_topic in outcomes for outcome in of_topic):
         return _Uncommitted(broker, request, outcomes)
     return _answer_later(broker, request, outcomes)
@@ -224,15 +228,16 @@ class _Uncommitted(Owed):
             wait.when_over(lambda: tell() if self.is_over else None)
 
     def answer(self) -> ProduceResponse:
-        return ProduceResponse(
-            responses=[
+        return _with_leaders(
+            self._broker,
+            [
                 TopicProduceResponse(
                     name=name,
                     topic_id=topic_id,
                     partition_responses=[_finished(self._broker, outcome) for outcome in of_topic],
                 )
                 for (name, topic_id), of_topic in zip(self._topics, self._outcomes, strict=True)
-            ]
+            ],
         )
 
     def give_up(self) -> None:
@@ -373,7 +378,7 @@ async def _answer_later(
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         responses = [await _kept(broker, outcome, deadline) for outcome in of_topic]
         done.append(_of_topic(topic, responses))
-    return _answer(request, done)
+    return _answer(broker, request, done)
 
 
 def _deadline(request: ProduceRequest) -> float:
@@ -444,9 +449,36 @@ def _finished(broker: BrokerContext, outcome: _Outcome) -> PartitionProduceRespo
     return outcome.response
 
 
-def _answer(request: ProduceRequest, done: Sequence[TopicProduceResponse]) -> ProduceResponse | None:
-    if request.acks != 0:
+def _with_leaders(broker: BrokerContext, done: Sequence[TopicProduceResponse]) -> ProduceResponse:
+    """The answer, with the present leaders of partitions that are led elsewhere."""
+    if not any(response.error_code in MOVED for topic in done for response in topic.partition_responses):
         return ProduceResponse(responses=done)
+    endpoints: dict[int, NodeEndpoint] = {}
+    topics = []
+    for topic in done:
+        known = broker.view.topic(topic.name) if topic.name else broker.view.topic_of_id(topic.topic_id)
+        responses = []
+        for response in topic.partition_responses:
+            leader = None
+            if response.error_code in MOVED:
+                leader = find_current_leader(broker.view, broker.config.broker_id, known, response.index)
+            if leader is not None:
+                address, node = leader.broker.address, leader.broker.id
+                endpoints[node] = NodeEndpoint(
+                    node_id=node, host=address.host, port=address.port, rack=leader.broker.rack
+                )
+                current = LeaderIdAndEpoch(leader_id=node, leader_epoch=leader.epoch)
+                response = replace(response, current_leader=current)
+            responses.append(response)
+        topics.append(replace(topic, partition_responses=responses))
+    return ProduceResponse(responses=topics, node_endpoints=list(endpoints.values()))
+
+
+def _answer(
+    broker: BrokerContext, request: ProduceRequest, done: Sequence[TopicProduceResponse]
+) -> ProduceResponse | None:
+    if request.acks != 0:
+        return _with_leaders(broker, done)
     for topic in done:
         for response in topic.partition_responses:
             _require_success(response)

@@ -108,6 +108,39 @@ async def test_a_follower_of_another_epoch_or_that_is_none_is_refused(start: Sta
         ]
 
 
+async def test_whoever_asks_a_broker_that_does_not_lead_is_told_who_does(start: Start) -> None:
+    async with replicated(start) as (leader, followers):
+        own, epoch = partition_of(leader).own_id, partition_of(leader).leader_epoch
+        asked = followers[0]
+        data = [PartitionProduceData(index=0, records=batch(b"x")), PartitionProduceData(index=9, records=batch(b"x"))]
+        topic = await asked.named(TopicProduceData, "t", partition_data=data)
+        produced = await asked.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic]))
+        moved, unknown = produced.responses[0].partition_responses
+        assert (moved.error_code, unknown.error_code) == (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+        assert (moved.current_leader.leader_id, moved.current_leader.leader_epoch) == (own, epoch)
+        assert unknown.current_leader.leader_id == -1
+        partition = FetchPartition(fetch_offset=0, partition_max_bytes=100)
+        fetched = await asked.ask(
+            FetchRequest(max_bytes=100, topics=[await asked.named(FetchTopic, "t", partitions=[partition])])
+        )
+        found = fetched.responses[0].partitions[0]
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (own, epoch)
+        for response in (produced, fetched):
+            (endpoint,) = response.node_endpoints
+            assert (endpoint.node_id, endpoint.host, endpoint.port) == (own, leader.address.host, leader.address.port)
+
+
+async def test_a_broker_that_is_about_to_lead_names_nobody(start: Start) -> None:
+    async with replicated(start) as (leader, _):
+        partition_of(leader).resign()
+        answer = await leader.produce("t", batch(b"x"))
+        assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
 async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(start: Start) -> None:
     async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
         assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE

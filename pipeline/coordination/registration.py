@@ -137,7 +137,7 @@ async def _is_kept(client: CoordinationClient, path: str, data: bytes) -> bool:
     """True if this session owns the znode, and the znode holds these data."""
     while True:
         try:
-            stat, found = await client.exists(path), await client.get_or_none(path)
+            stat, found = await _read(client, path)
         except CoordinationUnavailableError:
             continue
         return (
@@ -145,11 +145,22 @@ async def _is_kept(client: CoordinationClient, path: str, data: bytes) -> bool:
         )
 
 
+async def _read(client: CoordinationClient, path: str) -> tuple[NodeStat | None, NodeValue | None]:
+    """Return owner and data of one znode, not of two that had the name one after the other. Raises
+    CoordinationUnavailableError.
+    """
+    while True:
+        stat, found, after = await client.exists(path), await client.get_or_none(path), await client.exists(path)
+        is_one = stat is None or after is None or stat.ephemeral_owner == after.ephemeral_owner
+        if is_one and (found is None or (stat is not None and stat.version == found.version)):
+            return stat, found
+
+
 async def _refuse_other_owner(client: CoordinationClient, path: str, is_former_self: Callable[[bytes], bool]) -> None:
     """Raise NodeOwnedError if the znode is somebody else's: what `before` writes would harm its owner."""
     while True:
         try:
-            stat, found = await client.exists(path), await client.get_or_none(path)
+            stat, found = await _read(client, path)
         except CoordinationUnavailableError as error:
             _log.warning("registration_repeated", path=path, reason=error.reason)
             continue
@@ -175,7 +186,7 @@ async def _register(
             try:
                 await client.create(path, data, ephemeral=True)
             except NodeExistsError:
-                stat, found = await client.exists(path), await client.get_or_none(path)
+                stat, found = await _read(client, path)
             else:
                 return
         except (CoordinationLostError, CoordinationUnavailableError) as error:

@@ -1,9 +1,12 @@
 """How the replicas of this broker are, and what it sees as the controller, under the names of Kafka's JMX exporter.
 
 What concerns the whole cluster is told by the controller alone; at the others it is 0, so that a sum over all brokers
-is right, and an alarm on the sum does not depend on who is the controller.
+is right, and an alarm on the sum does not depend on who is the controller. A broker without ZooKeeper does not know who
+that is, nor which brokers live: it tells NaN, and so does the sum. What concerns the partitions led here is what their
+leader sees of its followers, with ZooKeeper and without.
 """
 
+import math
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -39,8 +42,8 @@ def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
         ),
         (
             "underminisrpartitioncount",
-            sum(partition.is_under_min_isr for partition in partitions),
-            "Partitions led here that refuse acks=all.",
+            sum(partition.lacks_min_isr for partition in partitions),
+            "Partitions led here that acknowledge nothing of acks=all.",
         ),
         (
             "atminisrpartitioncount",
@@ -93,10 +96,15 @@ def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
     is_active, counts = broker.controller.is_active, broker.controller.counts
     offline, imbalanced = _count_leaderless(broker.view) if is_active else (0, 0)
     topics = list(broker.view.topics()) if is_active else []
+    is_known = broker.session.problem is None
     for name, value, text in (
-        ("activecontrollercount", int(is_active and broker.session.problem is None), "1 at the controller."),
-        ("offlinepartitionscount", offline, "Partitions that nobody leads."),
-        ("preferredreplicaimbalancecount", imbalanced, "Partitions not led by their first replica."),
+        ("activecontrollercount", int(is_active and is_known), "1 at the controller."),
+        ("offlinepartitionscount", offline if is_known else math.nan, "Partitions that nobody leads."),
+        (
+            "preferredreplicaimbalancecount",
+            imbalanced if is_known else math.nan,
+            "Partitions not led by their first replica.",
+        ),
         ("globaltopiccount", len(topics), "Topics of the cluster."),
         ("globalpartitioncount", sum(len(topic.partitions) for topic in topics), "Partitions of the cluster."),
     ):

@@ -148,9 +148,20 @@ class ReplicaRole(ABC):
         self.look_again()
 
     @property
+    def in_sync_count(self) -> int:
+        """As a leader: how many members of the ISR keep up. The others leave it as soon as ZooKeeper takes it."""
+        assert self._state is not None
+        return len(self.isr) - len(self._state.lagging(self.log.log_end_offset, trio.current_time()))
+
+    @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica of it, led here, is not in sync."""
-        return self.is_leader and len(self.isr) < self._replication_factor
+        """Whether a replica of it, led here, is not in sync, or does not keep up."""
+        return self.is_leader and self.in_sync_count < self._replication_factor
+
+    @property
+    def lacks_min_isr(self) -> bool:
+        """As `is_under_min_isr`, also while those that do not keep up cannot leave the ISR."""
+        return self.is_leader and self.has_followers and self.in_sync_count < self._min_isr
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -160,7 +171,7 @@ class ReplicaRole(ABC):
     @property
     def is_at_min_isr(self) -> bool:
         """Whether it is led here and one replica less in sync would end acks=all."""
-        return self.is_leader and len(self.isr) == self._min_isr
+        return self.is_leader and self.in_sync_count == self._min_isr
 
     @property
     def _min_isr(self) -> int:

@@ -258,11 +258,7 @@ class ReplicaState:
             for replica, progress in self.followers.items()
             if replica not in self.isr and self._can_join(replica, progress)
         )
-        removed = tuple(
-            replica
-            for replica, progress in self.followers.items()
-            if replica in self.isr and not progress.is_caught_up(log_end_offset, now_s, self.max_lag_s)
-        )
+        removed = self.lagging(log_end_offset, now_s)
         if not (added or removed):
             return None
         isr = tuple(replica for replica in self.isr if replica not in removed) + added
@@ -275,6 +271,14 @@ class ReplicaState:
             removed=removed,
         )
         return self.pending
+
+    def lagging(self, log_end_offset: Offset, now_s: float) -> tuple[BrokerId, ...]:
+        """The members of the ISR that do not keep up, and should leave it."""
+        return tuple(
+            replica
+            for replica, progress in self.followers.items()
+            if replica in self.isr and not progress.is_caught_up(log_end_offset, now_s, self.max_lag_s)
+        )
 
     def end_change(self, change: IsrChange, version: int | None) -> bool:
         """End a change that was written with this version, or (None) refused while the state is still what it was.

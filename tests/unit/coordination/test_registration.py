@@ -2,12 +2,13 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.coordination.interface import NodeStat
+from pipeline.coordination.interface import NodeStat, NodeValue
 from pipeline.coordination.registration import Hooks, keep_registered
 from pipeline.errors import CoordinationUnavailableError, NodeOwnedError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 
 PATH = "/ids/1"
+TIMEOUT_S = 60
 
 
 async def test_a_zookeeper_that_goes_away_in_the_middle_is_waited_for() -> None:
@@ -78,3 +79,23 @@ async def test_what_is_written_under_the_lock_is_no_loss() -> None:
         assert losses == [b"second", b"second"]
         assert (await client.get(PATH)).data == b"second"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_registration_of_others_that_comes_between_two_reads_is_not_taken_over() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.open() as other, zookeeper.open() as client:
+        await client.create(PATH, b"as before", ephemeral=True)
+        plain, reads = client.get_or_none, 0
+
+        async def get_or_none(path: str) -> NodeValue | None:
+            nonlocal reads
+            reads += 1
+            if reads == 2:
+                await client.delete(PATH)
+                await other.create(PATH, b"other", ephemeral=True)
+            return await plain(path)
+
+        client.get_or_none = get_or_none  # type: ignore[method-assign]
+        with trio.fail_after(TIMEOUT_S), pytest.raises(NodeOwnedError):
+            await keep_registered(client, PATH, lambda: b"me")
+        assert (await other.get(PATH)).data == b"other"

@@ -5,8 +5,8 @@ Topics are made on asking only if the broker's `auto.create.topics.enable` and t
 before v4 always do. Topics of this project's services are not: their services alone know their settings. Nor are those
 that ZooKeeper has lost, whose logs are kept.
 A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected. A topic none of whose
-partitions has had a leader yet is answered with that error; UNKNOWN_TOPIC_OR_PARTITION is for topics that do not exist.
-Of any other topic all partitions are told, since clients count them. Where all topics are asked for, a topic that is
+partitions has had a leader yet is answered with that error, too; UNKNOWN_TOPIC_OR_PARTITION is for topics that do not
+exist. Of every topic all partitions are told, since clients count them. Where all topics are asked for, a topic that is
 about to get its leaders is left out: to those that look for topics by a pattern it would be an error, and no news. A
 topic that cannot get leaders now is told, with its partitions: nobody may take it for one that does not exist.
 """
@@ -131,7 +131,7 @@ async def _create_and_answer(
                 refusals[name] = error.code
         except CoordinationError as error:
             log.warning("topic_not_created", topic=name, error=str(error))
-        if name not in refusals and not _is_told(broker, name):
+        if name not in refusals and broker.view.topic(name) is None:
             refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
     described = [_find_topic(broker, topic) for topic in request.topics or ()]
     return _answer(
@@ -205,10 +205,6 @@ def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataR
         topic = broker.view.topic(name)
         if topic is None:
             return MetadataResponseTopic(name=name, error_code=code_of_missing(name))
-    if not is_known(topic):
-        return MetadataResponseTopic(
-            name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.LEADER_NOT_AVAILABLE
-        )
     return describe_topic(topic, broker.view)
 
 

@@ -343,7 +343,10 @@ async def test_a_topic_that_is_made_and_not_led_in_time_is_no_success_and_waits_
             assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
             assert "not all of its partitions have a leader yet" in (result.error_message or "")
             (described,) = await describe(broker, "t")
-            assert (described.error_code, described.partitions) == (ErrorCode.LEADER_NOT_AVAILABLE, ())
+            assert described.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+            (partition,) = described.partitions
+            assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+            assert partition.replica_nodes == (1,)
             by_id = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=described.topic_id)])
             assert (await broker.ask(by_id)).topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
             (listed,) = (await broker.ask(MetadataRequest(topics=None))).topics

@@ -27,10 +27,10 @@ def watched_log_starts(moved: Moved) -> Generator[None]:
     known = {name: UnifiedLog.__dict__[name] for name in MOVING}
 
     def watched(move: Callable[..., Any]) -> Callable[..., Any]:
-        def move_and_tell(log: UnifiedLog, *args: Any) -> Any:
+        def move_and_tell(log: UnifiedLog, *args: Any, **options: Any) -> Any:
             before, is_empty = log.log_start_offset, log.log_start_offset == log.log_end_offset
             try:
-                return move(log, *args)
+                return move(log, *args, **options)
             finally:
                 if log.log_start_offset > before or (log.log_start_offset < before and not is_empty):
                     moved(log, before, log.log_start_offset)

@@ -2,14 +2,16 @@
 
 Invariants:
 
-- What is decided is decided here: which log, how far (nothing at or behind the high watermark of the partition, whether
-  it leads or follows), and whether what was cleaned is still there to be replaced: not where the log was truncated. The
-  process reads segments and writes files that count for nothing until then.
+- What is decided is decided here: which log, how far, and whether what was cleaned is still there to be replaced: not
+  where the log was truncated. The process reads segments and writes files that count for nothing until then.
+- Nothing at or behind the high watermark of the partition is cleaned, whether it leads or follows, and nothing that is
+  not on the disk: a loss of power would take the last value of a key of which the older ones went before.
 - At most `log.cleaner.threads` processes run; each is started when there is something to clean and ends after a while
   without. A log is in the hands of one at a time.
 - A process that dies, hangs or fails costs one try of one log. A log that failed MAX_FAILURES times in a row is left
   alone until the broker starts again, the topic is made anew or its bound for batches changes, and named in the log and
-  in the metrics. For want of space alone none is given up. Whichever failed lets the others have their turn.
+  in the metrics. None is given up for want of space, or since retention took what was being read. Whichever failed lets
+  the others have their turn.
 """
 
 import random
@@ -25,7 +27,7 @@ from pipeline.broker.cleaner_child import CleanerChild, CleanerLostError
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.partition import Partition
 from pipeline.broker.topic_settings import TopicSettings
-from pipeline.errors import PipelineError, StorageError
+from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, Failed, GroupCleaned, Progress
 from pipeline.log.compaction_plan import (
     Cleanable,
@@ -169,7 +171,7 @@ class LogCleaner:
                 try:
                     found[name] = (_find_cleanable(partition, settings, now_ms), settings)
                 except StorageError as error:
-                    self._failed(name, partition.log, str(error))
+                    self._failed(name, partition.log, str(error), is_full=isinstance(error, DiskFullError))
         self.statistics.max_dirty_ratio = max((cleanable.dirty_ratio for cleanable, _ in found.values()), default=0.0)
         chosen = choose({name: logs for name, logs in found.items() if name not in self._in_hand}, self._failed_lately)
         if chosen in self._failed_lately:
@@ -200,7 +202,7 @@ class LogCleaner:
         try:
             done = await self._follow(child, partition, self._job(partition, cleanable), truncations)
         except PipelineError as error:
-            self._failed(name, log, str(error))
+            self._failed(name, log, str(error), is_full=isinstance(error, DiskFullError))
             await child.end()
             await self._tidy(name, log)
             return False
@@ -209,7 +211,8 @@ class LogCleaner:
             await self._tidy(name, log)
             return False
         if isinstance(done, Failed):
-            self._failed(name, log, done.reason, is_full=done.is_full)
+            if _has_first(log, cleanable):
+                self._failed(name, log, done.reason, is_full=done.is_full)
             await self._tidy(name, log)
             await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
             return True
@@ -295,6 +298,12 @@ class LogCleaner:
         _LOGGER.error(event, topic_partition=str(name), failures=trouble.count, error=reason)
 
 
+def _has_first(log: UnifiedLog, cleanable: Cleanable) -> bool:
+    """Return False if retention or DeleteRecords took the first segment of a job, which keeps its base offset."""
+    first = cleanable.segments[0].base_offset
+    return any(segment.base_offset == first for segment, _ in log.closed_segments())
+
+
 def _compaction_settings(settings: TopicSettings) -> CompactionSettings:
     return CompactionSettings(
         min_dirty_ratio=settings.min_cleanable_dirty_ratio,
@@ -319,5 +328,5 @@ def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: 
                 newest_ms=segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms,
             )
         )
-    visible_end = min(partition.high_watermark, log.last_stable_offset)
+    visible_end = min(partition.high_watermark, log.last_stable_offset, log.recovery_point)
     return find_cleanable(closed, settings, first_dirty=first_dirty, visible_end=visible_end, now_ms=now_ms)

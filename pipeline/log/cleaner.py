@@ -167,8 +167,9 @@ def clean(job: CleaningJob, files: Files, moved: Callable[[int], None]) -> Itera
         heads=_offsets(files.names(Path(job.directory)), _FURTHER_SUFFIXES),
     )
     for group in groups:
-        cleaner.clean_group(group, offset_map)
-        yield GroupCleaned(base_offset=group[0].base_offset, end_offset=group[-1].end_offset)
+        left = cleaner.clean_group(group, offset_map)
+        if left:
+            yield GroupCleaned(base_offset=left[0].base_offset, end_offset=left[-1].end_offset)
     yield Cleaned(
         end_offset=offset_map.end_offset,
         read_bytes=cleaner.read_bytes,
@@ -203,7 +204,7 @@ class _Cleaner:
         )
         offset_map.end_offset = job.first_dirty_offset
         for segment in dirty:
-            for portion in self._portions(segment):
+            for portion in self._portions(segment) if self._is_there(segment) else ():
                 self._tell_aborted(portion.batches)
                 offset_map.note(portion, job.first_dirty_offset)
                 if offset_map.is_full:
@@ -211,8 +212,14 @@ class _Cleaner:
             offset_map.end_offset = segment.end_offset
         return offset_map
 
-    def clean_group(self, group: Sequence[SegmentRange], offset_map: OffsetMap) -> None:
-        """Write the cleaned segment of a group and bring it to the disk."""
+    def clean_group(self, group: Sequence[SegmentRange], offset_map: OffsetMap) -> Sequence[SegmentRange]:
+        """Write the cleaned segment of a group and bring it to the disk; returns the segments that it replaces.
+
+        Retention may have taken the first ones, or all: then there is nothing to replace.
+        """
+        group = [segment for segment in group if self._is_there(segment)]
+        if not group:
+            return ()
         target = Segment.create(
             self._files,
             self._directory,
@@ -238,6 +245,11 @@ class _Cleaner:
         present = self._fates.still_present(aborted)
         if len(present) < len(aborted):
             self._aborted.write_cleaned(target.base_offset, present)
+        return group
+
+    def _is_there(self, segment: SegmentRange) -> bool:
+        """Return False for a segment that was deleted since the job was made."""
+        return self._files.exists(segment_path(self._directory, segment.base_offset, LOG_SUFFIX))
 
     # Transactions
 

@@ -1,10 +1,24 @@
-"""Which partitions the cleaner has given up."""
+"""Which partitions the cleaner has given up, and what it leaves alone for now."""
 
 import random
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import trio
+
+from pipeline.broker.config import BrokerConfig
 from pipeline.broker.log_cleaner import MAX_FAILURES, LogCleaner
-from pipeline.model import TopicPartition
+from pipeline.broker.topic_settings import topic_settings
+from pipeline.log.cleaner_jobs import CleaningJob, Failed
+from pipeline.log.config import LogConfig
+from pipeline.log.directories import LogDirectories
+from pipeline.log.files import DiskFiles
+from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.records.batch import validate_for_append
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, batch
 
 NAME = TopicPartition("compacted", 0)
 
@@ -33,3 +47,97 @@ def test_a_partition_that_was_given_up_is_tried_again_when_the_bound_of_its_batc
     assert not cleaner.uncleanable
     fail(1)
     assert cleaner.uncleanable == {NAME: tmp_path}
+
+
+class _Jobs:
+    """A cleaner process that begins jobs, during which something happens, and fails them."""
+
+    running = True
+
+    def __init__(self, happens: Callable[[], None], count: int) -> None:
+        self.jobs: list[CleaningJob] = []
+        self._happens = happens
+        self._count = count
+
+    async def begin(self, job: CleaningJob) -> None:
+        self.jobs.append(job)
+        self._happens()
+
+    async def report(self) -> Failed:
+        if len(self.jobs) > self._count:
+            await trio.sleep_forever()
+        return Failed(reason="No such file or directory", is_full=False)
+
+    async def end(self) -> None:
+        pass
+
+
+class _Table:
+    """The log of a compacted topic, in a broker's log dir, with a cleaner."""
+
+    def __init__(self, path: Path) -> None:
+        broker = BrokerConfig.from_settings(
+            {"broker.id": 1, "log.dirs": str(path), "zookeeper.connect": "z:1", "log.cleaner.backoff.ms": 1}
+        )
+        settings = topic_settings({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}, broker)
+        self.directories = LogDirectories.open(
+            [path],
+            DiskFiles(),
+            LogConfig(segment_bytes=100),
+            broker_id=BrokerId(1),
+            cluster_id="c",
+            rng=random.Random(1),
+            now_ms=NOW_MS,
+        )
+        self.log = self.directories.create(NAME, is_new=True, now_ms=NOW_MS)
+        for _ in range(MAX_FAILURES + 4):
+            records = batch(b"x" * 100)
+            headers = validate_for_append(records, max_batch_bytes=1 << 20)
+            self.log.append(records, headers, LeaderEpoch(0), NOW_MS)
+        self._partition: Any = SimpleNamespace(
+            topic_partition=NAME, settings=settings, log=self.log, high_watermark=self.log.log_end_offset
+        )
+        self._broker = broker
+
+    def cleaner(self, child: Any) -> LogCleaner:
+        partitions = {NAME: self._partition}
+        return LogCleaner(
+            self._broker, partitions, self.directories, DiskFiles(), lambda: NOW_MS, random.Random(1), lambda _: child
+        )
+
+
+async def _run_until(cleaner: LogCleaner, is_reached: Callable[[], bool]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cleaner.run)
+        with trio.fail_after(TIMEOUT_S):
+            while not is_reached():
+                await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_partition_whose_segments_go_while_they_are_read_is_not_given_up(
+    tmp_path: Path, is_deleted: bool
+) -> None:
+    table = _Table(tmp_path / "logs")
+    table.log.flush()
+
+    def delete_first() -> None:
+        if is_deleted:
+            table.log.delete_records(table.log.closed_segments()[0][1])
+            table.directories.delete_segments({table.log: table.log.take_expired(table.log.log_end_offset, 0)}, 0)
+
+    child = _Jobs(delete_first, MAX_FAILURES)
+    cleaner = table.cleaner(child)
+    await _run_until(cleaner, lambda: len(child.jobs) > MAX_FAILURES or bool(cleaner.uncleanable))
+    assert (NAME in cleaner.uncleanable) is not is_deleted
+
+
+async def test_nothing_is_cleaned_that_is_not_on_the_disk(tmp_path: Path) -> None:
+    table = _Table(tmp_path / "logs")
+    child = _Jobs(lambda: None, MAX_FAILURES)
+    cleaner = table.cleaner(child)
+    assert cleaner._choose() is None
+    table.log.flush()
+    await _run_until(cleaner, lambda: bool(child.jobs))
+    assert child.jobs[0].segments[-1].end_offset == table.log.closed_segments()[-1][1]

@@ -90,6 +90,18 @@ def test_a_segment_with_further_files_beside_it_keeps_its_name(log: Directory) -
     assert [(r.base_offset, r.end_offset) for r in log.reports[:-1]] == [(0, 2), (2, 6)]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("deleted", range(7))
+def test_segments_that_retention_took_meanwhile_are_left_out(log: Directory, deleted: int) -> None:
+    for number in range(6):
+        log.add_pairs((b"k", b"%d" % number), (b"%d" % number, b"x"))
+    for segment in log.segments[:deleted]:
+        segment_path(log.path, segment.base_offset, LOG_SUFFIX).unlink()
+    found = state(records(*log.clean(segment_bytes=2 * log.segments[0].size_bytes)))
+    assert found == ({b"k": b"5"} if deleted < 6 else {}) | {b"%d" % number: b"x" for number in range(deleted, 6)}
+    starts = [report.base_offset for report in log.reports[:-1]]  # type: ignore[union-attr]
+    assert starts == sorted({max(2 * deleted, start) for start in (0, 4, 8) if start + 4 > 2 * deleted})
+
+
 def test_an_empty_batch_goes_when_it_no_longer_ends_a_segment(log: Directory) -> None:
     for number in range(6):
         log.add_pairs((b"k", b"%d" % number))

@@ -356,7 +356,7 @@ class UnifiedLog(ReadableLog):
             )
             self.on_moving_back()
         except StorageError as error:
-            self._fail(error)
+            self._fail_half_way(error)
             raise
         try:
             if row:
@@ -373,7 +373,8 @@ class UnifiedLog(ReadableLog):
         `end_offset`; returns the names of their files, to be unlinked later. None if they are no longer there, or the
         log was truncated since it was read: `truncations` is its count of then.
 
-        To be called in a thread. Readers of the old segments read on. Raises StorageError; the log is offline then.
+        To be called in a thread. Readers of the old segments read on. Raises StorageError; the log is offline then,
+        unless there was no room, or no open file, to begin with.
         """
         with self._files_lock:
             self._check_online()
@@ -391,6 +392,10 @@ class UnifiedLog(ReadableLog):
                 old = [segment for segment, _ in closed if base_offset <= segment.base_offset < end_offset]
                 for segment in old:
                     segment.hold_open()
+            except StorageError as error:
+                self._fail_unless_full(error)
+                raise
+            try:
                 with self._segments_lock:
                     row = row_after_swap(self._segments, old, new, end_offset)
                     if row is None:
@@ -399,7 +404,7 @@ class UnifiedLog(ReadableLog):
                 self._aborted.take_cleaned(base_offset)
                 return swap_files(self._files, self.directory, old, new)
             except StorageError as error:
-                self._fail(error)
+                self._fail_half_way(error)
                 raise
 
     def note_cleaned(self, end_offset: Offset, truncations: int) -> bool:
@@ -508,6 +513,13 @@ class UnifiedLog(ReadableLog):
         if self.failure is None:
             self.failure = error
             self.on_failure(error)
+
+    def _fail_half_way(self, error: StorageError) -> None:
+        """End the use of a log of which a change was carried out in part; for want of space of this log alone."""
+        if isinstance(error, DiskFullError):
+            self.fail_alone(error)
+        else:
+            self._fail(error)
 
     def _fail_unless_full(self, error: StorageError) -> None:
         if not isinstance(error, DiskFullError):

@@ -5,17 +5,18 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pipeline.errors import StorageError
+from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.cleaner import clean
 from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, GroupCleaned
 from pipeline.log.compaction_plan import SegmentRange
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
-from pipeline.log.files import DiskFiles, Files
+from pipeline.log.files import DiskFile, DiskFiles, Files
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import iterate_headers, read_header, validate_for_append
@@ -238,6 +239,62 @@ def test_a_failing_disk_takes_the_log_offline(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS, log.truncations)
     assert log.failure is not None
+
+
+class _FewOpenFiles(DiskFiles):
+    """A system that refuses the n-th file to be opened, or directory to be synced, from now."""
+
+    left: int | None = None
+
+    def _count(self, path: Path) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if not self.left:
+                raise DiskFullError(str(path), "Too many open files")
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        self._count(path)
+        return super().open(path, create=create)
+
+    def sync_directory(self, path: Path) -> None:
+        self._count(path)
+        super().sync_directory(path)
+
+
+def test_a_lack_of_open_files_takes_no_log_dir_offline_and_a_log_only_half_way(tmp_path: Path) -> None:
+    went_on = failed_alone = 0
+    for number in range(1, 100):
+        files = _FewOpenFiles()
+        directory = open_directory(tmp_path / str(number), files)
+        log = directory.create(NAME, now_ms=NOW_MS)
+        append(log, 20)
+        log.flush()
+        log.release_files()
+        expected = state(read(log))
+        log.release_files()
+        group = next(report for report in clean(job_for(log), files, lambda _: None))
+        assert isinstance(group, GroupCleaned)
+        files.left = number
+        replace = partial(directory.replace_segments, log, group.base_offset, group.end_offset, NOW_MS, log.truncations)
+        try:
+            assert replace()
+        except DiskFullError:
+            files.left = None
+            if log.failure is None:
+                went_on += 1
+                assert replace()
+            else:
+                failed_alone += 1
+        is_over = files.left is not None and files.left > 0
+        files.left = None
+        assert directory.failure is None
+        directory.close()
+        directory = open_directory(tmp_path / str(number), DiskFiles())
+        assert state(read(directory.logs[NAME])) == expected
+        directory.close()
+        if is_over:
+            break
+    assert went_on > 2 and failed_alone > 0
 
 
 def test_the_checkpoint_of_the_cleaner_is_kafkas_and_is_found_again(tmp_path: Path) -> None:

@@ -215,3 +215,22 @@ def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(open_log, 
     assert log.clean_offset == 6
     assert log.note_cleaned(Offset(10), log.truncations)
     assert log.clean_offset == 10
+
+
+def test_a_lack_of_open_files_half_way_ends_this_log_alone(open_log, batches, monkeypatch):
+    told = []
+    log = open_log(LogConfig(segment_bytes=1))
+    fill(log, batches)
+    log.flush()
+    log.on_failure = told.append
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(log, "_create", refuse_to_open)
+        log.truncate_to(Offset(0))
+    with pytest.raises(StorageError, match="Too many open files"):
+        log.flush()
+    assert not told
+    assert batches.read_all(open_log()) == []
+
+
+def refuse_to_open(*_):
+    raise DiskFullError("a segment", "Too many open files")

@@ -7,6 +7,7 @@ Invariants:
   producer that is not known (it was forgotten) any sequence number is taken, as in Kafka.
 - An open transaction is known by its first offset, until a marker of its producer ends it; a producer with one is not
   forgotten. Nothing at or behind the first of them is stable.
+- A batch has a producer if its producer id is above NO_PRODUCER_ID, as in Kafka, whoever asks.
 - The state is a function of the batches of the log and the times of their append. A producer is forgotten for its
   silence alone, which is measured against the time passed in; how many there may be, `known_producers` says for all
   logs of the process.
@@ -145,7 +146,7 @@ class ProducerStates:
         """
         if len(headers) == 1:
             header = headers[0]
-            if header.producer_id == NO_PRODUCER_ID:
+            if header.producer_id <= NO_PRODUCER_ID:
                 return None
             if header.producer_id not in self._producers:
                 self._known.check_room(header.producer_id)
@@ -153,7 +154,7 @@ class ProducerStates:
         duplicates = []
         ahead: dict[int, tuple[int, int]] = {}
         for header in headers:
-            if header.producer_id == NO_PRODUCER_ID:
+            if header.producer_id <= NO_PRODUCER_ID:
                 continue
             duplicates.append(self._check(header, ahead.get(header.producer_id)))
             ahead[header.producer_id] = (header.producer_epoch, (header.last_sequence + 1) & MAX_SEQUENCE)
@@ -193,7 +194,7 @@ class ProducerStates:
     def update(self, header: BatchHeader, now_ms: int) -> None:
         """Remember a batch that was appended."""
         producer_id = header.producer_id
-        if producer_id == NO_PRODUCER_ID:
+        if producer_id <= NO_PRODUCER_ID:
             return
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != header.producer_epoch:

@@ -33,9 +33,12 @@ def append(producers, *headers, now_ms=0):
     return duplicate
 
 
-def test_batches_without_producer_are_not_remembered():
+@pytest.mark.parametrize(("producer_id", "epoch", "sequence"), [(-1, -1, -1), (-2, 3, 0), (-(2**63), -5, 9)])
+def test_batches_without_producer_are_not_remembered(producer_id, epoch, sequence):
     producers = states()
-    append(producers, header(-1, producer_id=-1, epoch=-1))
+    for _ in range(2):
+        assert append(producers, header(sequence, producer_id=producer_id, epoch=epoch)) is None
+        assert append(producers, *[header(sequence, producer_id=producer_id, epoch=epoch)] * 2) is None
     assert len(producers) == 0
 
 

@@ -44,13 +44,13 @@ from pipeline.broker.handlers import (
 )
 from pipeline.broker.quotas.enforcement import handle_within, is_limited, replica_of
 from pipeline.broker.slicing import SLICINGS, handle_in_slices
-from pipeline.net.server import Answer, Outcome, Peer
+from pipeline.net.server import Outcome, Peer
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
 from pipeline.protocol.messages.fetch import FetchRequest
 from pipeline.protocol.schema import Message
 
-ApiHandler = Callable[[BrokerContext, Any, int, Caller], Answer | Awaitable[Answer]]
+ApiHandler = Callable[[BrokerContext, Any, int, Caller], Outcome | Awaitable[Outcome]]
 """Given the request's body, its version and who sent it; answers at once or returns a coroutine that will."""
 
 HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(

@@ -123,14 +123,18 @@ async def handle_in_slices(slicing: Slicing, body: Any, handle: _Handle) -> Larg
     """Have slice after slice of a large request handled; others have their turn in between."""
     answers: list[Any] = []
     first: Any = None
+    copied_bytes = 0
     for part in slicing.slices(getattr(body, slicing.asked)):
         await trio.lowlevel.checkpoint()
         answer = handle(replace(body, **{slicing.asked: [element for element, _ in part]}))
         if isinstance(answer, Awaitable):
             answer = await answer
+        if isinstance(answer, LargeAnswer):
+            copied_bytes += answer.copied_bytes
+            answer = answer.answer
         first = answer if first is None else first
         slicing.join(answers, part, getattr(answer, slicing.answered))
-    return LargeAnswer(replace(first, **{slicing.answered: answers}))
+    return LargeAnswer(replace(first, **{slicing.answered: answers}), copied_bytes)
 
 
 async def for_each(items: Iterable[_Item], workers: int, act: Callable[[_Item], Awaitable[None]]) -> None:

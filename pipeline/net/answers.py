@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import trio
 
+from pipeline.model import HostPort
+from pipeline.protocol.connection import Request
 from pipeline.protocol.schema import Message
 
 Answer = Message | None
@@ -27,9 +29,14 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class LargeAnswer:
-    """An answer that takes long to encode, which a thread does."""
+    """An answer that takes long to encode, which a thread does.
+
+    `copied_bytes`: about how many bytes encoding copies that are in memory once, like the notes of others. They are
+    claimed as the memory of large requests is, until the answer is sent.
+    """
 
     answer: Message
+    copied_bytes: int = 0
 
 
 class Owed(ABC, Awaitable[Answer]):
@@ -77,3 +84,14 @@ class Owed(ABC, Awaitable[Answer]):
 
 
 Outcome = Answer | Throttled | LargeAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is at the other end of a connection."""
+
+    address: HostPort
+
+
+Handler = Callable[[Request[Message], Peer], Outcome | Awaitable[Outcome]]
+"""Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""

@@ -10,6 +10,7 @@ Invariants
      it was handled; when the connection ends in any case. One without records takes a multiple of its size, from memory
      of its own kind (`decoded_memory`), so that it never holds up records; one with very many elements takes more
      before it is decoded. That is for what it is decoded to and for its answer: it is held until a long one is sent.
+     So does a short request whose answer copies very much (`LargeAnswer.copied_bytes`), before that is encoded.
      Only a long poll gives it back before it waits, but for a Fetch of very many elements, which waits for a moment.
   C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does the pause
      of a throttled client, but for one that wants no answers: it may have left with all said. Any other runs to its
@@ -26,8 +27,7 @@ from typing import NamedTuple
 import trio
 
 from pipeline.errors import NetworkError
-from pipeline.model import HostPort
-from pipeline.net.answers import Answer, LargeAnswer, Outcome, Owed, Throttled
+from pipeline.net.answers import Answer, Handler, LargeAnswer, Outcome, Owed, Peer, Throttled
 from pipeline.net.claimed_sending import send_claimed
 from pipeline.net.garbage import RARE_COLLECTIONS
 from pipeline.net.network import HangupWatch
@@ -58,13 +58,6 @@ _HANDLED = ApiVersionsRequest()
 """Stands for the body of a request that was handled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Who is at the other end of a connection."""
-
-    address: HostPort
-
-
 class _Debt(NamedTuple):
     """An answer that is owed, and the request it belongs to, without its body."""
 
@@ -72,10 +65,6 @@ class _Debt(NamedTuple):
     owed: Owed
     arrived: float
     asked: float
-
-
-Handler = Callable[[Request[Message], Peer], Outcome | Awaitable[Outcome]]
-"""Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +319,8 @@ class Conversation:
             answered = trio.current_time()
             statistics.remote_s += answered - asked
         answer = result.answer if isinstance(result, Throttled | LargeAnswer) else result
+        if isinstance(result, LargeAnswer) and result.copied_bytes > MAX_HELD_BYTES:
+            await self._claim_answer(result.copied_bytes)
         if answer is not None and (request.is_large or isinstance(result, LargeAnswer)):
             await self._answer_large(request, answer, statistics, answered)
         else:
@@ -346,6 +337,14 @@ class Conversation:
                 await self._pause(result, mute_s)
             finally:
                 statistics.throttle_s += trio.current_time() - started
+
+    async def _claim_answer(self, size_bytes: int) -> None:
+        """Wait until there is memory for an answer, which may be very much larger than its request."""
+        await self._send_much()
+        memory = self._shared.decoded_memory if self._claim is None else self._memory
+        await self._take_memory(size_bytes, memory)
+        if self._claim is not None:
+            memory.complete(self._claim)
 
     async def _wait_for(self, outcome: Awaitable[Outcome], request: Request[Message]) -> Outcome:
         """Wait for the answer; what is ready already does not."""

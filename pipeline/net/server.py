@@ -19,8 +19,8 @@ import structlog
 import trio
 
 from pipeline.errors import NetworkError, ProtocolError
-from pipeline.net.answers import Answer, Outcome, Throttled
-from pipeline.net.conversation import Conversation, Handler, Peer, Shared
+from pipeline.net.answers import Answer, Handler, Outcome, Peer, Throttled
+from pipeline.net.conversation import Conversation, Shared
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.request_memory import CHECK_S, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics

@@ -34,6 +34,8 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 MAX_REQUEST_ELEMENTS = 100_000
 """Elements of all arrays of a request: ten times what the largest cluster needs, decoded in a fifth of a second."""
+JOINED_BYTES = 64 * 1024
+"""The first piece of a message is copied behind its head if it is no larger: one piece less to send."""
 LARGE_REQUEST_ELEMENTS = 10_000
 """A request with more elements than that is large: a thread decodes it, and encodes its answer."""
 MAX_BYTES_WITHOUT_RECORDS = 16 * 1024 * 1024
@@ -279,7 +281,7 @@ def _unsupported_version(api_key: ApiKey) -> ApiVersionsResponse:
 
 def _with_head(head: bytes, pieces: list[Piece]) -> list[Piece]:
     """Joins the head with the first piece if that is small anyway."""
-    if pieces and isinstance(pieces[0], bytes):
+    if pieces and isinstance(pieces[0], bytes) and len(pieces[0]) <= JOINED_BYTES:
         pieces[0] = head + pieces[0]
         return pieces
     return [head, *pieces]

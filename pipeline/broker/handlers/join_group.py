@@ -10,6 +10,7 @@ from dataclasses import replace
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.events import Join
 from pipeline.broker.groups.model import MemberId
+from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
@@ -19,11 +20,15 @@ FIRST_VERSION_OF_NO_PROTOCOL = 7
 FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
 MAX_PROTOCOLS = 100
 """Of one member. Clients have two or three."""
+LARGE_BYTES = 128 << 10
+"""A thread encodes an answer that takes so much of memory, about."""
+MEMBER_BYTES = 100
+"""What a member takes in an answer beside what it says of itself, about."""
 
 
 def handle(
     broker: BrokerContext, request: JoinGroupRequest, version: int, caller: Caller
-) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+) -> JoinGroupResponse | LargeAnswer | Awaitable[JoinGroupResponse | LargeAnswer]:
     """Answers at once if the member need not wait for others."""
     try:
         answer = _join(broker, request, version, caller)
@@ -70,11 +75,13 @@ def _check_protocols(request: JoinGroupRequest, max_bytes: int) -> None:
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
 
 
-async def _answer_later(answer: Awaitable[JoinGroupResponse], version: int) -> JoinGroupResponse:
+async def _answer_later(answer: Awaitable[JoinGroupResponse], version: int) -> JoinGroupResponse | LargeAnswer:
     return _worded(await answer, version)
 
 
-def _worded(answer: JoinGroupResponse, version: int) -> JoinGroupResponse:
+def _worded(answer: JoinGroupResponse, version: int) -> JoinGroupResponse | LargeAnswer:
+    """The answer as the version tells it. That of a leader holds what all members say, and may be large."""
     if answer.protocol_name is None and version < FIRST_VERSION_OF_NO_PROTOCOL:
-        return replace(answer, protocol_name="")
-    return answer
+        answer = replace(answer, protocol_name="")
+    size_bytes = sum(MEMBER_BYTES + len(member.metadata) for member in answer.members)
+    return answer if size_bytes < LARGE_BYTES else LargeAnswer(answer, size_bytes)

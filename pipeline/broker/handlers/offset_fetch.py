@@ -36,6 +36,8 @@ FIRST_VERSION_OF_TOPIC_IDS = 10
 NO_OFFSET = -1
 GROUP_COST = 10
 """What a group without offsets costs, in partitions."""
+PARTITION_BYTES = 20
+"""What an offset takes in an answer beside its metadata, about."""
 SLICING = Slicing(asked="topics", answered="topics", size=1000, parts=("partition_indexes", "partitions"))
 """How much of a group is told before others have their turn."""
 
@@ -86,7 +88,8 @@ def _is_large(broker: BrokerContext, group: OffsetFetchRequestGroup) -> bool:
 
 async def _of_large(broker: BrokerContext, asked: OffsetFetchRequestGroup, version: int) -> LargeAnswer:
     group = await _of_group_in_turns(broker, asked, version, set(), Turns(SLICING.size))
-    return LargeAnswer(OffsetFetchResponse(error_code=group.error_code, topics=tuple(map(_as_before, group.topics))))
+    answer = OffsetFetchResponse(error_code=group.error_code, topics=tuple(map(_as_before, group.topics)))
+    return LargeAnswer(answer, _size_of(group))
 
 
 async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequestGroup], version: int) -> LargeAnswer:
@@ -94,6 +97,7 @@ async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequest
     told: dict[str, set[TopicPartition]] = {}
     turns = Turns(SLICING.size)
     answered = []
+    size_bytes = 0
     for group in groups:
         told_of_group = told.setdefault(group.group_id, set())
         if _is_large(broker, group):
@@ -102,7 +106,14 @@ async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequest
             answered.append(_of_group(broker, group, version, told_of_group))
             named = GROUP_COST * weight_of(group.group_id)
             await turns.after(named + sum(len(topic.partitions) for topic in answered[-1].topics))
-    return LargeAnswer(OffsetFetchResponse(groups=answered))
+        size_bytes += _size_of(answered[-1])
+    return LargeAnswer(OffsetFetchResponse(groups=answered), size_bytes)
+
+
+def _size_of(group: OffsetFetchResponseGroup) -> int:
+    """About how many bytes a group takes in an answer."""
+    parts = (part for topic in group.topics for part in topic.partitions)
+    return len(group.group_id) + sum(PARTITION_BYTES + len(part.metadata or "") for part in parts)
 
 
 async def _of_group_in_turns(

@@ -27,7 +27,8 @@ LIMITED: Mapping[ApiKey, QuotaKind] = MappingProxyType(
 )
 """The api keys whose bytes count, and as what."""
 
-_Handle = Callable[[Any], Answer | Awaitable[Answer]]
+_Handle = Callable[[Any], Any]
+"""Returns an answer to Produce or Fetch, or a coroutine that will."""
 
 
 def is_limited(keeper: QuotaKeeper, api_key: ApiKey, client: QuotaClient) -> bool:
@@ -79,7 +80,8 @@ async def _fetch(keeper: QuotaKeeper, client: QuotaClient, body: Any, handle: _H
     if isinstance(answer, Awaitable):
         answer = await answer
     if not isinstance(answer, FetchResponse):
-        return answer
+        other: Answer = answer
+        return other
     delay_s = keeper.charge(QuotaKind.FETCH, client, _records_bytes(answer))
     throttled_s = waited_s + delay_s
     if throttled_s > 0:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.net import conversation as conversation_module
+from pipeline.net.conversation import Conversation
 from pipeline.net.transport import connect
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
@@ -121,6 +123,42 @@ async def test_the_life_of_a_group(start: Start, is_new: bool) -> None:
         again = await asker.ask(LeaveGroupRequest(group_id="g", **who), leave)
         codes = [member.error_code for member in again.members] if is_new else [again.error_code]
         assert codes == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+async def test_what_others_said_at_length_is_claimed_before_it_is_answered(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short the request: anybody may have eight connections ask for it, and read nothing."""
+    claimed: list[int] = []
+    claim = Conversation._claim_answer
+
+    async def noting(conversation: Conversation, size_bytes: int) -> None:
+        claimed.append(size_bytes)
+        await claim(conversation, size_bytes)
+
+    monkeypatch.setattr(conversation_module, "MAX_HELD_BYTES", 5000)
+    monkeypatch.setattr(Conversation, "_claim_answer", noting)
+    metadata, note = bytes(200_000), "n" * 4000
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        await broker.create("t")
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=metadata)]
+        joined = await asker.ask(
+            JoinGroupRequest(group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols), 3
+        )
+        assert joined.members[0].metadata == metadata
+        assert (await asker.sync(joined)).error_code == 0
+        (group,) = (await asker.ask(DescribeGroupsRequest(groups=["g"]))).groups
+        assert group.members[0].member_metadata == metadata
+        for group_id in ("a", "b"):
+            part = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=note)
+            topics = [OffsetCommitRequestTopic(name="t", partitions=[part])]
+            await asker.ask(OffsetCommitRequest(group_id=group_id, topics=topics), 8)
+        asked = [OffsetFetchRequestGroup(group_id=group_id, topics=None) for group_id in ("a", "b")]
+        found = await asker.ask(OffsetFetchRequest(groups=asked), 8)
+        assert [group.topics[0].partitions[0].metadata for group in found.groups] == [note, note]
+    assert [size_bytes >= least for size_bytes, least in zip(claimed, (200_000, 200_000, 8000), strict=True)] == [
+        True
+    ] * 3
 
 
 async def test_errors_of_old_joins_can_be_written(start: Start) -> None:

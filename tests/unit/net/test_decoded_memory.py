@@ -7,6 +7,7 @@ import trio
 
 from pipeline.errors import NetworkError
 from pipeline.net import server as server_module
+from pipeline.net.answers import LargeAnswer
 from pipeline.net.conversation import DECODED_FACTOR, ELEMENTS_BYTES
 from pipeline.net.server import Peer
 from pipeline.net.transport import SocketTransport
@@ -115,6 +116,29 @@ async def test_a_long_answer_holds_its_memory_until_it_is_read_or_needed(
         await read_all(other)
         assert server.statistics.broken == 1, "an answer that nobody read, when others needed its memory"
         await until(lambda: memory.held == 0)
+
+
+async def test_answers_much_larger_than_their_requests_take_memory_before_they_are_encoded(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size_bytes, clients = 20_000_000, 4
+    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
+    topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
+
+    def handle(request: Request[Message], peer: Peer) -> LargeAnswer:
+        return LargeAnswer(MetadataResponse(topics=topics), size_bytes)
+
+    async with serve(handle) as (address, server), connected(address, clients) as transports:
+        memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
+        for transport in transports:
+            await transport.send([names_bytes(1)])
+        await until(lambda: statistics.response_bytes > 0 and memory.waiting == clients - 1)
+        assert statistics.response_bytes < 2 * size_bytes
+        async with trio.open_nursery() as nursery:
+            for transport in transports:
+                nursery.start_soon(read_all, transport)
+        await until(lambda: memory.held == 0)
+        assert statistics.response_bytes > 0.9 * clients * size_bytes
 
 
 async def test_very_many_elements_take_memory_before_they_are_decoded(serve: Any) -> None:

@@ -9,17 +9,24 @@ The steps, each in the order of the names' changes on the disk:
 
 The index of aborted transactions has no part in that: it stays with its segment, or was replaced before.
 
-Which segments a SWAP replaces follows from what is in it: a cleaned segment ends where its last source ended.
+Which segments a SWAP replaces follows from what is in it: a cleaned segment ends where its last source ended. A start
+checks that before it replaces anything: a file that is damaged, or does not end where one of the segments does, was
+laid there by somebody else. It is set aside under the suffix REFUSED, and the log is what its segments are.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
+from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.partition_files import is_own_file
+from pipeline.log.recovery import check_segment
 from pipeline.log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    GAP_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SWAP_SUFFIX,
@@ -30,7 +37,10 @@ from pipeline.log.segment import (
     segment_path,
 )
 
+REFUSED_SUFFIX = ".refused"
+
 _REPLACED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_LOGGER = structlog.get_logger()
 
 
 def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int) -> Segment:
@@ -102,7 +112,15 @@ def finish_replacements(files: Files, directory: Path) -> list[str]:
 
 def _finish(files: Files, directory: Path, base_offset: int) -> None:
     cleaned = Segment.load(files, directory, base_offset, index_interval_bytes=0, now_ms=0, file_suffix=SWAP_SUFFIX)
-    end_offset = max((place.last_offset + 1 for place in cleaned.places()), default=base_offset)
+    good = check_segment(cleaned)
+    end_offset = good.next_offset
+    reason = good.damage or _misfit(files, directory, base_offset, end_offset)
+    if reason is not None:
+        refused = cleaned.path.with_name(cleaned.path.name + REFUSED_SUFFIX)
+        files.rename(cleaned.path, refused)
+        files.sync_directory(directory)
+        _LOGGER.error("cleaned_segment_refused", path=str(cleaned.path), reason=reason, kept_as=str(refused))
+        return
     for name in files.names(directory):
         found = [segment_offset(name, suffix) for suffix in _REPLACED if name.endswith(suffix)]
         is_source = bool(found) and found[0] is not None and base_offset <= found[0] < end_offset
@@ -111,3 +129,18 @@ def _finish(files: Files, directory: Path, base_offset: int) -> None:
     files.sync_directory(directory)
     files.rename(cleaned.path, segment_path(directory, base_offset, LOG_SUFFIX))
     files.sync_directory(directory)
+
+
+def _misfit(files: Files, directory: Path, base_offset: int, end_offset: int) -> str | None:
+    """Why these segments cannot have become one that reaches from `base_offset` to `end_offset`; None if they can."""
+    names = files.names(directory)
+    bases = segment_offsets(names, LOG_SUFFIX)
+    if base_offset not in bases and base_offset not in segment_offsets(names, LOG_SUFFIX + DELETED_SUFFIX):
+        return f"no segment begins at offset {base_offset}"
+    following = next((found for found in bases if found >= end_offset > base_offset), None)
+    if following is None:
+        return f"it ends at offset {end_offset}, where no other segment follows"
+    gap = read_file(files, segment_path(directory, following, GAP_SUFFIX))
+    if following != end_offset and gap != str(end_offset).encode():
+        return f"it ends at offset {end_offset}, and the next segment begins at {following}"
+    return None

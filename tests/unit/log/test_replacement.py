@@ -19,7 +19,7 @@ from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFile, DiskFiles, Files
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
-from pipeline.records.batch import iterate_headers, read_header, validate_for_append
+from pipeline.records.batch import iterate_headers, read_header, set_base_offset, validate_for_append
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES
@@ -454,3 +454,45 @@ def test_transactions_are_right_after_a_kill_at_every_step(tmp_path: Path) -> No
         change += 1
     assert not log.aborted_transactions(Offset(0), log.log_end_offset), change
     assert change > 100, change
+
+
+def _batch_at(offset: int) -> bytes:
+    builder = BatchBuilder(Codec.NONE, 1 << 20)
+    builder.append(b"k", b"v", (), NOW_MS)
+    batch = builder.build()
+    set_base_offset(batch, 0, offset)
+    return bytes(batch)
+
+
+@pytest.mark.parametrize(
+    ("base", "make"),
+    [
+        (0, lambda content: b"garbage" * 20),
+        (0, lambda content: b""),
+        (0, lambda content: content[:-10]),
+        (0, lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+        (0, lambda content: content + _batch_at(50)),
+        (0, lambda content: content[: len(content) // 2]),
+        (5, lambda content: _batch_at(5)),
+    ],
+    ids=["garbage", "empty", "cut off", "flipped", "beyond the end", "short", "no segment"],
+)
+def test_a_swap_file_that_no_cleaner_made_replaces_nothing(
+    tmp_path: Path, base: int, make: Callable[[bytes], bytes]
+) -> None:
+    directory = open_directory(tmp_path / "logs", DiskFiles())
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, APPENDED)
+    before = read(log)
+    directory.close()
+    folder = tmp_path / "logs" / "table-0"
+    first = next(iter(sorted(folder.glob("*.log")))).read_bytes()
+    laid = folder / f"{base:020d}.log.swap"
+    laid.write_bytes(make(first))
+    for _ in range(2):
+        directory = open_directory(tmp_path / "logs", DiskFiles())
+        assert not directory.failed
+        assert read(directory.logs[NAME]) == before
+        directory.close()
+        assert not laid.exists()
+        assert laid.with_name(laid.name + ".refused").read_bytes() == make(first)

@@ -122,8 +122,20 @@ class ProducerStates:
         """Where the oldest open transaction began; None if there is none."""
         return Offset(next(iter(self._open.values()))) if self._open else None
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids of all that are known."""
+        return list(self._producers)
+
+    def some(self, ids: Iterable[int]) -> list[ActiveProducer]:
+        """Those of these producers that are known."""
+        return self._active((name, self._producers[name]) for name in ids if name in self._producers)
+
     def active(self) -> list[ActiveProducer]:
         """All that are known, in the order of their last append."""
+        return self._active(self._by_last_append())
+
+    def _active(self, producers: Iterable[tuple[int, _Producer]]) -> list[ActiveProducer]:
         return [
             ActiveProducer(
                 producer_id=producer_id,
@@ -132,7 +144,7 @@ class ProducerStates:
                 last_append_ms=producer.last_append_ms,
                 transaction_start=producer.transaction_start,
             )
-            for producer_id, producer in self._by_last_append()
+            for producer_id, producer in producers
         ]
 
     def _by_last_append(self) -> list[tuple[int, _Producer]]:

@@ -9,7 +9,7 @@ Invariants:
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -148,6 +148,15 @@ class ReadableLog:
     def active_producers(self) -> Sequence[ActiveProducer]:
         """The idempotent producers that the log remembers."""
         return self._producers.active()
+
+    @property
+    def producer_ids(self) -> Sequence[int]:
+        """The ids of the idempotent producers that the log remembers."""
+        return self._producers.ids
+
+    def some_producers(self, ids: Iterable[int]) -> Sequence[ActiveProducer]:
+        """Those of these producers that the log remembers."""
+        return self._producers.some(ids)
 
     def closed_segments(self) -> list[tuple[Segment, Offset]]:
         """All but the active one, each with the offset at which the next one starts."""

@@ -145,24 +145,30 @@ class Coordinator:
     def check_commit(
         self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None
     ) -> None:
-        """Raise KafkaError unless this member may commit for the group now. Keeps its session alive.
-
-        A group that nobody joins comes into being by its first commit.
-        """
+        """Raise KafkaError unless this member may commit for the group now. Keeps its session alive."""
         self.journal.check(group_id)
         entry = self._find(group_id)
         if entry is None:
             if generation_id >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-            entry = self._add(group_id)
+            return
         _refuse_if_removed(entry)
         sender = Identity(
             member_id=member_id, group_instance_id=group_instance_id, generation=Generation(generation_id)
         )
-        entry.has_records = True
         error = self._perform(entry, partial(entry.group.commit, sender)).error
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
+
+    def note_commit(self, group_id: str) -> None:
+        """Keep the group, whose offsets are being written. One that nobody joins comes into being by its first commit.
+
+        A commit that is refused leaves no group behind: anybody can make up very many names.
+        """
+        entry = self._find(group_id)
+        if entry is None:
+            entry = self._add(group_id)
+        entry.has_records = True
 
     def new_waiter(self) -> WaiterId:
         """A name for a request that may have to wait."""

@@ -6,6 +6,8 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.slicing import Turns
 from pipeline.errors import PipelineError
+from pipeline.log.producer_state import ActiveProducer
+from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -17,47 +19,57 @@ from pipeline.protocol.messages.describe_producers import (
 NO_COORDINATOR_EPOCH = -1
 PRODUCERS_AT_ONCE = 2000
 """Producers and partitions that are described before others have their turn."""
+PRODUCER_BYTES = 50
+"""What a producer takes in an answer, about."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeProducersRequest, _version: int, _caller: Caller
-) -> Awaitable[DescribeProducersResponse]:
+) -> Awaitable[DescribeProducersResponse | LargeAnswer]:
     """Answers from memory, a topic or partition that is asked for again only once."""
     return _handle(broker, request)
 
 
-async def _handle(broker: BrokerContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+async def _handle(broker: BrokerContext, request: DescribeProducersRequest) -> DescribeProducersResponse | LargeAnswer:
     turns = Turns(PRODUCERS_AT_ONCE)
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
+    count = 0
     for name, indexes in wanted.items():
         partitions = []
         for index in indexes:
-            partitions.append(_describe(broker, name, index))
-            await turns.after(1 + len(partitions[-1].active_producers))
+            partitions.append(await _describe(broker, name, index, turns))
+            count += len(partitions[-1].active_producers)
+            await turns.after()
         topics.append(TopicResponse(name=name, partitions=partitions))
-    return DescribeProducersResponse(topics=topics)
+    response = DescribeProducersResponse(topics=topics)
+    return response if count < PRODUCERS_AT_ONCE else LargeAnswer(response, count * PRODUCER_BYTES)
 
 
-def _describe(broker: BrokerContext, topic: str, index: int) -> PartitionResponse:
+async def _describe(broker: BrokerContext, topic: str, index: int, turns: Turns) -> PartitionResponse:
+    """Describe the producers of a partition; those that are forgotten meanwhile are left out."""
     try:
         partition = broker.find_partition(topic, index)
     except PipelineError as error:
         failure = failure_of(error)
         return PartitionResponse(partition_index=index, error_code=failure.code, error_message=failure.message)
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
-            ProducerState(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_append_ms,
-                coordinator_epoch=NO_COORDINATOR_EPOCH,
-                current_txn_start_offset=producer.transaction_start,
-            )
-            for producer in partition.log.active_producers
-        ],
+    producers: list[ProducerState] = []
+    ids = partition.log.producer_ids
+    for start in range(0, len(ids), PRODUCERS_AT_ONCE):
+        some = partition.log.some_producers(ids[start : start + PRODUCERS_AT_ONCE])
+        producers += map(_described, some)
+        await turns.after(len(some))
+    return PartitionResponse(partition_index=index, active_producers=producers)
+
+
+def _described(producer: ActiveProducer) -> ProducerState:
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_append_ms,
+        coordinator_epoch=NO_COORDINATOR_EPOCH,
+        current_txn_start_offset=producer.transaction_start,
     )

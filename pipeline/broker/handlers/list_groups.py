@@ -3,30 +3,60 @@
 Case does not matter in filters; a state or type that nobody knows matches nothing. All groups here are classic ones.
 """
 
+from collections.abc import Awaitable, Collection
+
 from pipeline.broker.context import BrokerContext, Caller
+from pipeline.broker.groups.group import Group
+from pipeline.broker.slicing import Turns
+from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"
+GROUPS_AT_ONCE = 2000
+"""Groups that are told before others have their turn."""
+GROUP_BYTES = 40
+"""What a group takes in an answer beside its name, about."""
 
 
-def handle(broker: BrokerContext, request: ListGroupsRequest, _version: int, _caller: Caller) -> ListGroupsResponse:
-    """Answers at once. While some groups are still being loaded nobody is told that there are only the others."""
+def handle(
+    broker: BrokerContext, request: ListGroupsRequest, _version: int, _caller: Caller
+) -> ListGroupsResponse | Awaitable[LargeAnswer]:
+    """Answers at once, unless there are very many groups. While some are still being loaded nobody is told that there
+    are only the others.
+    """
     if broker.journal.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     if types and CLASSIC not in types:
         return ListGroupsResponse()
-    return ListGroupsResponse(
-        groups=tuple(
-            ListedGroup(
-                group_id=group.id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state,
-                group_type=CLASSIC,
-            )
-            for group in broker.coordinator.groups
-            if not states or group.state.lower() in states
-        )
+    groups = broker.coordinator.groups
+    if len(groups) > GROUPS_AT_ONCE:
+        return _list_in_turns(groups, states)
+    return ListGroupsResponse(groups=tuple(_listed(group) for group in groups if _is_wanted(group, states)))
+
+
+async def _list_in_turns(groups: Collection[Group], states: Collection[str]) -> LargeAnswer:
+    """List groups, yielding to other requests in between; some may come or go meanwhile."""
+    turns = Turns(GROUPS_AT_ONCE)
+    listed = []
+    for group in groups:
+        if _is_wanted(group, states):
+            listed.append(_listed(group))
+        await turns.after()
+    size_bytes = sum(GROUP_BYTES + len(group.group_id) for group in listed)
+    return LargeAnswer(ListGroupsResponse(groups=listed), size_bytes)
+
+
+def _is_wanted(group: Group, states: Collection[str]) -> bool:
+    return not states or group.state.lower() in states
+
+
+def _listed(group: Group) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state,
+        group_type=CLASSIC,
     )

@@ -133,6 +133,7 @@ def _commit(
         if isinstance(records, KafkaError):
             raise records
         pending = broker.offsets.commit(request.group_id, change, records)
+        broker.coordinator.note_commit(request.group_id)
     except KafkaError as error:
         _fail([outcome for outcome in found if outcome.name in change], error.code)
         return _answer(outcomes)

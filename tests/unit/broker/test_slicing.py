@@ -8,6 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.handlers.fetch import MAX_WAIT_MS
 from pipeline.broker.slicing import SLICINGS, Slicing, for_each
 from pipeline.model import TopicPartition
@@ -25,8 +28,11 @@ from pipeline.protocol.messages.delete_records import (
 from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pipeline.protocol.messages.describe_groups import DescribeGroupsRequest
 from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from pipeline.protocol.messages.describe_producers import DescribeProducersRequest
+from pipeline.protocol.messages.describe_producers import TopicRequest as ProducersOfTopic
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
+from pipeline.protocol.messages.list_groups import ListGroupsRequest
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pipeline.protocol.messages.offset_commit import (
@@ -42,10 +48,10 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
 )
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.protocol.schema import Message
-from pipeline.records.batch import set_base_offset
+from pipeline.records.batch import read_header, set_base_offset
 from tests.support.large_requests import KnownTopic, large_requests
-from tests.support.loop_steps import Steps
-from tests.unit.broker.conftest import Broker, Start, batch
+from tests.support.loop_steps import Steps, measured_steps
+from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
 
 MAX_STEP_S = 0.2
 DEADLINE_S = 60
@@ -62,6 +68,7 @@ def frozen_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
+MANY = 150_000
 LONG_NAMES = [f"none-{number}".ljust(32_000, "x") for number in range(240)]
 
 
@@ -116,7 +123,7 @@ async def create_all(broker: Broker) -> None:
     assert {topic.error_code for topic in response.topics} == {ErrorCode.NONE}
 
 
-async def ask_raw(broker: Broker, message: Message, version: int) -> Message:
+async def ask_raw(broker: Broker, message: Message, version: int) -> Any:
     """The answer, by a connection of its own: what this client computes is not the broker's."""
     machine = ClientConnection("hostile")
     transport = await connect(broker.address)
@@ -169,6 +176,32 @@ async def test_no_request_of_any_kind_holds_the_event_loop_for_long(start: Start
             trio.lowlevel.remove_instrument(steps)
             gc.unfreeze()
     assert {label: held_s for label, held_s in longest_s.items() if held_s > MAX_STEP_S} == {}
+
+
+async def test_very_many_groups_are_listed_in_slices(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = GroupLimits(initial_rebalance_delay_ms=0, max_size=1)
+    groups = [Group(f"group-{number}", limits) for number in range(MANY)]
+    async with start() as broker:
+        monkeypatch.setattr(Coordinator, "groups", property(lambda _: groups))
+        with measured_steps() as steps:
+            answer = await ask_raw(broker, ListGroupsRequest(), 4)
+    assert [group.group_id for group in answer.groups] == [group.id for group in groups]
+    assert steps.longest_s < MAX_STEP_S
+
+
+async def test_very_many_producers_are_described_in_slices(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("topic")
+        log = broker.handle.replicas.partitions[TopicPartition("topic", 0)].log
+        header = read_header(batch(b"", producer_id=1, producer_epoch=0, base_sequence=0))
+        for producer_id in range(MANY):
+            log._producers.update(header._replace(producer_id=producer_id), NOW_MS)
+        topics = [ProducersOfTopic(name="topic", partition_indexes=[0])]
+        with measured_steps() as steps:
+            answer = await ask_raw(broker, DescribeProducersRequest(topics=topics), 0)
+    found = [producer.producer_id for producer in answer.topics[0].partitions[0].active_producers]
+    assert sorted(found) == list(range(MANY))
+    assert steps.longest_s < MAX_STEP_S
 
 
 async def test_a_fetch_of_very_many_partitions_waits_and_is_woken_by_an_append(start: Start) -> None:

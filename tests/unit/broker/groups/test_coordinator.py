@@ -84,6 +84,7 @@ async def sync(coordinator, joined, group_id="g", assignments=None):
 
 async def commit(coordinator, group_id="g"):
     coordinator.check_commit(group_id, "", -1, None)
+    coordinator.note_commit(group_id)
 
 
 async def enter_alone(coordinator, group_id="g"):
@@ -229,9 +230,19 @@ async def test_a_group_that_nobody_entered_is_not_kept(autojump_clock):
         assert not coordinator.groups
 
 
+async def test_a_commit_that_is_refused_leaves_no_group_behind():
+    async with running() as (coordinator, *_):
+        for number in range(3):
+            coordinator.check_commit(f"group-{number}", "", -1, None)
+        assert not coordinator.groups
+        coordinator.note_commit("group-1")
+        assert [group.id for group in coordinator.groups] == ["group-1"]
+
+
 async def test_a_commit_makes_a_group_that_is_removed_with_a_tombstone():
     async with running() as (coordinator, journal, _):
         coordinator.check_commit("g", "", -1, None)
+        coordinator.note_commit("g")
         assert coordinator.standing("g").empty_since_ms is None
         assert not coordinator.standing("g").has_members
         await coordinator.remove_group("g")
@@ -253,6 +264,7 @@ async def test_a_group_with_members_is_not_removed(autojump_clock):
 async def test_nobody_enters_a_group_or_commits_while_it_is_removed(autojump_clock, error):
     async with running() as (coordinator, journal, nursery):
         coordinator.check_commit("g", "", -1, None)
+        coordinator.note_commit("g")
         journal.delay_s = 1
         outcomes = []
 
@@ -480,6 +492,7 @@ async def test_giving_away_one_partition_of_very_many_groups_holds_up_nobody():
     async with running() as (coordinator, journal, _):
         for number in range(20_000):
             coordinator.check_commit(f"group-{number}", "", -1, None)
+            coordinator.note_commit(f"group-{number}")
         lost = {group.id for group in coordinator.groups if journal.partition_for(group.id) == 3}
         started = time.thread_time()
         for partition in range(10):

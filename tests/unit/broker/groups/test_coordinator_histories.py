@@ -111,6 +111,7 @@ class History:
     async def commit(self, group_id):
         with contextlib.suppress(KafkaError):
             self.coordinator.check_commit(group_id, "", -1, None)
+            self.coordinator.note_commit(group_id)
 
     async def wait(self, _group_id):
         await trio.sleep(self.random.choice([0.001, 1, 5, 20]))

@@ -17,6 +17,7 @@ from pipeline.coordination.znodes import decode_config, encode_config
 
 CONFIG_USERS = "/config/users"
 CONFIG_CLIENTS = "/config/clients"
+DOTS = frozenset({".", ".."})
 
 
 class Default(Enum):
@@ -54,12 +55,13 @@ def clients_path(user: EntityName) -> str:
 
 
 def encode_name(name: EntityName) -> str:
-    """As part of a path."""
+    """As part of a path, in which ZooKeeper takes no dots alone."""
     if name is DEFAULT:
         return DEFAULT.value
     if not isinstance(name, str) or not name:
         raise ValueError("the name of a quota entity must not be empty")
-    return quote(name, safe="").replace("~", "%7E")
+    encoded = quote(name, safe="").replace("~", "%7E")
+    return encoded.replace(".", "%2E") if name in DOTS else encoded
 
 
 def decode_name(part: str) -> str | Default:

@@ -102,7 +102,7 @@ class Server:
             requests=requests,
             hangups=network.hangups(),
         )
-        self._conversations: set[Conversation] = set()
+        self._conversations: dict[Conversation, Transport] = {}
         self._by_host: Counter[str] = Counter()
 
     def reconfigure(self, config: ServerConfig) -> None:
@@ -160,7 +160,7 @@ class Server:
         conversation = None
         try:
             conversation = Conversation(self._shared, transport, peer)
-            self._conversations.add(conversation)
+            self._conversations[conversation] = transport
             await conversation.run()
             if conversation.ended_because is not None:
                 log.info("connection_ended", peer=str(peer.address), reason=conversation.ended_because)
@@ -174,7 +174,7 @@ class Server:
             log.exception("handler_failed", peer=str(peer.address))
         finally:
             if conversation is not None:
-                self._conversations.discard(conversation)
+                self._conversations.pop(conversation, None)
             self._forget(peer.address.host)
             transport.close()
 
@@ -189,8 +189,8 @@ class Server:
         while True:
             await trio.sleep(max_idle_s / IDLE_CHECKS)
             oldest = trio.current_time() - max_idle_s
-            for conversation in self._conversations:
-                if conversation.active_at < oldest and not conversation.is_busy:
+            for conversation, transport in self._conversations.items():
+                if max(conversation.active_at, transport.sent_at) < oldest and not conversation.is_busy:
                     conversation.end(f"silent for {max_idle_s:g} s")
 
     async def _end_overdue(self) -> None:

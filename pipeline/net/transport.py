@@ -41,6 +41,11 @@ class Transport(Protocol):
         """Whether a receiver should `give_way` now."""
         ...
 
+    @property
+    def sent_at(self) -> float:
+        """When the peer last took something for which `send` had to wait, in trio's time; -inf if it never did."""
+        ...
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Fill the front of `buffer`; 0 when the peer has ended its side."""
         ...
@@ -69,7 +74,7 @@ class Transport(Protocol):
 class SocketTransport:
     """A connected TCP socket. Closing it wakes whoever waits on it with NetworkError."""
 
-    __slots__ = ("_socket", "_unshared_bytes", "_until_look")
+    __slots__ = ("_socket", "_unshared_bytes", "_until_look", "sent_at")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -77,6 +82,7 @@ class SocketTransport:
         self._socket = connected
         self._unshared_bytes = 0
         self._until_look = 0
+        self.sent_at = float("-inf")
 
     @property
     def descriptor(self) -> int:
@@ -153,7 +159,7 @@ class SocketTransport:
             try:
                 sent = self._socket.sendmsg(batch, (), flags)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
+                await self._wait_writable()
                 continue
             while first < len(buffers) and sent >= len(buffers[first]):
                 sent -= len(buffers[first])
@@ -178,12 +184,17 @@ class SocketTransport:
             try:
                 sent = os.sendfile(self._socket.fileno(), source, position, chunk_end - position)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
+                await self._wait_writable()
                 continue
             if sent == 0:
                 raise OSError(errno.EIO, "the file ends before the region does")
             position += sent
         return is_cold
+
+    async def _wait_writable(self) -> None:
+        """Wait until the peer has taken some of what was sent."""
+        await trio.lowlevel.wait_writable(self._socket)
+        self.sent_at = trio.current_time()
 
     def close(self) -> None:
         """Close at once. Closing twice does nothing."""

@@ -6,6 +6,7 @@ most its share of what the quota lets pass in the windows kept: so no answer is 
 them. Both waits look at the quota once in each window, so that a quota that was raised or removed ends them.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from pipeline.broker.quotas.table import Quota, QuotaKind, QuotaTable
 
 MAX_GROUPS = 10_000
 """Groups of clients remembered. Beyond, those that rest are forgotten; where none does, all further ones share one."""
+MAX_NAME_LETTERS = 250
+NAME_START_LETTERS = 100
+"""A longer name is remembered, and told in metrics, by so many letters of its beginning and a digest."""
 MAX_SHARE_BYTES = 2**31 - 1
 """The bytes that one answer may have, as the protocol bounds them."""
 
@@ -99,7 +103,8 @@ class QuotaKeeper:
             yield GroupUsage(kind, user, client_id, group.rate.rate(now_s), group.throttled_s)
 
     def _group(self, kind: QuotaKind, quota: Quota) -> _Group:
-        key = kind, quota.sharer
+        user, client_id = quota.sharer
+        key = kind, (_remembered(user), _remembered(client_id))
         group = self._groups.get(key)
         if group is None and len(self._groups) >= MAX_GROUPS:
             self._forget_resting()
@@ -118,3 +123,11 @@ class QuotaKeeper:
         self._looked_at_s = now_s
         for key in [key for key, group in self._groups.items() if not group.waiting and group.rate.is_idle(now_s)]:
             del self._groups[key]
+
+
+def _remembered(name: str | None) -> str | None:
+    """Return a name as it is remembered: of a very long one the beginning and a digest, which no other name has."""
+    if name is None or len(name) <= MAX_NAME_LETTERS:
+        return name
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return f"{name[:NAME_START_LETTERS]}...{digest}"

@@ -223,6 +223,7 @@ class SimulatedTransport:
     """One end of a connection."""
 
     had_its_share = False
+    sent_at = float("-inf")
 
     def __init__(self, host: Host, outgoing: Channel) -> None:
         self.host = host

@@ -37,6 +37,16 @@ async def test_beyond_the_bound_further_ones_share_where_none_rests(
     assert {usage.client_id for usage in kept.usage()} == {"a", "b", "c", None}
 
 
+async def test_very_long_names_are_not_remembered_as_a_whole(kept: QuotaKeeper) -> None:
+    """Ten thousand of them took 320 MB. Each client keeps its own quota."""
+    names = [f"{'x' * 32_000}{number}" for number in range(2)]
+    assert [kept.charge(QuotaKind.PRODUCE, client(name), 2000) for name in names] == [pytest.approx(1.0)] * 2
+    assert kept.owed(QuotaKind.PRODUCE, client(names[0])) > 0
+    told = [usage.client_id or "" for usage in kept.usage()]
+    assert len(set(told)) == 2
+    assert max(map(len, told)) <= keeper.MAX_NAME_LETTERS
+
+
 async def test_whose_turn_it_is_pays_before_the_next(kept: QuotaKeeper, autojump_clock: MockClock) -> None:
     waited = []
 

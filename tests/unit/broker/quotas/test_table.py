@@ -29,6 +29,8 @@ def test_names_are_written_as_kafkas_sanitizer_does() -> None:
     assert encode_name("CN=a b,O=*~é/x") == "CN%3Da%20b%2CO%3D%2A%7E%C3%A9%2Fx"
     assert decode_name("CN%3Da%20b%2CO%3D%2A%7E%C3%A9%2Fx") == "CN=a b,O=*~é/x"
     assert decode_name("<default>") is DEFAULT
+    assert [encode_name("."), encode_name(".."), encode_name("a.b")] == ["%2E", "%2E%2E", "a.b"]
+    assert [decode_name("%2E"), decode_name("%2E%2E")] == [".", ".."]
     with pytest.raises(ValueError, match="must not be empty"):
         encode_name("")
 

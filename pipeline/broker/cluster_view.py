@@ -169,6 +169,8 @@ class TopicView:
     """What the topic says itself."""
     overrides_version: int = -1
     """Of the znode that holds them, -1 where there is none."""
+    keeps_all: bool = False
+    """True if nobody knows what the topic says itself: ZooKeeper lost it. `settings` delete nothing then."""
 
     @property
     def is_internal(self) -> bool:

@@ -129,6 +129,11 @@ BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
 )
 """From a topic's setting to that of the broker which is its default. The others have the default of their field."""
 
+KEEPING_ALL: Mapping[str, str] = MappingProxyType(
+    {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+)
+"""Settings of a topic by which no record is ever deleted."""
+
 _BROKER_FIELDS = {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
 
 

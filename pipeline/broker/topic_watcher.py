@@ -1,6 +1,10 @@
 """Follows the topics of the cluster: their replicas and their settings, and first of all the states of what is new.
 
-Invariant: a topic is shown with the states of all its partitions that there were when it was read, never without.
+Invariants:
+
+- A topic is shown with the states of all its partitions that there were when it was read, never without.
+- Settings that are missing or unreadable in ZooKeeper change nothing: those that are known go on to count, and where
+  none are known nothing is deleted. The znode is written with the topic and removed with it: without it they are lost.
 """
 
 import uuid
@@ -16,7 +20,7 @@ from pipeline.broker.dynamic_settings import DynamicSettings, Overrides
 from pipeline.broker.slicing import for_each
 from pipeline.broker.state_watcher import patiently
 from pipeline.broker.topic_plan import topic_name_fault
-from pipeline.broker.topic_settings import TopicSettings, readable_settings
+from pipeline.broker.topic_settings import KEEPING_ALL, TopicSettings, readable_settings
 from pipeline.coordination.deleted_topics import find_deletions
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.partition_states import look_up_states, read_states
@@ -25,6 +29,10 @@ from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
 
 NAMED_IN_LOG = 10
+_LOST_SETTINGS = (
+    "the settings that are known go on to count, and after a restart nothing of the topic is deleted; restore the"
+    " znode, or set all settings anew"
+)
 LOADED_AT_A_TIME = 50
 """New topics that are read at a time: the event loop runs all tasks that are ready before anything else."""
 
@@ -71,7 +79,7 @@ class TopicWatcher:
     def reconfigure_all(self) -> None:
         """The settings of the broker, which are the defaults of the topics, have changed."""
         for topic in self._view.topics():
-            self._reconfigure(topic, Overrides(topic.overrides, topic.overrides_version))
+            self._reconfigure(topic, Overrides(topic.overrides, topic.overrides_version), keeps_all=topic.keeps_all)
 
     async def _watch_topic(self, name: str, watch: _TopicWatch, *, task_status: trio.TaskStatus[None]) -> None:
         try:
@@ -88,31 +96,43 @@ class TopicWatcher:
 
     async def _watch_config(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
         async for value in self._zookeeper.watch_data(topic_config_path(name)):
+            is_there = value is not None or await patiently(partial(self._zookeeper.exists, topic_path(name)))
             topic = self._view.topic(name)
-            if topic is not None:
-                self._reconfigure(topic, self._read_overrides(name, value))
+            if topic is not None and is_there:  # else it is about to be shown, or was deleted
+                overrides = self._read_overrides(name, value)
+                if overrides is not None:
+                    self._reconfigure(topic, overrides, keeps_all=False)
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
 
-    def _reconfigure(self, topic: TopicView, overrides: Overrides) -> None:
-        settings = self._settings(overrides)
+    def _reconfigure(self, topic: TopicView, overrides: Overrides, *, keeps_all: bool) -> None:
+        settings = self._settings(overrides, keeps_all=keeps_all)
         if settings != topic.settings or overrides.version != topic.overrides_version:
             self._view.set_topic(
-                replace(topic, settings=settings, overrides=overrides.settings, overrides_version=overrides.version)
+                replace(
+                    topic,
+                    settings=settings,
+                    overrides=overrides.settings,
+                    overrides_version=overrides.version,
+                    keeps_all=keeps_all,
+                )
             )
 
-    def _settings(self, overrides: Overrides) -> TopicSettings:
-        settings, _ = readable_settings(overrides.settings, self._broker_settings.current)
+    def _settings(self, overrides: Overrides, *, keeps_all: bool) -> TopicSettings:
+        held = KEEPING_ALL if keeps_all else {}
+        settings, _ = readable_settings({**overrides.settings, **held}, self._broker_settings.current)
         return settings
 
-    def _read_overrides(self, name: str, value: NodeValue | None) -> Overrides:
+    def _read_overrides(self, name: str, value: NodeValue | None) -> Overrides | None:
+        """What the topic says itself; None if ZooKeeper lost it."""
         if value is None:
-            return Overrides()
-        stored: Mapping[str, str] = {}
+            log.error("topic_settings_missing", topic=name, path=topic_config_path(name), advice=_LOST_SETTINGS)
+            return None
         try:
             stored = TopicConfig.decode(name, value.data).settings
         except CoordinationError as error:
-            log.error("topic_config_unreadable", topic=name, error=str(error))
+            log.error("topic_config_unreadable", topic=name, error=str(error), advice=_LOST_SETTINGS)
+            return None
         _, ignored = readable_settings(stored, self._broker_settings.current)
         if ignored:
             log.warning("topic_settings_ignored", topic=name, settings=ignored)
@@ -138,13 +158,16 @@ class TopicWatcher:
         if known is None:
             config = await patiently(partial(self._zookeeper.get_or_none, topic_config_path(name)))
             overrides = self._read_overrides(name, config)
+            keeps_all = overrides is None
+            overrides = overrides or Overrides()
             known = TopicView(
                 name=name,
                 topic_id=topic_id,
                 partitions=self._remembered(name, topic_id),
-                settings=self._settings(overrides),
+                settings=self._settings(overrides, keeps_all=keeps_all),
                 overrides=overrides.settings,
                 overrides_version=overrides.version,
+                keeps_all=keeps_all,
             )
         new = [TopicPartition(name, index) for index in sorted(assignment.partitions.keys() - known.partitions.keys())]
         if is_new:

@@ -377,6 +377,46 @@ async def test_changed_settings_are_followed(start: Start) -> None:
         assert (await broker.produce("t", batch(b"x" * 1000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.parametrize("lost", ["missing", "unreadable"])
+async def test_settings_that_zookeeper_lost_delete_nothing(
+    start: Start, zookeeper_twin: MemoryZooKeeper, lost: str
+) -> None:
+    name = TopicPartition("t", 0)
+    defaults = {"log_retention_ms": 1, "log_retention_check_interval_ms": 20}
+
+    async with zookeeper_twin.open() as other:
+        async with start(**defaults) as broker:
+            await broker.create("t", segment_bytes="1024", retention_ms="-1")
+            await broker.create("short", segment_bytes="1024")
+            if lost == "missing":
+                await other.delete(topic_config_path("t"))
+            else:
+                await other.set(topic_config_path("t"), b"{")
+            for topic_name in ("t", "short") * 5:
+                await broker.produce(topic_name, batch(b"x" * 900, timestamp_ms=1000))
+            partitions = broker.handle.replicas.partitions
+            with trio.fail_after(60):
+                while partitions[TopicPartition("short", 0)].log.log_start_offset < 4:
+                    await trio.sleep(0.01)
+            assert partitions[name].log.log_start_offset == 0
+            assert partitions[name].settings.retention_ms == -1
+        async with start(**defaults) as broker:  # it knows nothing of the topic's settings
+            await broker.produce("short", batch(b"x" * 900, timestamp_ms=1000))
+            partitions = broker.handle.replicas.partitions
+            with trio.fail_after(60):
+                while partitions[TopicPartition("short", 0)].log.log_start_offset < 5:
+                    await trio.sleep(0.01)
+            assert partitions[name].log.log_start_offset == 0
+            restored = TopicConfig(topic="t", settings={"retention.ms": "1", "segment.bytes": "1024"})
+            if lost == "missing":
+                await other.create(restored.path, restored.encode())
+            else:
+                await other.set(restored.path, restored.encode())
+            with trio.fail_after(60):
+                while partitions[name].log.log_start_offset < 4:
+                    await trio.sleep(0.01)
+
+
 async def test_list_offsets(start: Start) -> None:
     async with start() as broker:
         await broker.create("t")

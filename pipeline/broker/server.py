@@ -9,7 +9,7 @@ down.
 import random
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -52,7 +52,7 @@ from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, Listener, broker_path
-from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
+from pipeline.errors import ConfigurationError, CoordinationError, NodeOwnedError, StorageError
 from pipeline.log.directories import LogDirectories, find_cluster_id_of, find_directory_ids
 from pipeline.log.directory import CLOSE_TIMEOUT_S, LogDirectory
 from pipeline.log.files import DiskFiles, Files
@@ -454,21 +454,27 @@ async def _keep_joined(
 
 
 async def _refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig, files: Files) -> None:
-    """Find out before anything is touched that our broker id is somebody else's."""
+    """Find out before anything is touched that our broker id is somebody else's. Unreadable data are judged later."""
     found = await zookeeper.get_or_none(broker_path(config.broker_id))
     if found is not None:
         known = await trio.to_thread.run_sync(find_directory_ids, config.log_dirs, files)
-        if not _names_any(config.broker_id, found.data, known):
-            raise _owned_by(config.broker_id, found.data)
+        with suppress(CoordinationError):
+            if not _names_any(config.broker_id, found.data, known):
+                raise _owned_by(config.broker_id, found.data)
 
 
 def _names_any(broker_id: BrokerId, data: bytes, directory_ids: Iterable[uuid.UUID]) -> bool:
-    """Whether a registration names one of these log dirs. Who holds the lock of one is its only living owner."""
+    """Whether a registration names one of these log dirs. Who holds the lock of one is its only living owner.
+
+    Raises CoordinationError for one that cannot be read.
+    """
     return not set(directory_ids).isdisjoint(BrokerRegistration.decode(broker_id, data).directories)
 
 
 def _owned_by(broker_id: BrokerId, data: bytes) -> ConfigurationError:
-    owner = BrokerRegistration.decode(broker_id, data).endpoint()
+    owner = None
+    with suppress(CoordinationError):
+        owner = BrokerRegistration.decode(broker_id, data).endpoint()
     where = "somebody else" if owner is None else f"the broker at {owner.address}"
     reason = (
         f"{broker_id} is registered already by {where} with other log dirs; choose another id"

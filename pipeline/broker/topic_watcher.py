@@ -96,7 +96,10 @@ class TopicWatcher:
 
     async def _watch_config(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
         async for value in self._zookeeper.watch_data(topic_config_path(name)):
-            is_there = value is not None or await patiently(partial(self._zookeeper.exists, topic_path(name)))
+            is_there = value is not None
+            if not is_there:
+                stat = await patiently(partial(self._zookeeper.exists, topic_path(name)))
+                is_there = stat is not None
             topic = self._view.topic(name)
             if topic is not None and is_there:  # else it is about to be shown, or was deleted
                 overrides = self._read_overrides(name, value)

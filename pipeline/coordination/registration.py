@@ -22,6 +22,7 @@ from pipeline.coordination.interface import (
 )
 from pipeline.errors import (
     BadVersionError,
+    CoordinationError,
     CoordinationLostError,
     CoordinationUnavailableError,
     NodeExistsError,
@@ -71,7 +72,7 @@ async def keep_registered(
     A znode that is there already is taken over if it belongs to a session of this client, or if
     `is_former_self` says of its data that they are those of an earlier life of this process, which is dead (the caller
     must know: because it holds what only one process can hold). If it belongs to anybody else: NodeOwnedError, with
-    the data found there.
+    the data found there. `is_former_self` raises CoordinationError for data that it cannot read.
     """
     writing = writing or trio.Lock()
     events = client.sessions()
@@ -172,9 +173,19 @@ async def _refuse_other_owner(client: CoordinationClient, path: str, is_former_s
 def _check_owner(
     client: CoordinationClient, path: str, stat: NodeStat, found: NodeValue, is_former_self: Callable[[bytes], bool]
 ) -> None:
-    """Raise NodeOwnedError unless a session of this client, or a former life, made the znode."""
+    """Raise NodeOwnedError unless a session of this client, or a former life, made the znode.
+
+    What nobody can read belongs to nobody, unless a session holds it.
+    """
     owner = stat.ephemeral_owner
-    if (owner is None or not client.owns_session(owner)) and not is_former_self(found.data):
+    if owner is not None and client.owns_session(owner):
+        return
+    try:
+        is_own = is_former_self(found.data)
+    except CoordinationError as error:
+        _log.error("registration_unreadable", path=path, error=str(error))
+        is_own = owner is None
+    if not is_own:
         raise NodeOwnedError(path, found.data, owner)
 
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from pipeline.coordination.cluster_znodes import ControllerEpoch
+from pipeline.coordination.interface import CreateNode, DeleteNode
 from pipeline.errors import CoordinationError, NodeExistsError, NoNodeError
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -131,3 +132,22 @@ async def test_an_odd_znode_ends_no_broker(start: Start, path: str) -> None:
         await assert_serves(one)
         with suppress(NoNodeError, CoordinationError):
             await client.delete(path)
+
+
+async def test_what_nobody_can_read_in_the_place_of_a_registration_is_replaced(start: Start) -> None:
+    path = "/brokers/ids/2"
+
+    async def wait_until_registered(one: Broker) -> None:
+        with trio.fail_after(TIMEOUT_S):
+            while (stat := await one.zookeeper.exists(path)) is None or stat.ephemeral_owner is None:
+                await trio.sleep(0.01)
+            while len((await one.ask(DescribeClusterRequest())).brokers) < 2:
+                await trio.sleep(0.01)
+
+    async with start(1) as one:
+        async with start(2):
+            await one.zookeeper.transaction([DeleteNode(path=path), CreateNode(path=path, data=b"garbage")])
+            await wait_until_registered(one)
+        await one.zookeeper.create(path, b"garbage")
+        async with start(2):
+            await wait_until_registered(one)

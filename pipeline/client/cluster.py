@@ -81,8 +81,13 @@ class Cluster:
         Raises NetworkError or DeadlineExceededError when no broker answered.
         """
         asked_at = self._refreshes_begun
-        deadline = trio.current_time() + self._api_timeout_s(timeout_s)
-        async with self._refreshing:
+        wait_s = self._api_timeout_s(timeout_s)
+        deadline = trio.current_time() + wait_s
+        with trio.move_on_at(deadline) as waiting:  # another refresh may have a later deadline
+            await self._refreshing.acquire()
+        if waiting.cancelled_caught:
+            raise DeadlineExceededError(f"no broker of the cluster told its metadata within {wait_s:g} s")
+        try:
             if self._last_refreshed <= asked_at:
                 self._refreshes_begun += 1
                 topics = tuple(MetadataRequestTopic(name=name) for name in sorted(self._topics))
@@ -92,6 +97,8 @@ class Cluster:
                 self._last_refreshed = self._refreshes_begun
                 self._view_replaced.set()
                 self._view_replaced = trio.Event()
+        finally:
+            self._refreshing.release()
         return self.view
 
     async def wait_for_new_view(self) -> None:
@@ -242,5 +249,6 @@ async def open_cluster(
         discover = from_bootstrap(config.bootstrap)
     async with open_connection_pool(config.client_id, connect) as pool, background_tasks() as nursery:
         cluster = Cluster(config, pool, discover)
+        pool.on_lost = cluster.refresh_soon  # all that a broker can say to acks=0 when it leads no more
         nursery.start_soon(cluster.keep_fresh)
         yield cluster

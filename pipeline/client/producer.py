@@ -136,7 +136,7 @@ class Producer:
             raise failure
 
     def close(self) -> None:
-        """Take no more records, and give up those that were not sent."""
+        """Take no more records, and give up those that were not acknowledged. Closing twice does nothing."""
         self._closed = True
         self._sender.abandon_all()
 
@@ -155,12 +155,12 @@ class Producer:
 
     async def _route(self, name: str) -> _Route:
         """The route as of the newest view. Waits for the metadata of a topic that is not known."""
-        if self._closed:
-            raise PipelineError("the producer is closed: its block has ended")
+        self._require_open()
         route = self._routes.get(name)
         topic = self._cluster.view.topics.get(name)
         if topic is None or (route is None and not topic.led_partitions):
             topic = await self._cluster.topic(name, timeout_s=self._config.max_block_ms / 1000)
+            self._require_open()
         self._cluster.track((name,))
         route = self._routes.setdefault(name, _Route())
         if len(topic.partitions) != len(route.partitions):
@@ -176,6 +176,11 @@ class Producer:
         if not 0 <= partition < len(route.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{partition}")
         return route
+
+    def _require_open(self) -> None:
+        """To be called after each wait: nobody sends what is taken in after the block has ended."""
+        if self._closed:
+            raise PipelineError("the producer is closed: its block has ended")
 
     async def _wait_for_memory(self, topic: str, charge: int) -> None:
         if charge > self._max_charge:
@@ -193,6 +198,7 @@ class Producer:
                 f"no memory for a record for {topic} within max.block.ms ({self._config.max_block_ms}): "
                 f"buffer.memory ({self._config.buffer_memory} bytes) is full of undelivered records"
             )
+        self._require_open()
 
 
 @asynccontextmanager

@@ -130,14 +130,14 @@ class Sender:
                 answers = {batch.topic_partition: PartitionProduceResponse() for batch in batches}
             else:
                 answers = dict(produce_answers(response, ids))
-            for batch in batches:
+            for batch in _undecided(batches):
                 self._settle(batch, answers.get(batch.topic_partition))
         except UNREACHABLE as error:
             self._cluster.refresh_soon()
-            for batch in batches:
+            for batch in _undecided(batches):
                 self._retry(batch, error, outcome_unknown=True)
         except PipelineError as error:
-            for batch in batches:
+            for batch in _undecided(batches):
                 batch.last_error = error
                 self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
         finally:
@@ -212,3 +212,8 @@ class Sender:
                 await self._cluster.back_off(failures, math.inf)
         self._identifying = False
         self.wake()
+
+
+def _undecided(batches: Sequence[ProducerBatch]) -> list[ProducerBatch]:
+    """Those that were not given up, by `abandon_all`, while their request was on its way."""
+    return [batch for batch in batches if not batch.is_done]

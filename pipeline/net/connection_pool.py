@@ -123,8 +123,8 @@ class _Connection:
             raise _again(reply.error)
         return reply.response
 
-    async def read(self) -> None:
-        """Hand out answers until the connection ends."""
+    async def read(self, on_lost: Callable[[], None]) -> None:
+        """Hand out answers until the connection ends; call `on_lost` then."""
         try:
             while True:
                 received = await self._transport.receive_into(self._machine.get_buffer())
@@ -137,6 +137,7 @@ class _Connection:
                     reply.arrived.set()
         except (NetworkError, ProtocolError) as error:
             self.fail(error)
+            on_lost()
         except BaseException:
             self.fail(NetworkError("the connection pool is closed"))
             raise
@@ -168,6 +169,8 @@ class ConnectionPool:
         self._nursery = nursery
         self._connections: dict[tuple[HostPort, str], _Connection] = {}
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when a connection that was open has ended."""
 
     async def request(self, address: HostPort, message: Message, *, timeout_s: float, lane: str = "") -> Any:
         """Send a request and return its response (None for Produce with acks=0), connecting first if need be.
@@ -200,7 +203,7 @@ class ConnectionPool:
             if known is not None and known.is_open:
                 return known
             opened = _Connection(address, await self._connect(address), self._client_id)
-            self._nursery.start_soon(opened.read)
+            self._nursery.start_soon(opened.read, self.on_lost)
             try:
                 await opened.negotiate()
             except BaseException as error:

@@ -1,15 +1,17 @@
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.client.admin import NewTopic, create_topics, describe_topics, list_topics
 from pipeline.client.cluster import open_cluster
 from pipeline.client.config import ClientConfig
 from pipeline.client.discovery import from_zookeeper
 from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
-from pipeline.errors import ConfigurationError, CoordinationError, NetworkError
+from pipeline.errors import ConfigurationError, CoordinationError, DeadlineExceededError, NetworkError, PipelineError
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.brokers import serving_cluster
@@ -129,3 +131,25 @@ async def test_a_request_that_cannot_be_encoded_is_refused_at_once(scripted, con
         with trio.fail_after(BOUND_S), pytest.raises(KafkaError, match="longer than 32767 bytes") as raised:
             await create_topics(cluster, [NewTopic(name="x" * 40_000, partitions=1)], timeout_s=30)
         assert raised.value.code == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_refresh_waits_for_another_one_no_longer_than_it_may(connect, scripted):
+    async with trio.open_nursery() as nursery:
+
+        async def say_nothing(_stream):
+            await trio.sleep_forever()
+
+        listeners = await nursery.start(trio.serve_tcp, say_nothing, 0)
+        address = HostPort("127.0.0.1", listeners[0].socket.getsockname()[1])
+        scripted.addresses[BrokerId(1)] = address
+        async with connect() as cluster:
+            nursery.start_soon(_refresh_in_vain, cluster)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            with trio.fail_after(50), pytest.raises(DeadlineExceededError):
+                await cluster.topic("t", timeout_s=0.2)
+            nursery.cancel_scope.cancel()
+
+
+async def _refresh_in_vain(cluster):
+    with suppress(PipelineError):
+        await cluster.refresh(timeout_s=1000)

@@ -5,7 +5,7 @@ import trio
 
 from pipeline.client.batches import DeliveredBatch, DeliveryError, RecordMetadata
 from pipeline.client.config import Acks
-from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError
+from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError, ProtocolError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import iterate_headers
@@ -355,3 +355,78 @@ async def test_other_tasks_run_between_sends_that_never_wait(scripted, connect, 
                 await producer.send("t", b"x")
             nursery.cancel_scope.cancel()
     assert turns >= 9
+
+
+@pytest.mark.parametrize("answer", ["taken", "close"])
+async def test_close_gives_up_what_is_on_its_way(scripted, connect, produce, answer):
+    with pytest.raises(DeliveryError, match="the producer was closed"):
+        async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
+            scripted.hold_produce = trio.Event()
+            if answer == "close":
+                scripted.produce_script.append("close")
+            delivery = await producer.send("t", b"one")
+            with trio.fail_after(DEADLINE_S):
+                while not scripted.produced_requests:
+                    await trio.sleep(0.01)
+                in_flight = producer._sender._in_flight
+                producer.close()
+                producer.close()
+                scripted.hold_produce.set()
+                with pytest.raises(DeliveryError, match="it may have been written all the same"):
+                    await delivery.wait()
+                while any(in_flight.values()):
+                    await trio.sleep(0.01)
+            with pytest.raises(PipelineError, match="is closed"):
+                await producer.send("t", b"two")
+
+
+async def test_a_send_that_waits_when_the_block_ends_sends_nothing(scripted, connect, produce):
+    raised = []
+
+    async def send(producer, topic):
+        with pytest.raises(PipelineError, match="is closed"):
+            await producer.send(topic, b"y" * 700)
+        raised.append(topic)
+
+    with trio.fail_after(DEADLINE_S):
+        async with scripted.broker(1), connect() as cluster, trio.open_nursery() as nursery:
+            with pytest.raises(ZeroDivisionError):
+                async with produce(cluster, buffer_memory=1000, batch_size=900) as producer:
+                    await producer.send("t", b"x")
+                    await producer.flush()
+                    scripted.hold_produce = trio.Event()
+                    await producer.send("t", b"x" * 700)
+                    nursery.start_soon(send, producer, "t")
+                    nursery.start_soon(send, producer, "later")
+                    while not producer._memory_turn.locked() or "later" not in cluster.view.errors:
+                        await trio.sleep(0.01)
+                    raise ZeroDivisionError
+            scripted.add_topic("later", [1])
+            scripted.hold_produce.set()
+    assert sorted(raised) == ["later", "t"]
+
+
+async def test_acks_0_follow_a_leader_that_moves(scripted, connect, produce):
+    settings = {"acks": Acks.NONE, "idempotence": False, "linger_ms": 0}
+    plain = scripted._append
+
+    def append(broker, topic, data):
+        answer = plain(broker, topic, data)
+        if answer.error_code:
+            raise ProtocolError("all that a broker can say to acks=0")
+        return answer
+
+    scripted._append = append
+    async with scripted.broker(1), scripted.broker(2), connect() as cluster, produce(cluster, **settings) as producer:
+        await producer.send("t", b"0")
+        await producer.flush()
+        scripted.partition(T0).leader = BrokerId(2)
+        scripted.partition(T0).epoch += 1
+        number = 0
+        with trio.fail_after(DEADLINE_S):
+            while len(values(scripted)) < 20:
+                number += 1
+                await producer.send("t", b"%d" % number)
+                await producer.flush()
+                await trio.sleep(0.01)
+    assert values(scripted)[-1] == b"%d" % number

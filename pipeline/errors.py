@@ -121,15 +121,20 @@ class StorageError(PipelineError):
 
 
 class RollDueError(PipelineError):
-    """An append needs a new segment, which must be begun in a thread first (`UnifiedLog.roll`). Nothing was appended.
+    """An append needs a new segment, or something else of the disk, in a thread first (`UnifiedLog.roll`). Nothing was
+    appended.
 
-    `base_offset` is that of the new segment, while the log ends at `end_offset`; None if a roll is under way.
+    `base_offset` is that of the segment to append to, while the log ends at `end_offset`; None if a roll is under way.
     """
 
     def __init__(self, end_offset: int, base_offset: int | None) -> None:
         super().__init__(f"the log that ends at offset {end_offset} needs a new segment")
         self.end_offset = end_offset
         self.base_offset = base_offset
+
+
+class SegmentClosedError(PipelineError):
+    """A read needs files that are not open, and are to be opened in a thread first (`ReadableLog.open_for`)."""
 
 
 class DamagedSegmentError(StorageError):

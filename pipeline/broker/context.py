@@ -12,6 +12,7 @@ from pipeline.broker.controller.controller import Controller
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.fetch_sessions import FetchSessions
+from pipeline.broker.file_openings import FileOpenings
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.journal import Journal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
@@ -73,6 +74,7 @@ class BrokerContext:
     failed: Mapping[TopicPartition, PipelineError]
     log_dirs: LogDirectories
     disks: DiskThreads
+    openings: FileOpenings
     zookeeper: CoordinationClient
     session: SessionWatch
     producer_ids: ProducerIds

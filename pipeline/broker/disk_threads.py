@@ -6,9 +6,13 @@ Invariants:
   that other log dirs, or the rest of the broker, need.
 - The oldest call under way tells how long the disk has not answered. A call that still waits for a thread does not
   count: many calls of a disk that answers take long together. One whose caller has gone counts until its thread ends.
+- A caller that is cancelled waits for its call, but at a stop no longer than HUNG_S: what is waited for no more is in
+  `abandoned`, and may change the log dir at any time. Such a log dir is not closed.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +22,10 @@ THREADS_PER_LOG_DIR = 8
 STALLED_S = 1.0
 """A log dir whose oldest call takes longer is spared until it answers: it gets no new logs, and retention waits."""
 HUNG_S = 30.0
-"""A log dir whose oldest call takes longer is reported."""
+"""A log dir whose oldest call takes longer is reported, and holds up a stop no longer."""
+LOOK_AGAIN_S = 0.5
 
+_NO_LIMIT = trio.CapacityLimiter(math.inf)
 _Result = TypeVar("_Result")
 
 
@@ -29,32 +35,66 @@ class DiskThreads:
     def __init__(self) -> None:
         self._limiters: dict[Path, trio.CapacityLimiter] = {}
         self._begun_s: dict[Path, dict[object, float]] = {}
+        self._awaited: dict[trio.CancelScope, Path] = {}
+        self.abandoned: set[Path] = set()
+        """Log dirs with a call that hangs and that a stop did not wait for."""
 
     async def run(self, log_dir: Path, call: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result:
         """Call in a thread of this log dir and return what the call returns. Raises what the call raises.
 
-        A caller that is cancelled waits for the call, unless `abandon_on_cancel`; the call goes on in any case.
+        A caller that is cancelled waits for the call, unless `abandon_on_cancel` or `ending_in_time` gives it up; the
+        call goes on in any case.
         """
         limiter = self._limiters.setdefault(log_dir, trio.CapacityLimiter(THREADS_PER_LOG_DIR))
         begun_s, clock = self._begun_s.setdefault(log_dir, {}), trio.lowlevel.current_clock()
-        token, has_begun = object(), False
-        if limiter.available_tokens:  # else the thread says when it has begun
-            begun_s[token] = clock.current_time()
+        token, loop = object(), trio.lowlevel.current_trio_token()
 
         def carry_out() -> _Result:
-            nonlocal has_begun
-            has_begun = True
-            begun_s.setdefault(token, clock.current_time())
             try:
                 return call()
             finally:
-                begun_s.pop(token, None)
+                del begun_s[token]
+                with suppress(trio.RunFinishedError):
+                    loop.run_sync_soon(limiter.release_on_behalf_of, token)  # also if the caller has gone
 
+        await limiter.acquire_on_behalf_of(token)
         try:
-            return await trio.to_thread.run_sync(carry_out, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
+            await trio.lowlevel.checkpoint_if_cancelled()  # the thread is begun from here on, and gives the token back
+        except BaseException:
+            limiter.release_on_behalf_of(token)
+            raise
+        begun_s[token] = clock.current_time()
+        with trio.CancelScope(shield=not abandon_on_cancel) as awaited:
+            self._awaited[awaited] = log_dir
+            try:
+                result = await trio.to_thread.run_sync(carry_out, limiter=_NO_LIMIT, abandon_on_cancel=True)
+            finally:
+                del self._awaited[awaited]
+        return result
+
+    @asynccontextmanager
+    async def ending_in_time(self) -> AsyncGenerator[None]:
+        """If the block is cancelled, let go those that wait in it for a disk which has hung for HUNG_S."""
+        has_ended = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._let_go, has_ended)
+            try:
+                yield
+            finally:
+                has_ended.set()
+
+    async def _let_go(self, has_ended: trio.Event) -> None:
+        try:
+            await has_ended.wait()
         finally:
-            if not has_begun:  # cancelled before that
-                begun_s.pop(token, None)
+            with trio.CancelScope(shield=True):
+                while not has_ended.is_set():
+                    for awaited, log_dir in self._awaited.items():
+                        if self.waiting_s(log_dir) >= HUNG_S:
+                            self.abandoned.add(log_dir)
+                            awaited.shield = False
+                    with trio.move_on_after(LOOK_AGAIN_S):
+                        await has_ended.wait()
 
     def waiting_s(self, log_dir: Path) -> float:
         """Return for how long the oldest call of this log dir has been under way; 0 if there is none."""

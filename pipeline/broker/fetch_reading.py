@@ -2,17 +2,19 @@
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 
 from pipeline.broker.cluster_view import TopicView
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.current_leaders import MOVED, find_current_leader
+from pipeline.broker.disk_threads import STALLED_S
 from pipeline.broker.failures import failure_of
 from pipeline.broker.partition import Partition
 from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.waiters import FetchWaiter, Waiter
-from pipeline.errors import OffsetOutOfRangeError, PipelineError
+from pipeline.errors import OffsetOutOfRangeError, PipelineError, SegmentClosedError
 from pipeline.log.reading import LogSlice, Passing
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -50,6 +52,7 @@ class FetchReading:
         "is_committed",
         "is_limited",
         "leaders",
+        "openings",
         "read_bytes",
         "served",
         "throttled_bytes",
@@ -77,6 +80,8 @@ class FetchReading:
         """Those without failure, and what was read of each."""
         self.leaders: dict[int, NodeEndpoint] = {}
         """Brokers that the answer names as leaders of partitions that are led elsewhere (KIP-951)."""
+        self.openings: list[trio.Event] = []
+        """Set when files are open that a read lacked."""
 
     @property
     def is_complete(self) -> bool:
@@ -107,15 +112,7 @@ class FetchReading:
             counts_for_rate = self._replica >= 0 and self._is_throttled(partition)
             found = None
             if not (counts_for_rate and self._is_pausing()):
-                found = partition.read(
-                    Offset(asked.fetch_offset),
-                    min(asked.partition_max_bytes, self._remaining_bytes),
-                    must_progress=self.read_bytes == 0,
-                    up_to=end_offset,
-                    passing=self._passing,
-                )
-            if self.is_committed and found is not None:
-                aborted = _aborted(partition, Offset(asked.fetch_offset), found.upper_bound())
+                found, aborted = self._read(partition, asked, end_offset, aborted)
             if self._replica >= 0 and not is_again:
                 self._note_follower(partition, asked)
         except PipelineError as error:
@@ -160,6 +157,36 @@ class FetchReading:
         address, node = found.broker.address, found.broker.id
         self.leaders[node] = NodeEndpoint(node_id=node, host=address.host, port=address.port, rack=found.broker.rack)
         return LeaderIdAndEpoch(leader_id=node, leader_epoch=found.epoch)
+
+    def _read(
+        self,
+        partition: Partition,
+        asked: FetchPartition,
+        end_offset: Offset,
+        aborted: Sequence[AbortedTransaction] | None,
+    ) -> tuple[LogSlice | None, Sequence[AbortedTransaction] | None]:
+        """Return the bytes and what was aborted in them; nothing, for now, where a file must be opened first."""
+        offset = Offset(asked.fetch_offset)
+        max_bytes = min(asked.partition_max_bytes, self._remaining_bytes)
+        try:
+            found = partition.read(
+                offset, max_bytes, must_progress=self.read_bytes == 0, up_to=end_offset, passing=self._passing
+            )
+            if self.is_committed and found is not None:
+                aborted = _aborted(partition, offset, found.upper_bound())
+        except SegmentClosedError:
+            open_files = partial(partition.log.open_for, offset, max_bytes, end_offset, is_committed=self.is_committed)
+            opening = self._broker.openings.begin(partition, open_files)
+            if opening is not None:
+                self.openings.append(opening)
+            return None, aborted
+        return found, aborted
+
+    async def wait_for_files(self) -> None:
+        """Return when the files are open that were not, or their log dirs do not answer for long."""
+        with trio.move_on_after(STALLED_S):
+            for opening in self.openings:
+                await opening.wait()
 
     def _nothing_behind(self, partition: Partition, aborted: Sequence[AbortedTransaction] | None) -> PartitionData:
         """Return the data for a consumer that has read all. Clients without sessions ask so for hundreds of partitions
@@ -255,5 +282,5 @@ def replica_of(request: FetchRequest, version: int) -> int:
 def _aborted(partition: Partition, offset: Offset, up_to: Offset) -> Sequence[AbortedTransaction]:
     return [
         AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-        for aborted in partition.log.aborted_transactions(offset, up_to)
+        for aborted in partition.log.aborted_transactions(offset, up_to, waits=False)
     ]

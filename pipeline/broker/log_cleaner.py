@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 import trio
@@ -51,6 +52,7 @@ IDLE_S = 30.0
 CLEANER_LOG = "cleaner.log"
 
 _LOGGER = structlog.get_logger()
+_Result = TypeVar("_Result")
 _Choice = tuple[Partition, Cleanable, int]
 """What to clean, and how often the log had been truncated before it was looked at."""
 
@@ -230,6 +232,7 @@ class LogCleaner:
     ) -> Cleaned | Failed | None:
         """Swap in what is cleaned until the job is over. None: what was to be cleaned is no longer there."""
         log = partition.log
+        await _in_thread(partition, log.write_aborted_transactions)
         await child.begin(job)
         while True:
             report = await child.report()
@@ -247,13 +250,13 @@ class LogCleaner:
                         self._clock(),
                         truncations,
                     )
-                    if not await trio.to_thread.run_sync(replace):
+                    if not await _in_thread(partition, replace):
                         return None
                 case Cleaned():
                     note = partial(log.note_cleaned, Offset(report.end_offset), truncations)
-                    if not await trio.to_thread.run_sync(note):
+                    if not await _in_thread(partition, note):
                         return None
-                    await trio.to_thread.run_sync(self._directories.checkpoint_clean_offset, log)
+                    await _in_thread(partition, partial(self._directories.checkpoint_clean_offset, log))
                     return report
                 case Failed():
                     return report
@@ -280,7 +283,7 @@ class LogCleaner:
         """Remove what a cleaner left that did not come to its end."""
         if self._is_current(name, log) and log.failure is None:
             try:
-                await trio.to_thread.run_sync(remove_cleaned, self._files, log.directory)
+                await _in_thread(self._partitions[name], partial(remove_cleaned, self._files, log.directory))
             except StorageError as error:
                 _LOGGER.warning("cleaner_left_files", topic_partition=str(name), error=str(error))
 
@@ -330,3 +333,7 @@ def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: 
         )
     visible_end = min(partition.high_watermark, log.last_stable_offset, log.recovery_point)
     return find_cleanable(closed, settings, first_dirty=first_dirty, visible_end=visible_end, now_ms=now_ms)
+
+
+async def _in_thread(partition: Partition, call: Callable[[], _Result]) -> _Result:
+    return await partition.upkeep.disks.run(partition.log.directory.parent, call)

@@ -27,7 +27,7 @@ from pipeline.broker.replication.replica_role import Keeper, ReplicaRole
 from pipeline.broker.topic_settings import LOG_APPEND_TIME, MAX_INT32, TopicSettings
 from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.leader_epochs import EpochStart
-from pipeline.log.placing import AppendInfo
+from pipeline.log.placing import AppendInfo, within_reach
 from pipeline.log.reading import LogSlice, Passing
 from pipeline.log.segment import Segment
 from pipeline.model import LeaderEpoch, Offset
@@ -276,19 +276,19 @@ class Partition(ReplicaRole):
         """Append whole batches as the leader has them, none if there are none, and take its offsets.
 
         If `awaits_flush` says so, nothing is to be fetched from behind them before `flush_up_to` has returned: the next
-        fetch tells the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError,
-        RollDueError.
+        fetch tells the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError;
+        RollDueError, when all before the log end offset was appended.
         """
         log, info = self.log, None
-        if len(records):
-            headers = validate_for_append(records, max_batch_bytes=MAX_INT32, keep_offsets=True)
+        headers = validate_for_append(records, max_batch_bytes=MAX_INT32, keep_offsets=True) if len(records) else ()
+        for run, headers_of_run in within_reach(records, headers) if headers else ():
             try:
-                info = log.append_copied(records, headers, now_ms)
+                info = log.append_copied(run, headers_of_run, now_ms)
             except StorageError as error:
                 self._refused(error)
                 raise
             self.refusal = None
-            self._await_flush(sum(header.record_count for header in headers))
+            self._await_flush(sum(header.record_count for header in headers_of_run))
             self.observer.appended(log.topic_partition, info.headers)
         end_offset = log.log_end_offset
         self.high_watermark = max(self.high_watermark, min(leader_high_watermark, end_offset))
@@ -348,13 +348,13 @@ class Partition(ReplicaRole):
         may end within a batch.
 
         With `must_progress` the first batch is whole even if it exceeds `max_bytes`; without, there may be nothing.
-        Raises OffsetOutOfRangeError, StorageError.
+        Raises OffsetOutOfRangeError, StorageError, SegmentClosedError if a file must be opened first.
         """
         end_offset = self.high_watermark if up_to is None else up_to
         if offset == end_offset and self.log.failure is None:
             return None
         try:
-            found = self.log.read(offset, max_bytes, end_offset, passing)
+            found = self.log.read(offset, max_bytes, end_offset, passing, waits=False)
         except DamagedSegmentError as error:
             self.damage = str(error)
             raise

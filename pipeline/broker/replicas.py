@@ -73,6 +73,7 @@ class Replicas:
     def __init__(
         self,
         directories: LogDirectories,
+        disks: DiskThreads,
         observer: LogObserver,
         clock: Clock,
         *,
@@ -84,7 +85,7 @@ class Replicas:
         self.in_sync = in_sync
         self.spent_epochs = SpentEpochs()
         self.fetchers = fetchers
-        self.disks = DiskThreads()
+        self.disks = disks
         self._own_id = own_id
         self._directories = directories
         self._observer = observer
@@ -333,7 +334,7 @@ class Replicas:
             self._note_failure(name, found)
             return
         found.config = self._logs.log_config(item.settings)
-        found.rolls_in_place = False
+        found.waits_for_disk = False
         high_watermark = self._directories.high_watermark(name)
         partition = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
         partition.keeps_promise = found.is_flushed_first
@@ -371,7 +372,7 @@ class Replicas:
 
     async def strays(self) -> Sequence[HeldLog]:
         """Logs on the disk that are not open, and were not refused by it."""
-        held = await trio.to_thread.run_sync(self._directories.held)
+        held = await trio.to_thread.run_sync(self._directories.held, abandon_on_cancel=True)
         return [found for found in held if self._is_stray(found)]
 
     def _is_stray(self, found: HeldLog) -> bool:

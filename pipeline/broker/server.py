@@ -8,9 +8,10 @@ down.
 
 import random
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 import trio
@@ -22,10 +23,12 @@ from pipeline.broker.cluster_watcher import ClusterWatcher
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.controller.controller import Controller
+from pipeline.broker.disk_threads import HUNG_S, DiskThreads
 from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.failed_replicas import leave_what_failed
 from pipeline.broker.fetch_sessions import FetchSessions
+from pipeline.broker.file_openings import FileOpenings
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
 from pipeline.broker.log_cleaner import LogCleaner
@@ -158,12 +161,13 @@ async def _run(
     await _refuse_other_owner(world.zookeeper, config, world.files)
     known = await trio.to_thread.run_sync(find_cluster_id_of, config.log_dirs, world.files)
     cluster_id = await find_cluster_id(world.zookeeper, world.random, known)
-    async with _open_directories(config, world.files, cluster_id, world.random, world.clock) as directories:
-        parts = _assemble(config, world, address, cluster_id, directories)
+    disks = DiskThreads()
+    async with _open_directories(config, world, cluster_id, disks) as directories:
+        parts = _assemble(config, world, address, cluster_id, directories, disks)
         status.replicas = parts.replicas
         status.session = parts.broker.session
         with unwrapped_errors():
-            async with trio.open_nursery() as nursery:
+            async with disks.ending_in_time(), trio.open_nursery() as nursery:
                 await _start(nursery, parts, world, directories)
                 await nursery.start(_serve, parts.broker, listeners, world.metrics, world.network)
                 status.membership = parts.membership if config.controlled_shutdown else None
@@ -176,7 +180,12 @@ async def _run(
 
 
 def _assemble(
-    config: BrokerConfig, world: _World, address: HostPort, cluster_id: str, directories: LogDirectories
+    config: BrokerConfig,
+    world: _World,
+    address: HostPort,
+    cluster_id: str,
+    directories: LogDirectories,
+    disks: DiskThreads,
 ) -> _Parts:
     """Everything, not yet running."""
     zookeeper, clock = world.zookeeper, world.clock
@@ -193,6 +202,7 @@ def _assemble(
     in_sync = InSyncWatch(view, config.replica_lag_time_max_ms / 1000)
     replicas = Replicas(
         directories,
+        disks,
         world.observer,
         clock,
         own_id=own.id,
@@ -219,7 +229,8 @@ def _assemble(
         partitions=replicas.partitions,
         failed=replicas.failed,
         log_dirs=directories,
-        disks=replicas.disks,
+        disks=disks,
+        openings=FileOpenings(disks),
         zookeeper=zookeeper,
         session=SessionWatch(zookeeper, config.zookeeper_session_timeout_ms / 1000),
         producer_ids=ProducerIds(zookeeper, config.broker_id, clock),
@@ -248,6 +259,7 @@ async def _start(nursery: trio.Nursery, parts: _Parts, world: _World, directorie
     broker, replicas, config = parts.broker, parts.replicas, parts.broker.config
     nursery.start_soon(watch_loop, world.metrics)
     nursery.start_soon(broker.session.run)
+    nursery.start_soon(broker.openings.run)
     replicas.follow(GROUP_METADATA_TOPIC, parts.groups.journal)
     await nursery.start(parts.groups.run)
     await parts.membership.catch_up()
@@ -391,18 +403,18 @@ async def _listening(config: BrokerConfig, network: Network) -> AsyncGenerator[S
 
 @asynccontextmanager
 async def _open_directories(
-    config: BrokerConfig, files: Files, cluster_id: str, random: random.Random, clock: Clock
+    config: BrokerConfig, world: _World, cluster_id: str, disks: DiskThreads
 ) -> AsyncGenerator[LogDirectories]:
     """The log directories, recovered if need be; on leaving, brought to disk and closed, even if cancelled."""
-    now_ms = clock()
+    now_ms = world.clock()
     directories = await trio.to_thread.run_sync(
         lambda: LogDirectories.open(
             config.log_dirs,
-            files,
+            world.files,
             log_config(topic_settings({}, config), config.producer_id_expiration_ms),
             broker_id=config.broker_id,
             cluster_id=cluster_id,
-            rng=random,
+            rng=world.random,
             now_ms=now_ms,
         )
     )
@@ -410,19 +422,23 @@ async def _open_directories(
         yield directories
     finally:
         with trio.CancelScope(shield=True):
-            await _close(directories)
+            await _close(directories, disks.abandoned)
 
 
-async def _close(directories: LogDirectories) -> None:
+async def _close(directories: LogDirectories, abandoned: Collection[Path]) -> None:
     """Bring all logs to disk, in all log dirs at once: a disk that hangs is given up for itself.
 
-    Raises the first StorageError of a log dir that was online: the stop was not clean.
+    A log dir of `abandoned` is left as it is: a call that hangs there may still change it. Raises the first
+    StorageError of a log dir that was online: the stop was not clean.
     """
     errors: list[StorageError] = []
 
     async def close(directory: LogDirectory) -> None:
         was_online = directory.failure is None
         try:
+            if directory.path in abandoned:
+                reason = f"the disk has not answered for {HUNG_S:g} s: the logs are left for the next start to check"
+                raise StorageError(str(directory.path), reason)
             with trio.fail_after(CLOSE_TIMEOUT_S + MARK_TIMEOUT_S):
                 await trio.to_thread.run_sync(directory.close, CLOSE_TIMEOUT_S, abandon_on_cancel=True)
         except trio.TooSlowError:

@@ -11,6 +11,7 @@ Invariants:
 - Memory does not grow with the log: the newest entries are in memory, the others are read from the file when needed.
 - The file is open only while something is done with it, unless it is held: a broker has many more indexes than it may
   have open files.
+- A look-up makes no file: that would wait for whatever hangs in the same directory.
 """
 
 import struct
@@ -30,7 +31,7 @@ TIME_ENTRY = struct.Struct(">qi")
 class Index:
     """Pairs of numbers, sorted by the first: a file, and behind it a tail that is still in memory."""
 
-    __slots__ = ("_entry", "_file", "_files", "_stored", "_tail", "last", "path")
+    __slots__ = ("_entry", "_file", "_files", "_stored", "_tail", "is_tail_full", "last", "path")
 
     def __init__(self, files: Files, path: Path, entry: struct.Struct) -> None:
         self._files = files
@@ -40,6 +41,8 @@ class Index:
         self._tail = bytearray()
         self.path = path
         self.last: tuple[int, int] | None = None
+        self.is_tail_full = False
+        """True if it is time to `spill`."""
 
     @classmethod
     def load(cls, files: Files, path: Path, entry: struct.Struct) -> "Index | None":
@@ -66,11 +69,7 @@ class Index:
         if self.last is None or key > self.last[0]:
             self._tail += self._entry.pack(key, value)
             self.last = (key, value)
-
-    @property
-    def is_tail_full(self) -> bool:
-        """Is it time to `spill`?"""
-        return len(self._tail) >= _SPILL_BYTES
+            self.is_tail_full = len(self._tail) >= _SPILL_BYTES
 
     def spill(self) -> None:
         """Move the tail to the file, which is there afterwards even without entries. Raises StorageError."""
@@ -80,7 +79,7 @@ class Index:
         if self._tail:
             file.write_at(self._tail, self._stored * self._entry.size)
             self._stored += len(self._tail) // self._entry.size
-            self._tail = bytearray()
+            self._tail, self.is_tail_full = bytearray(), False
 
     def sync(self) -> None:
         """Return once the file would survive a crash. Raises StorageError."""
@@ -94,7 +93,7 @@ class Index:
             return self._floor_within(tail, key)
         if not self._stored:
             return None
-        file, low, high = self.open(), 0, self._stored
+        file, low, high = self._stored_file(), 0, self._stored
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
             if self._read(file, middle)[0] <= key:
@@ -120,10 +119,11 @@ class Index:
         index = Index(self._files, self.path, self._entry)
         index._tail = bytearray(entries[: count * self._entry.size])
         index.last = self._unpack(entries, count - 1) if count else None
+        index.is_tail_full = len(index._tail) >= _SPILL_BYTES
         return index
 
     def _entries(self) -> bytes:
-        stored = self._read_block(self.open(), 0, self._stored) if self._stored else b""
+        stored = self._read_block(self._stored_file(), 0, self._stored) if self._stored else b""
         return stored + self._tail
 
     def _count_below(self, entries: bytes, value: int) -> int:
@@ -158,10 +158,14 @@ class Index:
         file = self._file
         return self._files.open(self.path, create=True) if file is None else file
 
+    def _stored_file(self) -> LogFile:
+        file = self._file
+        return self._files.open(self.path) if file is None else file
+
     def hold_open(self) -> None:
         """Keep the file open, whatever becomes of its name, if there is anything in it."""
         if self._stored:
-            self._file = self.open()
+            self._file = self._stored_file()
 
     def release(self) -> None:
         """Keep the file open no longer."""

@@ -2,7 +2,7 @@
 for the bytes, in which both are patched; the producer's checksum covers neither.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -67,6 +67,27 @@ def place_next(
         next_offset += header.last_offset_delta + 1
     _check_length(batches, position)
     return placed
+
+
+def is_within_reach(headers: Sequence[BatchHeader]) -> bool:
+    """Return True if one segment can hold these batches, whose offsets rise."""
+    return headers[-1].next_offset - headers[0].base_offset <= MAX_RELATIVE_OFFSET
+
+
+def within_reach(
+    batches: bytearray | memoryview, headers: Sequence[BatchHeader]
+) -> Iterator[tuple[memoryview, Sequence[BatchHeader]]]:
+    """Batches whose offsets rise, in runs that one segment can hold: nearly always all of them at once."""
+    view, begun, position = memoryview(batches), 0, 0
+    if not is_within_reach(headers):
+        first = 0
+        for number, header in enumerate(headers):
+            if number > first and not is_within_reach((headers[first], header)):
+                yield view[begun:position], headers[first:number]
+                first, begun = number, position
+            position += header.size_bytes
+        headers = headers[first:]
+    yield view[begun:], headers
 
 
 def set_epoch(

@@ -67,8 +67,9 @@ class ReadableLog:
         self.on_failure: Callable[[StorageError], None] = lambda _: None
         self.on_moving_back: Callable[[], None] = lambda: None
         """Sees to it that no checkpoint tells of more than the log does now."""
-        self.rolls_in_place = True
-        """False if an append raises RollDueError instead of waiting for the disk to create a segment."""
+        self.waits_for_disk = True
+        """False if an append raises RollDueError instead of waiting for the disk to create or open a file, or to write
+        an index."""
         self.is_rolling = False
         """True from before `roll` is called in a thread until it has returned: nothing is appended meanwhile."""
         self._files = files
@@ -122,9 +123,14 @@ class ReadableLog:
         unstable = self._producers.first_unstable_offset
         return self._log_end_offset if unstable is None else unstable
 
-    def aborted_transactions(self, from_offset: Offset, up_to_offset: Offset) -> Sequence[AbortedTransaction]:
-        """Those aborted that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
-        return self._aborted.between(from_offset, up_to_offset)
+    def aborted_transactions(
+        self, from_offset: Offset, up_to_offset: Offset, *, waits: bool = True
+    ) -> Sequence[AbortedTransaction]:
+        """Those aborted that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError, and
+        without `waits` SegmentClosedError if the disk is needed for that.
+        """
+        between = self._aborted.between if waits else self._aborted.between_read
+        return between(from_offset, up_to_offset)
 
     def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
         """The newest epoch of the log that is not above this one, and where it ends; (-1, -1) if it is not known."""
@@ -176,21 +182,39 @@ class ReadableLog:
         with self._flushing.lock:
             return
 
+    def write_aborted_transactions(self) -> None:
+        """Have all aborted transactions in the files, for other processes. To be called in a thread. Raises
+        StorageError.
+        """
+        self._aborted.write_tail()
+
     def is_roll_due(self, due: RollDueError) -> bool:
         """Return False if the log has moved on since it asked for this roll."""
         is_there = due.base_offset is None or self._segments[-1].base_offset == due.base_offset
-        return due.end_offset == self._log_end_offset and not is_there
+        return due.end_offset == self._log_end_offset and not (is_there and self._is_ready)
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._segments[-1].is_ready and not self._aborted.is_tail_full
 
     def _check_online(self) -> None:
         if self.failure is not None:
             raise StorageError(self.failure.path, self.failure.reason)
 
-    def read(self, offset: Offset, max_bytes: int, up_to_offset: Offset, passing: Passing | None = None) -> LogSlice:
+    def read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        up_to_offset: Offset,
+        passing: Passing | None = None,
+        *,
+        waits: bool = True,
+    ) -> LogSlice:
         """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
         `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end. Batches
         without records are passed over as far as `passing` allows.
 
-        Raises OffsetOutOfRangeError, StorageError.
+        Raises OffsetOutOfRangeError, StorageError, and without `waits` SegmentClosedError if a file must be opened.
         """
         self._check_online()
         end_offset, segments = self._log_end_offset, self._segments
@@ -203,7 +227,18 @@ class ReadableLog:
             up_to_offset=up_to_offset,
             log_end_offset=end_offset,
             passing=Passing() if passing is None else passing,
+            waits=waits,
         )
+
+    def open_for(self, offset: Offset, max_bytes: int, up_to_offset: Offset, *, is_committed: bool) -> None:
+        """Open what such a read needs, and with `is_committed` what tells of its aborted transactions: for about a
+        second, until `UnifiedLog.release_files`. To be called in a thread. Raises what `read` raises.
+        """
+        found = self.read(offset, max_bytes, up_to_offset)
+        if found.segment is not None:
+            found.segment.hold_open()
+        if is_committed:
+            self._aborted.read_between(offset, found.upper_bound())
 
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
         """The header of each batch from the one that holds `from_offset` up to the present end. Raises StorageError."""

@@ -7,7 +7,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import CorruptBatchError, SegmentClosedError
 from pipeline.log.batch_places import BatchPlace, damage
 from pipeline.log.segment import Segment
 from pipeline.model import FileRegion, Offset
@@ -70,6 +70,7 @@ def read(
     up_to_offset: Offset,
     log_end_offset: Offset,
     passing: Passing,
+    waits: bool,
 ) -> LogSlice:
     """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
     `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
@@ -78,14 +79,16 @@ def read(
     takes an answer without any record for one that was cut off, and in the end gives up (MSG_SIZE_TOO_LARGE). Where
     `passing` allows no more of them, the last one is returned, and a reader goes on behind it.
 
-    Raises StorageError.
+    Raises StorageError, and without `waits` SegmentClosedError for a segment whose file is not open.
     """
     end_offset = min(log_end_offset, up_to_offset)
-    without_records = LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
+    without_records: LogSlice | None = None
     for number in range(segment_number(segments, offset), len(segments)):
         segment = segments[number]
         if segment.base_offset >= end_offset or offset >= end_offset:
             break
+        if not (waits or segment.is_open):
+            raise SegmentClosedError(f"{segment.path} is not open")
         first = segment.locate(offset)
         if first is None or first.base_offset > offset:
             _require_gap(segment, offset, first)
@@ -116,7 +119,7 @@ def read(
         records = (following - first.base_offset) * size / (end - first.position)
         region = FileRegion(segment.file, first.position, size)
         return LogSlice(region, Offset(first.base_offset), records, following, segment)
-    return without_records
+    return without_records or LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
 
 
 def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None) -> None:

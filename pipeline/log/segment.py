@@ -12,6 +12,7 @@ Invariants:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import StorageError
@@ -176,6 +177,21 @@ class Segment:
         """Does it hold files open?"""
         return self._file is not None
 
+    @property
+    def is_ready(self) -> bool:
+        """True if an append has nothing to do with the disk but to write to the log file (`prepare`)."""
+        return self._file is not None and not (self.offset_index.is_tail_full or self.time_index.is_tail_full)
+
+    def prepare(self) -> None:
+        """Make the segment ready for an append. Raises StorageError."""
+        _ = self.file
+        if self.size_bytes:
+            with suppress(StorageError):  # damage is for whoever reads it
+                _ = self.first_timestamp
+        if self.offset_index.is_tail_full or self.time_index.is_tail_full:
+            self.offset_index.spill()
+            self.time_index.spill()
+
     def release(self) -> None:
         """Hold no file open until it is needed again. Not for a segment with data that was not synced: who opens a
         file anew may not be told that its data could not be written.
@@ -211,13 +227,10 @@ class Segment:
     # Writing
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Write batches at the end, in one write.
+        """Write batches at the end, in one write. The segment is ready (`prepare`).
 
         Raises StorageError; nothing was appended then, though bytes may lie behind the end.
         """
-        if self.offset_index.is_tail_full or self.time_index.is_tail_full:
-            self.offset_index.spill()
-            self.time_index.spill()
         position = self.size_bytes
         self.file.write_at(data, position)
         for header in headers:

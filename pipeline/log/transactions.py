@@ -5,19 +5,21 @@ no file where there was no abort.
 
 Invariants:
 
-- An entry is written after its marker was appended. Before a producer snapshot is written `sync` brings all to the
-  disk: what a snapshot tells of as ended is in the files, and what came later is found again by reading the log.
+- An entry is in memory when its marker was appended, and is written later: an append does not wait for that. Before a
+  producer snapshot is written `sync` brings all to the disk: what a snapshot tells of as ended is in the files, and
+  what came later is found again by reading the log. Entries in memory are of one segment, the last one.
 - Compaction takes entries away, by a file that takes the place of another (`transaction_fates` says which).
 - Entries rise by the offset of their marker; the last stable offset of an entry is that after the transaction ended.
 """
 
 import struct
+import threading
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import CorruptBatchError, SegmentClosedError
 from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.producer_state import ProducerStates
@@ -30,6 +32,7 @@ from pipeline.records.record import records_of_batch
 TRANSACTION_ENTRY = struct.Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset."""
 _VERSION = 0
+_TAIL_BYTES = 4096
 _MAX_MARKER_BYTES = 64 * 1024
 """Markers are small, compressed or not: a control batch that holds more is none."""
 _MARKER_KEY = struct.Struct(">hh")
@@ -61,29 +64,86 @@ def is_abort(batch: bytes, header: BatchHeader) -> bool | None:
 class AbortedTransactions:
     """The index files of one log."""
 
-    __slots__ = ("_bases", "_directory", "_files", "_unsynced")
+    __slots__ = (
+        "_bases",
+        "_directory",
+        "_files",
+        "_read",
+        "_tail",
+        "_tail_base",
+        "_tail_lock",
+        "_unsynced",
+        "_writing",
+        "is_tail_full",
+    )
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._directory = directory
         self._bases = segment_offsets(files.names(directory), TRANSACTION_INDEX_SUFFIX)
         self._unsynced: set[int] = set()
+        self._tail = b""
+        self._tail_base = 0
+        self._tail_lock = threading.Lock()
+        """Never held while the disk works: an append takes it."""
+        self._writing = threading.Lock()
+        self.is_tail_full = False
+        """True if it is time for `write_tail`."""
+        self._read: dict[int, bytes] = {}
+        """Files that were read for `between_read`, until `forget_read`."""
 
     def append(self, segment_base_offset: int, aborted: AbortedTransaction) -> None:
-        """Remember a transaction whose abort marker is in this segment. Raises StorageError."""
+        """Remember a transaction whose abort marker is in this segment, in memory. Raises StorageError."""
+        if self._tail and segment_base_offset != self._tail_base:
+            self.write_tail()
         if segment_base_offset not in self._bases:
             insort(self._bases, segment_base_offset)
-        self._unsynced.add(segment_base_offset)
-        file = self._files.open(self._path(segment_base_offset), create=True)
-        file.write_at(
-            TRANSACTION_ENTRY.pack(_VERSION, *aborted), file.size() // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size
-        )
+        with self._tail_lock:
+            self._tail_base = segment_base_offset
+            self._tail += TRANSACTION_ENTRY.pack(_VERSION, *aborted)
+            self.is_tail_full = len(self._tail) >= _TAIL_BYTES
+
+    def write_tail(self) -> None:
+        """Move what is in memory to the file. To be called in a thread. Raises StorageError."""
+        with self._writing:
+            tail, base_offset = self._tail, self._tail_base
+            if tail:
+                self._unsynced.add(base_offset)
+                file = self._files.open(self._path(base_offset), create=True)
+                file.write_at(tail, file.size() // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size)
+                with self._tail_lock:  # after the file: a reader takes the tail first
+                    self._tail, self.is_tail_full = self._tail[len(tail) :], False
+                self._read.pop(base_offset, None)
 
     def between(self, from_offset: Offset, up_to_offset: Offset) -> list[AbortedTransaction]:
         """Those that have a record from `from_offset` on and before `up_to_offset`. Raises StorageError."""
+        return self._between(from_offset, up_to_offset, self.of_segment)
+
+    def between_read(self, from_offset: Offset, up_to_offset: Offset) -> list[AbortedTransaction]:
+        """As `between`, without the disk. Raises SegmentClosedError: `read_between` has not read it yet."""
+        return self._between(from_offset, up_to_offset, self._of_read)
+
+    def read_between(self, from_offset: Offset, up_to_offset: Offset) -> None:
+        """Keep in memory what `between_read` needs, until `forget_read`. To be called in a thread. Raises
+        StorageError.
+        """
+
+        def read(base_offset: int) -> list[AbortedTransaction]:
+            self._read[base_offset] = self._stored(base_offset)
+            return self._of_read(base_offset)
+
+        self._between(from_offset, up_to_offset, read)
+
+    def forget_read(self) -> None:
+        """Keep nothing in memory that is in the files."""
+        self._read = {}
+
+    def _between(
+        self, from_offset: Offset, up_to_offset: Offset, of_segment: Callable[[int], list[AbortedTransaction]]
+    ) -> list[AbortedTransaction]:
         found = []
         for base_offset in self._bases[max(0, bisect_right(self._bases, from_offset) - 1) :]:
-            for aborted in self.of_segment(base_offset):
+            for aborted in of_segment(base_offset):
                 if aborted.last_offset >= from_offset and aborted.first_offset < up_to_offset:
                     found.append(aborted)
                 if aborted.last_stable_offset >= up_to_offset:
@@ -92,13 +152,20 @@ class AbortedTransactions:
 
     def of_segment(self, base_offset: int) -> list[AbortedTransaction]:
         """Those whose markers are in a segment; none of one that is no longer there. Raises StorageError."""
-        content = read_file(self._files, self._path(base_offset)) or b""
-        whole = content[: len(content) // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size]
-        return [
-            AbortedTransaction(producer_id, Offset(first), Offset(last), Offset(stable))
-            for version, producer_id, first, last, stable in TRANSACTION_ENTRY.iter_unpack(whole)
-            if version == _VERSION
-        ]
+        tail = self._tail_of(base_offset)
+        return _decode(self._stored(base_offset), tail)
+
+    def _of_read(self, base_offset: int) -> list[AbortedTransaction]:
+        tail, stored = self._tail_of(base_offset), self._read.get(base_offset)
+        if stored is None:
+            raise SegmentClosedError(f"{self._path(base_offset)} has not been read")
+        return _decode(stored, tail)
+
+    def _tail_of(self, base_offset: int) -> bytes:
+        return self._tail if base_offset == self._tail_base else b""
+
+    def _stored(self, base_offset: int) -> bytes:
+        return read_file(self._files, self._path(base_offset)) or b""
 
     def write_cleaned(self, base_offset: int, left: Sequence[AbortedTransaction]) -> None:
         """Lay beside the file of a segment the one that is to take its place, on the disk. Raises StorageError."""
@@ -112,6 +179,7 @@ class AbortedTransactions:
 
         At any time after that: what is left out is of transactions of which the log had nothing by then.
         """
+        self._read.pop(base_offset, None)
         path, cleaned = self._path(base_offset), self._path(base_offset, CLEANED_SUFFIX)
         if not self._files.exists(cleaned):
             return
@@ -124,6 +192,8 @@ class AbortedTransactions:
 
     def forget_from(self, offset: Offset) -> None:
         """Drop the transactions that ended at this offset or later. Raises StorageError."""
+        self.write_tail()
+        self.forget_read()
         while self._bases:
             base_offset = self._bases[-1]
             kept = self._count_before(base_offset, offset)
@@ -146,6 +216,7 @@ class AbortedTransactions:
 
     def sync(self) -> None:
         """Return once all entries would survive a crash. Raises StorageError."""
+        self.write_tail()
         if self._unsynced:
             for base_offset in self._unsynced:
                 if self._files.exists(self._path(base_offset)):
@@ -155,6 +226,20 @@ class AbortedTransactions:
 
     def _path(self, base_offset: int, file_suffix: str = "") -> Path:
         return segment_path(self._directory, base_offset, TRANSACTION_INDEX_SUFFIX + file_suffix)
+
+
+def _decode(stored: bytes, tail: bytes) -> list[AbortedTransaction]:
+    """The entries of a file, and those in memory that are not in the file by now."""
+    found: list[AbortedTransaction] = []
+    for content in (stored, tail):
+        whole = content[: len(content) // TRANSACTION_ENTRY.size * TRANSACTION_ENTRY.size]
+        last_known = found[-1].last_offset if found else -1
+        found += [
+            AbortedTransaction(producer_id, Offset(first), Offset(last), Offset(stable))
+            for version, producer_id, first, last, stable in TRANSACTION_ENTRY.iter_unpack(whole)
+            if version == _VERSION and (content is stored or last > last_known)
+        ]
+    return found
 
 
 def take_batch(

@@ -22,16 +22,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.errors import DiskFullError, LogFailedError, OffsetOutOfRangeError, RollDueError, StorageError
+from pipeline.log import placing
 from pipeline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata, replace_file
 from pipeline.log.failing_alone import describe_failure, fails_alone
 from pipeline.log.flush_promise import end_promise, make_promise
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
-from pipeline.log.placing import AppendInfo, Target, check_rising, choose_segment, place_next, set_epoch
+from pipeline.log.placing import AppendInfo, Target
 from pipeline.log.readable_log import ReadableLog
 from pipeline.log.replacement import load_cleaned, row_after_swap, swap_files
 from pipeline.log.retention import count_expired, facts_of
 from pipeline.log.rewriting import note_failure
-from pipeline.log.segment import GAP_SUFFIX, MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment, segment_path
+from pipeline.log.segment import GAP_SUFFIX, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import rebuild_producers, remove_snapshots_behind, write_snapshot
 from pipeline.log.transactions import take_batch
 from pipeline.log.truncation import Cut, cut_all, cut_files, plan_cut
@@ -82,56 +83,44 @@ class UnifiedLog(ReadableLog):
         if duplicate is not None:
             last_offset = Offset(duplicate.first_offset + sum(header.last_offset_delta + 1 for header in headers) - 1)
             return AppendInfo(duplicate.first_offset, last_offset, NO_TIMESTAMP, self._log_start_offset, (), True)
-        placed = place_next(batches, headers, self._log_end_offset, leader_epoch)
+        placed = placing.place_next(batches, headers, self._log_end_offset, leader_epoch)
         return self._append(batches, placed, now_ms)
 
     def append_keeping_offsets(
         self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendInfo:
         """As `append_copied`, but written in this epoch, which is patched in `batches`."""
-        return self.append_copied(batches, set_epoch(batches, headers, leader_epoch), now_ms)
+        return self.append_copied(batches, placing.set_epoch(batches, headers, leader_epoch), now_ms)
 
     def append_copied(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
         """Append batches of a copied log as they are, at the offsets and in the epochs that they bear.
 
         Producers are remembered, not checked: the original has checked them. Raises OffsetOverlapError if a batch lies
         before the end, StorageError, RollDueError; nothing was appended then, unless it was the flush that failed, or
-        offsets so far apart that they went to several segments, which are all begun in place.
+        batches that are not `within_reach` of each other, which are appended run by run.
         """
         self._check_online()
-        if self.is_rolling:
-            raise RollDueError(self._log_end_offset, None)
-        check_rising(batches, headers, self._log_end_offset)
-        if headers[-1].next_offset - headers[0].base_offset <= MAX_RELATIVE_OFFSET:
+        placing.check_rising(batches, headers, self._log_end_offset)
+        if placing.is_within_reach(headers):
             return self._append(batches, headers, now_ms)
-        position = 0
-        for header in headers:
-            end = position + header.size_bytes
-            self._append(memoryview(batches)[position:end], [header], now_ms, rolls_in_place=True)
-            position = end
+        for run, headers_of_run in placing.within_reach(batches, headers):
+            self._append(run, headers_of_run, now_ms)
         return self._append_info(headers)
 
     @fails_alone
-    def _append(
-        self,
-        batches: bytearray | memoryview,
-        headers: Sequence[BatchHeader],
-        now_ms: int,
-        *,
-        rolls_in_place: bool = False,
-    ) -> AppendInfo:
+    def _append(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
         self._is_changed = True
-        segment = self._segment_for(len(batches), headers, now_ms, rolls_in_place=rolls_in_place)
-        size_bytes = segment.size_bytes
-        try:
-            with self._end_lock:
+        with self._end_lock:  # else the file may be released once the segment is ready
+            segment = self._segment_for(len(batches), headers, now_ms)
+            size_bytes = segment.size_bytes
+            try:
                 segment.append(batches, headers)
                 if headers[-1].partition_leader_epoch != self._epochs.written:
                     self._epochs.note_appended(headers)
                 self._log_end_offset = Offset(headers[-1].last_offset + 1)
-        except Exception as error:
-            self._take_back(segment, size_bytes, error)
-            raise
+            except Exception as error:
+                self._take_back(segment, size_bytes, error)
+                raise
         messages = 0
         for header in headers:
             if header.producer_id >= 0:
@@ -172,33 +161,49 @@ class UnifiedLog(ReadableLog):
         if isinstance(error, StorageError):
             self._fail_unless_full(error)
 
-    def _segment_for(
-        self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int, *, rolls_in_place: bool
-    ) -> Segment:
+    def _segment_for(self, size_bytes: int, headers: Sequence[BatchHeader], now_ms: int) -> Segment:
         """The segment to append to, a new one when it is time for that. Raises RollDueError, StorageError."""
         last, end_offset = self._segments[-1], self._log_end_offset
         if self.is_rolling:
             raise RollDueError(end_offset, None)
-        target = choose_segment(last, size_bytes, headers, end_offset=end_offset, config=self.config, now_ms=now_ms)
+        if not self._is_ready:
+            if not self.waits_for_disk:
+                raise RollDueError(end_offset, last.base_offset)
+            self._prepare()
+        config = self.config
+        target = placing.choose_segment(last, size_bytes, headers, end_offset=end_offset, config=config, now_ms=now_ms)
         if target is Target.LAST:
             return last
         base_offset = end_offset if target is Target.NEXT else Offset(headers[0].base_offset)
-        if not (self.rolls_in_place or rolls_in_place):
+        if not self.waits_for_disk:
             raise RollDueError(end_offset, base_offset)
         return self._begin_segment(base_offset, now_ms, is_behind_gap=target is Target.BEHIND_GAP)
 
     @fails_alone
     def roll(self, due: RollDueError, now_ms: int) -> None:
-        """Begin the segment that an append asked for, unless the log has moved on. To be called in a thread, while
-        `is_rolling` keeps others from appending.
+        """Begin or prepare the segment that an append asked for, unless the log has moved on. To be called in a thread,
+        while `is_rolling` keeps others from appending.
 
         Raises StorageError; the log is offline then, unless the disk is full.
         """
         with self._roll_lock:
             self._check_online()
-            if self.is_roll_due(due) and due.base_offset is not None:
-                base_offset = Offset(due.base_offset)
+            if not self.is_roll_due(due) or due.base_offset is None:
+                return
+            base_offset = Offset(due.base_offset)
+            if base_offset == self._segments[-1].base_offset:
+                self._prepare()
+            else:
                 self._begin_segment(base_offset, now_ms, is_behind_gap=base_offset != due.end_offset)
+
+    def _prepare(self) -> None:
+        """Do what an append to the last segment needs of the disk before. Raises StorageError."""
+        try:
+            self._segments[-1].prepare()
+            self._aborted.write_tail()
+        except StorageError as error:
+            self._fail_unless_full(error)
+            raise
 
     def _begin_segment(self, base_offset: Offset, now_ms: int, *, is_behind_gap: bool) -> Segment:
         """Begin a segment here; the end before a gap is on the disk, and noted, before that."""
@@ -259,7 +264,7 @@ class UnifiedLog(ReadableLog):
             if keeps_last:
                 count = min(count, len(segments) - 1)
             elif count == len(segments):
-                if not self.rolls_in_place:
+                if not self.waits_for_disk:
                     raise RollDueError(self._log_end_offset, None if self.is_rolling else self._log_end_offset)
                 self._roll(self._log_end_offset, now_ms)
             with self._segments_lock:
@@ -465,6 +470,7 @@ class UnifiedLog(ReadableLog):
     @fails_alone
     def release_files(self) -> None:
         """Hold no files open but those with data that was not synced, until they are needed again."""
+        self._aborted.forget_read()
         if not any(segment.is_open for segment in self._segments):
             return
         with self._files_lock, self._end_lock:

@@ -55,7 +55,7 @@ def read_cached(region: FileRegion) -> bytearray | None:
 
 async def read_into_cache(region: FileRegion) -> None:
     """Wait until the disk has delivered the region, which others need not."""
-    await trio.to_thread.run_sync(_read, region, limiter=_readers)
+    await trio.to_thread.run_sync(_read, region, limiter=_readers, abandon_on_cancel=True)
 
 
 def _read(region: FileRegion) -> None:

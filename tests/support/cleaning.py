@@ -125,6 +125,7 @@ class Directory:
         for producer, first, last in aborted:
             base = max(segment.base_offset for segment in self.segments if segment.base_offset <= last)
             index.append(base, AbortedTransaction(producer, Offset(first), Offset(last), Offset(last + 1)))
+        index.write_tail()
 
     @property
     def aborted(self) -> list[AbortedTransaction]:

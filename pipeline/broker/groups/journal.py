@@ -449,7 +449,9 @@ async def _read(opened: UnifiedLog, end_offset: Offset, replay: Replay) -> None:
         since_checkpoint = 0
         start_offset = offset
         try:
-            chunk = await trio.to_thread.run_sync(partial(_read_chunk, opened, offset, end_offset))
+            chunk = await trio.to_thread.run_sync(
+                partial(_read_chunk, opened, offset, end_offset), abandon_on_cancel=True
+            )
             if not chunk:
                 return
             for position, header in iterate_headers(chunk):

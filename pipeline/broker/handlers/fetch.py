@@ -117,9 +117,23 @@ def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchR
         return _fetch_in_turns(broker, request, version)
     reading = FetchReading(broker, request, version)
     topics = _read(reading, request.topics)
+    if reading.openings:
+        return _open_and_fetch(broker, request, version, reading)
     if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
         return _answer(reading, topics)
     return _wait_and_answer(broker, request, version, reading, topics)
+
+
+async def _open_and_fetch(
+    broker: BrokerContext, request: FetchRequest, version: int, unopened: FetchReading
+) -> FetchResponse:
+    """Fetch again when files are open. What is not open by then is as if it were not there."""
+    await unopened.wait_for_files()
+    reading = FetchReading(broker, request, version)
+    topics = _read(reading, request.topics, is_again=True)
+    if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
+        return _answer(reading, topics)
+    return await _wait_and_answer(broker, request, version, reading, topics)
 
 
 async def _wait_and_answer(
@@ -226,11 +240,13 @@ def gather_s(partitions: int, late_s: float) -> float:
     return min(GATHER_FACTOR * late_s, MAX_GATHER_S)
 
 
-def _read(reading: FetchReading, topics: Sequence[FetchTopic]) -> list[FetchableTopicResponse]:
+def _read(
+    reading: FetchReading, topics: Sequence[FetchTopic], *, is_again: bool = False
+) -> list[FetchableTopicResponse]:
     answers = []
     for topic in topics:
         found = reading.find_topic(topic.topic, topic.topic_id)
-        partitions = [reading.read(found, topic.topic, asked) for asked in topic.partitions]
+        partitions = [reading.read(found, topic.topic, asked, is_again=is_again) for asked in topic.partitions]
         answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
     return answers
 
@@ -276,9 +292,25 @@ def _fetch_in_session(
 ) -> FetchResponse | Awaitable[FetchResponse]:
     reading = FetchReading(broker, request, version)
     found = _read_due(reading, tuple(session.due), is_again=False)
+    if reading.openings:
+        return _open_and_fetch_in_session(broker, request, version, session, reading)
     if reading.is_complete or request.max_wait_ms <= 0:
         return _answer_in_session(reading, session, request, found)
     return _wait_and_answer_in_session(broker, request, version, session, reading)
+
+
+async def _open_and_fetch_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, unopened: FetchReading
+) -> FetchResponse:
+    epoch = session.epoch
+    await unopened.wait_for_files()
+    if session.epoch != epoch:
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    reading = FetchReading(broker, request, version)
+    found = _read_due(reading, tuple(session.due), is_again=True)
+    if reading.is_complete or request.max_wait_ms <= 0:
+        return _answer_in_session(reading, session, request, found)
+    return await _wait_and_answer_in_session(broker, request, version, session, reading)
 
 
 async def _wait_and_answer_in_session(

@@ -40,7 +40,7 @@ from pipeline.errors import (
     ProtocolError,
     RollDueError,
 )
-from pipeline.log.placing import AppendInfo
+from pipeline.log.placing import AppendInfo, is_within_reach, within_reach
 from pipeline.model import Offset
 from pipeline.net.answers import Owed
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -294,6 +294,8 @@ def _append(
             _check_headers(headers, version)
             if not partition.settings.admission.admits(headers, now_ms):
                 return _Closed(partition, records, headers)
+        elif not is_within_reach(headers):
+            return _Unplaced(partition, records, headers)
         info = partition.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
     except RollDueError:
         return _Unplaced(partition, records, headers)
@@ -402,23 +404,35 @@ async def _roll_and_append(
 ) -> PartitionProduceResponse | _Appended:
     """Append, as soon as the log has a segment for it; anything may have changed since the request was looked at."""
     partition, records, headers = unplaced
-    while True:
-        now_ms = broker.clock()
+    base_offset, expected_end = Offset(-1), data.expected_end
+    runs = list(within_reach(records, headers)) if data.keep_offsets else [(records, headers)]
+    for run, headers_of_run in runs:
+        of_run = replace(data, records=run, expected_end=expected_end)
         try:
-            if not partition.is_leader:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            if data.expected_end not in {-1, partition.log.log_end_offset}:
-                raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
-            if acks == ACKS_ALL and partition.has_followers:
-                partition.check_in_sync()
-            try:
-                info = partition.append_valid(records, headers, keep_offsets=data.keep_offsets, now_ms=now_ms)
-            except RollDueError as due:
-                await partition.roll(due, now_ms)
-            else:
-                return _appended(partition, info, data, acks)
+            info = await _append_placed(broker, of_run, _Unplaced(partition, run, headers_of_run), acks)
         except PipelineError as error:
             return _refused(broker, data.index, error)
+        base_offset = info.base_offset if base_offset < 0 else base_offset
+        expected_end = partition.log.log_end_offset
+    return _appended(partition, info._replace(base_offset=base_offset), data, acks)
+
+
+async def _append_placed(
+    broker: BrokerContext, data: PartitionProduceData, unplaced: _Unplaced, acks: int
+) -> AppendInfo:
+    partition, records, headers = unplaced
+    while True:
+        now_ms = broker.clock()
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if data.expected_end not in {-1, partition.log.log_end_offset}:
+            raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
+        if acks == ACKS_ALL and partition.has_followers:
+            partition.check_in_sync()
+        try:
+            return partition.append_valid(records, headers, keep_offsets=data.keep_offsets, now_ms=now_ms)
+        except RollDueError as due:
+            await partition.roll(due, now_ms)
 
 
 async def _kept(broker: BrokerContext, outcome: _Outcome, deadline: float) -> PartitionProduceResponse:

@@ -14,6 +14,7 @@ import trio
 
 from pipeline.broker import replica_logs
 from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.replica_logs import AssignedPartition, log_config
 from pipeline.broker.replicas import Replicas
@@ -61,6 +62,7 @@ async def opened(
     )
     replicas = Replicas(
         directories,
+        DiskThreads(),
         Observed(),
         lambda: NOW_MS,
         own_id=OWN,

@@ -19,16 +19,16 @@ CONTROL = 0x20
 PRODUCER = {"producer_id": 7, "producer_epoch": 0}
 
 
-def _with_attributes(made: bytearray, attributes: int) -> bytearray:
+def with_attributes(made: bytearray, attributes: int) -> bytearray:
     struct.pack_into(">h", made, 21, attributes)
     write_crc(made, 0, len(made))
     return made
 
 
-def _marker(offset: int, *, commits: bool) -> bytearray:
+def marker(offset: int, *, commits: bool) -> bytearray:
     builder = BatchBuilder(Codec.NONE, 1000)
     builder.append(struct.pack(">hh", 0, int(commits)), struct.pack(">hi", 0, 0), (), NOW_MS)
-    made = _with_attributes(builder.build(**PRODUCER), TRANSACTIONAL | CONTROL)
+    made = with_attributes(builder.build(**PRODUCER), TRANSACTIONAL | CONTROL)
     struct.pack_into(">q", made, 0, offset)
     return made
 
@@ -63,7 +63,7 @@ async def test_open_transactions_are_hidden_and_aborted_ones_named(start: Start)
             assert (await broker.produce("t", made, keep_offsets=True)).error_code == ErrorCode.NONE
 
         await copy(batch(b"a"))
-        await copy(_with_attributes(batch(b"b", base_offset=1, base_sequence=0, **PRODUCER), TRANSACTIONAL))
+        await copy(with_attributes(batch(b"b", base_offset=1, base_sequence=0, **PRODUCER), TRANSACTIONAL))
         await copy(batch(b"c", base_offset=2, timestamp_ms=NOW_MS + 9))
         for session_epoch in (-1, 0):
             data = await _read(broker, 0, session_epoch=session_epoch)
@@ -71,7 +71,7 @@ async def test_open_transactions_are_hidden_and_aborted_ones_named(start: Start)
             assert data.aborted_transactions == ()
         assert _first_offsets(await _read(broker, 1)) == []
         assert (await _find(broker, -1), await _find(broker, NOW_MS + 9)) == (1, -1)
-        await copy(_marker(3, commits=False))
+        await copy(marker(3, commits=False))
         data = await _read(broker, 0)
         assert (data.last_stable_offset, _first_offsets(data)) == (4, [0, 1, 2, 3])
         assert data.aborted_transactions is not None
@@ -84,8 +84,8 @@ async def test_aborted_transactions_behind_what_is_read_are_not_told(start: Star
         await broker.create("t", mirror_source="east:t")
         for base in range(0, 400, 2):
             made = batch(b"b" * 100, base_offset=base, base_sequence=base // 2, **PRODUCER)
-            await broker.produce("t", _with_attributes(made, TRANSACTIONAL), keep_offsets=True)
-            await broker.produce("t", _marker(base + 1, commits=False), keep_offsets=True)
+            await broker.produce("t", with_attributes(made, TRANSACTIONAL), keep_offsets=True)
+            await broker.produce("t", marker(base + 1, commits=False), keep_offsets=True)
         offset = 0
         while offset < 400:
             data = await _read(broker, offset, max_bytes=2000)
@@ -113,9 +113,9 @@ async def test_what_is_not_stable_does_not_end_the_wait(start: Start, session_ep
                 while not partition.waiters:
                     await trio.sleep(0.001)
                 made = batch(b"b" * 100, base_offset=offset, base_sequence=offset, **PRODUCER)
-                await broker.produce("t", _with_attributes(made, TRANSACTIONAL), keep_offsets=True)
+                await broker.produce("t", with_attributes(made, TRANSACTIONAL), keep_offsets=True)
             assert not found
-            await broker.produce("t", _marker(3, commits=True), keep_offsets=True)
+            await broker.produce("t", marker(3, commits=True), keep_offsets=True)
             with trio.fail_after(TIMEOUT_S / 2):
                 while not found:
                     await trio.sleep(0.001)

@@ -16,6 +16,7 @@ import trio.testing
 
 from pipeline.broker.cluster_view import ClusterView, PartitionView
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.partition import Partition
 from pipeline.broker.replica_logs import AssignedPartition, log_config
@@ -69,6 +70,7 @@ def opened(path: Path) -> Iterator[tuple[Replicas, LogDirectories]]:
     yield (
         Replicas(
             directories,
+            DiskThreads(),
             Observed(),
             lambda: NOW_MS,
             own_id=OWN,

@@ -91,8 +91,8 @@ def test_the_index_is_kafkas_and_goes_with_its_segment(open_log, batches, tmp_pa
     for batch, _ in history(batches)[0][:4]:
         batches.append_keeping(log, batch)
     path = tmp_path / "events-0" / "00000000000000000000.txnindex"
-    assert path.read_bytes() == struct.pack(">hqqqq", 0, 1, 0, 5, 3)
     expired = log.take_expired(log.log_end_offset, batches.now_ms + 10**6)
+    assert path.read_bytes() == struct.pack(">hqqqq", 0, 1, 0, 5, 3)
     assert path.with_name(path.name + ".deleted") in log.delete_segments(expired)
     assert log.aborted_transactions(Offset(0), Offset(9)) == []
 

@@ -1,7 +1,7 @@
 """What the controller decides: who leads each partition, who is in sync, which reassignments are over. Pure.
 
 `plan(state, event)` looks at whole partitions, never at how they became so: planned again after it was carried out, it
-gives nothing. Rules, in the order in which a partition is judged:
+gives nothing. Partitions that get another leader come first. Rules, in the order in which a partition is judged:
 
 1. A partition without a state gets its first live replica as leader, all live ones as ISR, epoch 0. Here, too, those
    that want to stop are taken only if there are no others.
@@ -218,7 +218,8 @@ def _look(state: ClusterState) -> Plan:
                 decisions.append(_decision(name, partition, judged))
             elif is_reassigned(partition):
                 over[name] = target_replicas(partition)
-    return Plan(decisions=decisions, over=over)
+    # Clients wait for leaders, and for nobody who merely leaves an ISR: of many states those go into the first writes.
+    return Plan(decisions=sorted(decisions, key=lambda decision: not decision.is_election), over=over)
 
 
 def is_reassigned(partition: PartitionView) -> bool:

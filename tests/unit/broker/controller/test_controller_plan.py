@@ -202,6 +202,12 @@ def test_another_replica_is_elected_by_hand_in_the_place_of_one_that_lost_its_di
             assert any(decision.leader == 2 for decision in decisions) is expected
 
 
+def test_partitions_that_get_another_leader_come_before_those_whose_isr_shrinks() -> None:
+    followed, led = partition("312", 3, "123"), partition("123", 1, "123")
+    planned = plan(state(followed, led, followed, led, live="123", stopping="1"), Look())
+    assert [decision.topic_partition.partition for decision in planned.decisions] == [1, 3, 0, 2]
+
+
 def test_a_reassignment_ends_when_its_target_is_in_sync_and_led() -> None:
     moved = partition("341", 3, "134", adding="34", removing="1")
     assert plan(state(moved, live="134"), Look()).over == {TopicPartition("t", 0): brokers("34")}

@@ -1,4 +1,4 @@
-"""Garbage collections that look at all objects: rare while large requests are under way.
+"""Garbage collections that look at all objects: rare while large requests are under way, and while a broker starts.
 
 Such a collection holds the event loop for as long as it takes to look at each object, and a request of 100,000 elements
 and its answer are several 100,000 of them. Python begins one whenever so many young ones were made and outlived that,

@@ -37,7 +37,7 @@ from pipeline.broker.groups.events import (
     Written,
 )
 from pipeline.broker.groups.group import Group
-from pipeline.broker.groups.member import MEMBER_BYTES, protocols_bytes
+from pipeline.broker.groups.member import MEMBER_BYTES, names_bytes, protocols_bytes
 from pipeline.broker.groups.model import Generation, GroupMetadataValue, Journal, LoadedGroup, MemberId
 from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.rebalance import GroupLimits
@@ -107,7 +107,7 @@ class Coordinator:
         """Answers when the group is complete, or at once."""
         self.journal.check(group_id)
         entry = self._find(group_id)
-        self._check_room(entry, request)
+        self._check_room(group_id, entry, request)
         if entry is None:
             if request.member_id != UNKNOWN_MEMBER:
                 return JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id)
@@ -279,11 +279,14 @@ class Coordinator:
 
     # How it is done
 
-    def _check_room(self, entry: Entry | None, request: Join) -> None:
+    def _check_room(self, group_id: str, entry: Entry | None, request: Join) -> None:
         """Raise KafkaError if the member would take more memory than there is for all groups together."""
         member = None if entry is None else entry.group.roster.members.get(request.member_id)
         more = protocols_bytes(request.protocols)
-        more += MEMBER_BYTES if member is None else -protocols_bytes(member.protocols)
+        if member is None:
+            more += MEMBER_BYTES + names_bytes(group_id, request.client_id, request.group_instance_id)
+        else:
+            more -= protocols_bytes(member.protocols)
         if more > 0 and self._entries.held_bytes + more > MAX_HELD_BYTES:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.member import names_bytes
 from pipeline.broker.groups.transitions import State
 from pipeline.protocol.errors import ErrorCode
 
@@ -84,6 +85,8 @@ class Entries:
     def count(self, entry: Entry) -> None:
         """Count the memory that the group takes now. Call after each change of the group."""
         held_bytes = entry.group.roster.held_bytes
+        if held_bytes:
+            held_bytes += names_bytes(entry.group.id)
         if held_bytes != entry.held_bytes and self.holds(entry):
             self.held_bytes += held_bytes - entry.held_bytes
             entry.held_bytes = held_bytes

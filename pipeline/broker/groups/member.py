@@ -3,6 +3,7 @@
 What a protocol says between its clients stays unopened, but for the topics that consumers subscribe to.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,8 @@ class Member:
     @property
     def held_bytes(self) -> int:
         """About what the member takes in memory."""
-        return MEMBER_BYTES + len(self.assignment) + protocols_bytes(self.protocols)
+        names = names_bytes(self.client_id, self.group_instance_id)
+        return MEMBER_BYTES + names + len(self.assignment) + protocols_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """What the member says under this protocol."""
@@ -61,6 +63,11 @@ class Member:
             subscription=self.metadata(protocol),
             assignment=assignment,
         )
+
+
+def names_bytes(*names: str | None) -> int:
+    """About what names take in memory that clients made up."""
+    return sum(sys.getsizeof(name) for name in names if name is not None)
 
 
 def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.events import Join
+from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import MemberId
 from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -20,6 +21,8 @@ FIRST_VERSION_OF_NO_PROTOCOL = 7
 FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
 MAX_PROTOCOLS = 100
 """Of one member. Clients have two or three."""
+MEMBER_RECORD_BYTES = 70
+"""A member takes no less of the journal."""
 LARGE_BYTES = 128 << 10
 """A thread encodes an answer that takes so much of memory, about."""
 MEMBER_BYTES = 100
@@ -46,7 +49,9 @@ def _join(
     shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest_ms <= request.session_timeout_ms <= longest_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-    _check_protocols(request, broker.journal.max_bytes(request.group_id))
+    max_bytes = broker.journal.max_bytes(request.group_id)
+    _check_protocols(request, max_bytes)
+    _check_size(request, groups.find(request.group_id), max_bytes // MEMBER_RECORD_BYTES)
     # Without time to come back in, the session timeout holds for both, as before version 1.
     has_rebalance_timeout = version >= FIRST_VERSION_OF_REBALANCE_TIMEOUT and request.rebalance_timeout_ms > 0
     client_id = caller.client_id or ""
@@ -73,6 +78,14 @@ def _check_protocols(request: JoinGroupRequest, max_bytes: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if any(len(protocol.metadata) > max_bytes for protocol in request.protocols):
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
+
+
+def _check_size(request: JoinGroupRequest, group: Group | None, max_members: int) -> None:
+    """Raise KafkaError if the group would have more members than could ever be kept in one batch of the journal."""
+    if group is None or len(group.roster.members) < max_members:
+        return
+    if request.member_id not in group.roster.members and request.group_instance_id not in group.roster.static:
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
 
 async def _answer_later(answer: Awaitable[JoinGroupResponse], version: int) -> JoinGroupResponse | LargeAnswer:

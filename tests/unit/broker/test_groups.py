@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.broker.handlers import join_group
 from pipeline.net import conversation as conversation_module
 from pipeline.net.conversation import Conversation
 from pipeline.net.transport import connect
@@ -123,6 +124,16 @@ async def test_the_life_of_a_group(start: Start, is_new: bool) -> None:
         again = await asker.ask(LeaveGroupRequest(group_id="g", **who), leave)
         codes = [member.error_code for member in again.members] if is_new else [again.error_code]
         assert codes == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+async def test_a_group_has_no_more_members_than_can_be_kept(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_group, "MEMBER_RECORD_BYTES", 1 << 20)
+    async with start(**SETTINGS) as broker, asking(broker) as asker:
+        joined = await asker.join(3)
+        assert (joined.error_code, (await asker.sync(joined)).error_code) == (0, 0)
+        assert (await asker.join(3)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert (await asker.join(3, member_id=joined.member_id)).error_code == 0
+        assert (await asker.join(3, group_id="other")).error_code == 0
 
 
 async def test_what_others_said_at_length_is_claimed_before_it_is_answered(

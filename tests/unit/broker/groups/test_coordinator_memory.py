@@ -38,6 +38,20 @@ async def test_ids_that_nobody_uses_are_bounded_and_their_room_comes_back(autoju
         await enter_alone(coordinator)
 
 
+async def test_names_that_clients_make_up_count(autojump_clock):
+    async with running() as (coordinator, *_):
+        name = "n" * 10_000
+        ask_join(coordinator, name, must_know_id=True)
+        assert 12_000 < coordinator.held_bytes < 13_000
+        await enter_alone(coordinator, "g")
+        before = coordinator.held_bytes
+        await join(coordinator, "h", client_id=name, group_instance_id=name)
+        assert 20_000 < coordinator.held_bytes - before < 24_000
+        with pytest.raises(KafkaError) as refused:
+            ask_join(coordinator, "n" * MAX_HELD_BYTES, must_know_id=True)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock):
     """And comes back with what it said before; with more it has to wait."""
     async with running() as (coordinator, *_):

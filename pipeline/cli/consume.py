@@ -1,7 +1,9 @@
 """`pipeline consume`: read records from a topic."""
 
 import base64
+import math
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pipeline.client.avro import AvroDeserializer
 
 TIMEOUT_S = 30.0
+LOOK_S = 0.5
+"""How often it is looked whether the end was reached without a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +89,14 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
         deserializer = await _deserializer(options.registry, stack)
         starts, ends = await _range(cluster, options)
         consumer = await stack.enter_async_context(open_consumer(cluster, ConsumerConfig()))
-        open_ends = {p: end for p, end in ends.items() if options.follow or starts[p] < end}
+        open_ends = {
+            p: math.inf if options.follow else end for p, end in ends.items() if options.follow or starts[p] < end
+        }
         consumer.assign({p: starts[p] for p in open_ends})
         printed = 0
         while open_ends and printed != options.max_records:
             try:
-                async for record in consumer.records():
+                while (record := await _next_record(consumer, open_ends)) is not None:
                     partition = record.topic_partition
                     if options.follow or record.offset < ends[partition]:
                         await _print(record, deserializer, as_json=options.json)
@@ -99,6 +105,8 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
                         open_ends.pop(partition, None)
                     if not open_ends or printed == options.max_records:
                         break
+                else:
+                    break
             except PartitionBatchError as error:
                 partition = error.topic_partition
                 if options.skip_bad_batches or (not options.follow and error.offset >= ends[partition]):
@@ -109,6 +117,14 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
                 if not options.follow and consumer.position(partition) >= ends[partition]:
                     open_ends.pop(partition, None)
     sys.stdout.flush()
+
+
+async def _next_record(consumer: Consumer, ends: Mapping[TopicPartition, float]) -> ConsumerRecord | None:
+    """The next record. None if all partitions were read to these ends: what lies there may hold no records."""
+    while not all(consumer.position(partition) >= end for partition, end in ends.items()):
+        with trio.move_on_after(LOOK_S):
+            return await anext(consumer.records())
+    return None
 
 
 def _skip(consumer: Consumer, error: PartitionBatchError) -> None:

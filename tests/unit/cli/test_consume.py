@@ -1,17 +1,23 @@
-"""`pipeline consume` at a batch that cannot be opened."""
+"""`pipeline consume` at a batch that cannot be opened, and at one that holds no records for readers."""
 
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+import trio
 import typer
 
 from pipeline.cli.consume import ConsumeOptions, print_records
 from pipeline.client.admin import NewTopic, create_topics
 from pipeline.client.config import ProducerConfig
 from pipeline.client.producer import open_producer
+from pipeline.model import TopicPartition
+from pipeline.records.batch import CONTROL, read_header, set_base_offset, write_crc, write_header
+from pipeline.records.builder import BatchBuilder
+from pipeline.records.compression import Codec
 from tests.support.brokers import clock, replicated_cluster
+from tests.support.scripted_broker import ScriptedCluster
 
 OPTIONS = ConsumeOptions(
     topic="t", partition=None, offset="earliest", max_records=None, follow=False, registry=None, json=False
@@ -50,3 +56,22 @@ async def test_a_bad_batch_is_told_in_options_and_left_out_on_demand(
         told = capsysbinary.readouterr()
         assert told.out == b"a\nb\n"
         assert b"left out t-0, offsets 1 to 1" in told.err
+
+
+async def test_it_ends_where_the_last_batch_holds_no_records(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    scripted = ScriptedCluster()
+    scripted.add_topic("t", [1])
+    partition = scripted.partition(TopicPartition("t", 0))
+    partition.append_values([b"a"])
+    builder = BatchBuilder(Codec.NONE, 1 << 20)
+    assert builder.append(bytes(4), bytes(6), (), 0)
+    marker = builder.build()
+    set_base_offset(marker, 0, 1)
+    header = read_header(marker)
+    write_header(marker, header._replace(attributes=header.attributes | CONTROL))
+    write_crc(marker, 0, len(marker))
+    partition.batches.append((read_header(marker), bytes(marker)))
+    async with scripted.broker(1) as address:
+        with trio.fail_after(60):
+            await print_records(OPTIONS, str(address), None)
+    assert capsysbinary.readouterr().out == b"a\n"

@@ -240,14 +240,17 @@ def _read_brokers(text: str) -> list[BrokerId]:
 def _moves(
     view: ClusterView, moving: Mapping[TopicPartition, Reassignment], plan: Placement
 ) -> dict[TopicPartition, Move]:
-    """Those partitions of a plan that are not as it wants them. Ends the command for one that does not exist."""
+    """Those partitions of a plan that are not, or will not be, as it wants them. Ends the command for one that does not
+    exist.
+    """
     moves = {}
     for name, target in plan.items():
         found = view.topics.get(name.topic)
         if found is None or name.partition not in found.partitions:
             output.fail(f"partition {name} does not exist")
         replicas = found.partitions[name.partition].replicas
-        if tuple(replicas) != tuple(target):
+        leaving = moving[name].removing if name in moving else ()
+        if tuple(broker for broker in replicas if broker not in leaving) != tuple(target):
             coming = moving[name].adding if name in moving else ()
             moves[name] = Move(now=[broker for broker in replicas if broker not in coming], target=target)
     return moves

@@ -25,7 +25,8 @@ TIMEOUT_S = 60.0
 def describe(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
     """Show brokers (leaders, replicas, bytes) and partitions in trouble, with the reason and what to do.
 
-    Exit code 1 if a partition is offline or has fewer in-sync replicas than min.insync.replicas.
+    Exit code 1 if a partition is offline or has fewer in-sync replicas than min.insync.replicas, or a broker could
+    not be restarted.
     """
     from pipeline.cli.cluster_description import describe_cluster, is_in_trouble, print_description
 

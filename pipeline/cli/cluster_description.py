@@ -39,6 +39,8 @@ class Answer:
 
     is_there: bool = True
     zookeeper_silence_s: float = 0
+    problem: str = ""
+    """Why it could not join its cluster again; empty if it could."""
     log_dirs: Sequence[LogDir] | None = None
 
     @property
@@ -88,16 +90,17 @@ async def _ask_each(cluster: Cluster, brokers: Sequence[BrokerId]) -> dict[Broke
 
 
 async def _ask(cluster: Cluster, broker: BrokerId) -> Answer:
-    silence_s = 0.0
+    silence_s, problem = 0.0, ""
     log_dirs = None
     try:
         with suppress(KafkaError):  # it does not serve this, but it answers
-            silence_s = (await admin.describe_cluster(cluster, broker, timeout_s=TIMEOUT_S)).zookeeper_silence_s
+            told = await admin.describe_cluster(cluster, broker, timeout_s=TIMEOUT_S)
+            silence_s, problem = told.zookeeper_silence_s, told.problem
         with suppress(KafkaError):
             log_dirs = await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
     except UNREACHABLE:
         return NO_ANSWER
-    return Answer(zookeeper_silence_s=silence_s, log_dirs=log_dirs)
+    return Answer(zookeeper_silence_s=silence_s, problem=problem, log_dirs=log_dirs)
 
 
 def describe_strays(log_dirs: Mapping[BrokerId, Sequence[LogDir]]) -> list[dict[str, Any]]:
@@ -139,6 +142,7 @@ def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, Answer]) -> l
                 "alive": endpoint is not None,
                 "answers": answer.is_there,
                 "zookeeper_silence_s": answer.zookeeper_silence_s,
+                "problem": answer.problem or None,
                 "leaders": leaders[broker],
                 "replicas": replicas[broker],
                 "bytes": answer.bytes,
@@ -215,7 +219,7 @@ def _any_of(brokers: tuple[BrokerId, ...] | list[BrokerId]) -> str:
 
 def is_in_trouble(description: Mapping[str, Any]) -> bool:
     """Whether somebody cannot write, or nobody can know: a partition is offline or below min.insync.replicas, there is
-    no controller, or a broker that is registered does not answer or has no contact to ZooKeeper.
+    no controller, or a broker that is registered does not answer, has no contact to ZooKeeper, or could not join again.
     """
     return (
         bool(description["offline"] or description["below_min_isr"])
@@ -231,7 +235,9 @@ def _trouble_of(broker: Mapping[str, Any]) -> str | None:
     if not broker["answers"]:
         return "does not answer"
     silence_s = broker["zookeeper_silence_s"]
-    return f"no ZooKeeper for {silence_s:.0f} s" if silence_s else None
+    if silence_s:
+        return f"no ZooKeeper for {silence_s:.0f} s"
+    return "cannot join again" if broker["problem"] else None
 
 
 def print_description(told: Mapping[str, Any]) -> None:
@@ -259,6 +265,8 @@ def _print_doubts(brokers: Sequence[Mapping[str, Any]]) -> None:
             "\nBrokers without contact to ZooKeeper tell what they knew before: no leader is elected and no ISR changes"
             " meanwhile, and the lists below may be wrong. Look at ZooKeeper; do not restart brokers."
         )
+    for problem in sorted({broker["problem"] for broker in brokers if broker["problem"]}):
+        output.say(f"\n{problem}. Restart no broker before that: it could not join.")
     silent = [broker for broker in brokers if broker["alive"] and not broker["answers"]]
     for broker in silent:
         output.say(

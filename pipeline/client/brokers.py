@@ -23,6 +23,8 @@ class ClusterDescription:
     brokers: Sequence[BrokerEndpoint]
     zookeeper_silence_s: float = 0
     """Since when the broker that answered has not reached ZooKeeper, if for its session timeout or longer; else 0."""
+    problem: str = ""
+    """Why the broker that answered could not join its cluster again now; empty if it could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ async def describe_cluster(cluster: Cluster, broker: BrokerId | None = None, *, 
             for broker in sorted(found.brokers, key=lambda broker: broker.broker_id)
         ),
         zookeeper_silence_s=found.zookeeper_silence_ms / 1000,
+        problem=found.problem,
     )
 
 

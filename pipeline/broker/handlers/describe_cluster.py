@@ -1,6 +1,7 @@
 """DescribeCluster (60): brokers and controller (KIP-700).
 
-A broker that has not reached ZooKeeper for the session timeout says so in a tagged field of ours.
+A broker that has not reached ZooKeeper for the session timeout, or could not join its cluster again, says so in tagged
+fields of ours.
 There are no separate controllers to be asked for (KIP-919), and a broker that is registered is not fenced (KIP-1073).
 """
 
@@ -40,4 +41,5 @@ def handle(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR
         ),
         zookeeper_silence_ms=0 if broker.session.problem is None else round(broker.session.silence_s * 1000),
+        problem=broker.view.problem or "",
     )

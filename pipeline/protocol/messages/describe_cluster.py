@@ -53,3 +53,5 @@ class DescribeClusterResponse(Message):
     cluster_authorized_operations: Int32 = -2147483648
     zookeeper_silence_ms: Annotated[Int64, Wire(since=0, tag=10000, ignorable=True)] = 0
     """For how long the broker has not reached ZooKeeper, once that is the session timeout or longer; else 0."""
+    problem: Annotated[String, Wire(since=0, tag=10001, ignorable=True)] = ""
+    """Why the broker could not join its cluster again now; empty if it could."""

@@ -8,6 +8,7 @@ from pipeline.coordination.znodes import ClusterId, broker_path
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.znodes import remove_tree
 from tests.unit.broker.conftest import TIMEOUT_S, Start, batch
@@ -74,8 +75,10 @@ async def test_health_and_readiness_tell_that_zookeeper_lacks_the_cluster(start:
             cluster_id = await broker.zookeeper.get(ClusterId.PATH)
             await broker.zookeeper.delete(ClusterId.PATH)
             assert "Restore ZooKeeper's data" in await until(503)
+            assert "Restore ZooKeeper's data" in (await broker.ask(DescribeClusterRequest())).problem
             await broker.zookeeper.create(ClusterId.PATH, cluster_id.data)
             await until(200)
+            assert not (await broker.ask(DescribeClusterRequest())).problem
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])

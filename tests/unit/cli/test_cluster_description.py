@@ -140,6 +140,7 @@ def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys) -> None:
     for answer, words in (
         (Answer(is_there=False), "Broker 2 is registered and does not answer"),
         (Answer(zookeeper_silence_s=25.4), "no ZooKeeper for 25 s"),
+        (Answer(problem="ZooKeeper has no /cluster/id"), "ZooKeeper has no /cluster/id. Restart no broker"),
     ):
         found = described({ONE: Answer(), TWO: answer})
         assert is_in_trouble(found)

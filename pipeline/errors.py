@@ -137,6 +137,12 @@ class SegmentClosedError(PipelineError):
     """A read needs files that are not open, and are to be opened in a thread first (`ReadableLog.open_for`)."""
 
 
+class OddEntryError(StorageError):
+    """Something else has the name of a file or directory of ours. The disk is well; what needs the name is concerned
+    alone.
+    """
+
+
 class DamagedSegmentError(StorageError):
     """A segment holds something else than whole batches where some are due. The rest of the log can be read."""
 

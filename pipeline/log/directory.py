@@ -34,7 +34,7 @@ from types import MappingProxyType
 
 import structlog
 
-from pipeline.errors import ConfigurationError, DiskFullError, PipelineError, StorageError
+from pipeline.errors import ConfigurationError, DiskFullError, OddEntryError, PipelineError, StorageError
 from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
     HIGH_WATERMARKS,
@@ -280,11 +280,11 @@ class LogDirectory:
 
     @contextmanager
     def _noticing_failure(self) -> Iterator[None]:
-        """Any refusal of the disk but for a lack of space takes the directory offline."""
+        """Any refusal of the disk but for a lack of space, or for an odd entry, takes the directory offline."""
         self._check_online()
         try:
             yield
-        except DiskFullError:
+        except (DiskFullError, OddEntryError):
             raise
         except StorageError as error:
             self._take_offline(error)

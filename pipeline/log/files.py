@@ -4,8 +4,9 @@ Invariants:
 
 - An open file has no `close`: its descriptor lives exactly as long as something refers to the object. A `FileRegion`
   handed to a socket therefore stays readable while its segment is deleted, and a descriptor is never used after reuse.
-- Every refusal of the disk leaves as `StorageError` (`DiskFullError` where only space, or leave to open another file,
-  is missing; never of a sync: what it should have brought to disk may be lost, whatever the reason).
+- Every refusal of the disk leaves as `StorageError` (`OddEntryError` where something else has the name; `DiskFullError`
+  where only space, or leave to open another file, is missing; never of a sync: what it should have brought to disk may
+  be lost, whatever the reason).
 - Writes carry their position. A write that failed half way is repaired by writing there again.
 - What has been written survives a crash once `sync` returned; that a *name* exists, once `sync_directory` of its
   directory returned.
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.errors import DiskFullError, StorageError
+from pipeline.errors import DiskFullError, OddEntryError, StorageError
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FILE = "is no file, but something else of that name: move it out of the way and start the broker again"
@@ -144,8 +145,8 @@ class Files(Protocol):
 
 def storage_error(path: Path, error: OSError) -> StorageError:
     """The error of this tree for an error of the operating system."""
-    if isinstance(error, IsADirectoryError):
-        return StorageError(str(path), _NO_FILE)
+    if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
+        return OddEntryError(str(path), _NO_FILE)
     kind = DiskFullError if error.errno in _FULL else StorageError
     return kind(str(path), error.strerror or str(error))
 
@@ -190,7 +191,7 @@ class DiskFile:
         except OSError as error:
             raise storage_error(path, error) from error
         if not stat.S_ISREG(found.st_mode):
-            raise StorageError(str(path), _NO_FILE)
+            raise OddEntryError(str(path), _NO_FILE)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
@@ -284,7 +285,7 @@ class DiskFiles:
         except OSError as error:
             raise storage_error(path, error) from error
         if not stat.S_ISREG(found.st_mode):
-            raise StorageError(str(path), _NO_FILE)
+            raise OddEntryError(str(path), _NO_FILE)
         return found.st_size
 
     def names(self, directory: Path) -> list[str]:

@@ -21,7 +21,14 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.errors import DiskFullError, LogFailedError, OffsetOutOfRangeError, RollDueError, StorageError
+from pipeline.errors import (
+    DiskFullError,
+    LogFailedError,
+    OddEntryError,
+    OffsetOutOfRangeError,
+    RollDueError,
+    StorageError,
+)
 from pipeline.log import placing
 from pipeline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata, replace_file
 from pipeline.log.failing_alone import describe_failure, fails_alone
@@ -515,6 +522,9 @@ class UnifiedLog(ReadableLog):
         return failure
 
     def _fail(self, error: StorageError) -> None:
+        if isinstance(error, OddEntryError):
+            self.fail_alone(error)
+            return
         note_failure(self._files, self.directory)
         if self.failure is None:
             self.failure = error

@@ -9,9 +9,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from pipeline.errors import LogFailedError, StorageError
+from pipeline.errors import LogFailedError, OddEntryError, StorageError
 from pipeline.log import failing_alone
-from pipeline.log.checkpoint import CLEAN_SHUTDOWN, TAIL_LOST
+from pipeline.log.checkpoint import CLEAN_SHUTDOWN, LOG_START_OFFSETS, TAIL_LOST
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
@@ -179,3 +179,29 @@ def test_a_log_that_failed_alone_is_told_of_once(directory, batches, tmp_path, d
         for _ in range(3):
             again.settle_tails({again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
     assert [entry["event"] for entry in logs].count("log_failed") == 1
+
+
+def test_an_odd_entry_in_a_partition_that_runs_ends_one_log(directory, batches, tmp_path):
+    log = directory.logs[FAILING]
+    odd = log.directory / "leader-epoch-checkpoint.tmp"
+    odd.mkdir()
+    with pytest.raises(OddEntryError, match="is no file"):
+        log.flush()
+    odd.rmdir()
+    check_others_go_on(directory, batches, tmp_path)
+
+
+def test_an_odd_entry_in_a_log_dir_that_runs_ends_no_log(directory, batches, tmp_path):
+    odd = directory.path / f"{LOG_START_OFFSETS}.tmp"
+    odd.mkdir()
+    directory.logs[OTHER].delete_records(Offset(1))
+    with pytest.raises(OddEntryError):
+        directory.checkpoint_log_start_offsets()
+    assert directory.failure is None
+    for log in directory.logs.values():
+        batches.append(log, batches.make())
+        log.flush()
+    odd.rmdir()
+    directory.checkpoint_log_start_offsets()
+    directory.close()
+    assert {log.log_end_offset for log in open_directory(tmp_path, batches).logs.values()} == {4}

@@ -92,6 +92,8 @@ class LogDirectory:
         self.id = directory_id
         self.config = config
         self.failed: dict[TopicPartition, PipelineError] = {}
+        self._undeleted: set[TopicPartition] = set()
+        """Of `failed`, logs that were about to be deleted: nothing else is wrong with them."""
         self.foreign: list[Path] = []
         """Entries that bear the name of a partition, or of a deleted one, and that no broker made: left alone."""
         self.failure: StorageError | None = None
@@ -339,8 +341,9 @@ class LogDirectory:
         return LogName(topic_partition, topic_id)
 
     def is_displaced(self, name: LogName) -> bool:
-        """Return True if a log of another topic has this one's place, or if this one is set aside."""
-        return name in self.set_aside.paths or self._other_in_place(name) is not None
+        """Return True if a log of another topic has its place, or if it is set aside, or could not be deleted."""
+        is_kept = name in self.set_aside.paths or name.topic_partition in self._undeleted
+        return is_kept or self._other_in_place(name) is not None
 
     def may_be_displaced(self, name: LogName) -> bool:
         """Return False if `is_displaced` surely is; asks no disk."""
@@ -363,13 +366,19 @@ class LogDirectory:
         return found if found.topic_id is not None or name in self.set_aside.paths else None
 
     def make_way(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
-        """Set a log of another topic id aside, and take back the one of this topic id if there is one.
+        """Set a log of another topic id aside, and take back the one of this topic id if there is one, or if it could
+        not be deleted.
 
         Raises StorageError.
         """
         name = LogName(topic_partition, topic_id)
         with self._placing, self._noticing_failure():
             other = self._other_in_place(name)
+            if other is None and topic_partition in self._undeleted & self.failed.keys():
+                self._undeleted.discard(topic_partition)
+                del self.failed[topic_partition]
+                with self._checkpoints.writing:
+                    self._open_entry(self.path / str(topic_partition), topic_partition, now_ms, clean=False)
             if other is not None:
                 log = self._logs.get(topic_partition)
                 if log is not None:
@@ -446,6 +455,7 @@ class LogDirectory:
             except DiskFullError as error:
                 if source.parent == self.path:
                     self.failed[name.topic_partition] = error
+                    self._undeleted.add(name.topic_partition)
                 else:
                     self.set_aside.keep(name, source)
                 raise
@@ -469,6 +479,7 @@ class LogDirectory:
             return place, log.config.delete_delay_ms
         if name.topic_partition in self.failed and self._name_of_failed(name.topic_partition) == name:
             del self.failed[name.topic_partition]
+            self._undeleted.discard(name.topic_partition)
             self._checkpoints.forget(name.topic_partition)
             return place, self.config.delete_delay_ms
         return None

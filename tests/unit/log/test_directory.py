@@ -16,6 +16,7 @@ from pipeline.log.directory import CHECKPOINT_INTERVAL_MS, LogDirectory
 from pipeline.log.files import DiskFile, DiskFiles
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.loader import NewLog
+from pipeline.log.logs_set_aside import LogName
 from pipeline.log.partition_files import parse_directory_name
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
@@ -494,3 +495,30 @@ def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(open_
     directory.logs[name].assign_topic_id(topic_id)
     directory.release()
     assert open_directory().logs[name].topic_id == topic_id
+
+
+def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_comes_back(
+    open_directory, batches, monkeypatch
+):
+    directory = open_directory()
+    name = LogName(TopicPartition("a", 0), uuid.uuid4())
+    log = directory.create(name.topic_partition, topic_id=name.topic_id, now_ms=batches.now_ms)
+    batches.append(log, batches.make(3))
+
+    def refuse(_files, source, _target):
+        raise DiskFullError(str(source), "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskFiles, "rename", refuse)
+        with pytest.raises(DiskFullError):
+            directory.delete_all([name], batches.now_ms)
+    assert isinstance(directory.failed[name.topic_partition], DiskFullError)
+    assert directory.may_be_displaced(name)
+    assert directory.is_displaced(name)
+    directory.make_way(name.topic_partition, name.topic_id, batches.now_ms)
+    assert not directory.failed
+    again = directory.logs[name.topic_partition]
+    assert (again.topic_id, again.log_end_offset) == (name.topic_id, 3)
+    batches.append(again, batches.make(1))
+    directory.close()
+    assert open_directory().logs[name.topic_partition].log_end_offset == 4

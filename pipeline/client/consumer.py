@@ -123,6 +123,7 @@ class Consumer:
         self._changed = trio.Event()
         self._arrived = trio.Event()
         self._changes = 0
+        self._is_over = False
         self._closed: Iterator[_ClosedBatch] = iter(())
         self._next_closed: _ClosedBatch | None = None
         self._records = RecordIterator(self._open_next)
@@ -273,7 +274,9 @@ class Consumer:
                 charge.close()
 
     def close(self) -> None:
-        """Give back the memory of a batch whose records were not all taken."""
+        """Give back the memory of a batch whose records were not all taken. Nothing is handed out any more."""
+        self._is_over = True
+        self._arrived.set()
         self._records.close()
 
     def _reject_batch(self, state: FetchState, header: BatchHeader, error: CorruptBatchError) -> None:
@@ -289,9 +292,11 @@ class Consumer:
     async def _take(self, timeout_s: float) -> Taken:
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(timeout_s):
-            while not self._ready and not self._errors:
+            while not self._ready and not self._errors and not self._is_over:
                 self._arrived = trio.Event()
                 await self._arrived.wait()
+        if self._is_over:
+            raise PipelineError("the consumer is closed: its block has ended")
         if self._errors and not any(state is self._errors[0][0] for _, state, _ in self._ready):
             state, error = self._errors.popleft()
             if isinstance(error, PartitionBatchError):
@@ -341,7 +346,7 @@ class Consumer:
                         self._note_leaderless(state)
                     elif leader not in self._fetching:
                         self._fetching.add(leader)
-                        nursery.start_soon(self._fetch_from, leader)
+                        nursery.start_soon(self._fetch_from, leader, nursery)
                 if leaderless:
                     self._cluster.refresh_soon()
                 pause_s = self._cluster.config.retry_backoff_ms / 1000 if leaderless else math.inf
@@ -364,7 +369,7 @@ class Consumer:
         elif not state.parked and now - state.unknown_since_ms > self._cluster.config.default_api_timeout_ms:
             self._park(state, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no broker knows it any more"))
 
-    async def _fetch_from(self, broker: BrokerId) -> None:
+    async def _fetch_from(self, broker: BrokerId, nursery: trio.Nursery) -> None:
         """Fetch ahead from a broker as long as it leads an assigned partition."""
         turn = failures = 0
         while True:
@@ -377,7 +382,7 @@ class Consumer:
             if not led:
                 break
             now = _now_ms()
-            active = [state for state in led if not state.parked and self._same_topic(state)]
+            active = [state for state in led if not (state.parked or state.is_asking) and self._same_topic(state)]
             due = [state for state in active if state.not_before_ms <= now]
             if not due or self._buffered_bytes[broker] >= self._config.max_bytes:
                 wake_ms = min((state.not_before_ms for state in active if state.not_before_ms > now), default=math.inf)
@@ -386,7 +391,7 @@ class Consumer:
                 continue
             turn += 1
             try:
-                await self._fetch_once(broker, rotate(due, turn))
+                await self._fetch_once(broker, rotate(due, turn), nursery)
                 failures = 0
             except PipelineError as error:
                 failures += 1
@@ -405,7 +410,7 @@ class Consumer:
             return False
         return True
 
-    async def _fetch_once(self, broker: BrokerId, states: Sequence[FetchState]) -> None:
+    async def _fetch_once(self, broker: BrokerId, states: Sequence[FetchState], nursery: trio.Nursery) -> None:
         """One request and what its answer means. Raises PipelineError when the whole request failed."""
         asked = {state.topic_partition: (state, state.offset) for state in states}
         ids = self._cluster.view.topic_ids(state.topic_partition.topic for state in states)
@@ -421,7 +426,8 @@ class Consumer:
                 continue
             outcome = judge(topic_partition, offset, data)
             if outcome.verdict is FetchVerdict.OUT_OF_RANGE:
-                await self._resolve_out_of_range(state)
+                state.is_asking = True
+                nursery.start_soon(self._resolve_out_of_range, broker, state)
             else:
                 state.high_watermark = data.high_watermark if outcome.error is None else state.high_watermark
                 self._apply(broker, state, outcome)
@@ -432,7 +438,7 @@ class Consumer:
         """Try again later, or tell the caller, if the broker will never answer such a request."""
         log.warning("fetch_failed", broker=broker, error=str(error))
         self._cluster.refresh_soon()
-        for state in states:
+        for state in filter(self._is_current, states):
             if isinstance(error, KafkaError) and not error.retriable:
                 self._park(state, error)
             else:
@@ -458,7 +464,17 @@ class Consumer:
             state.failures += 1
             self._postpone(state, state.failures)
 
-    async def _resolve_out_of_range(self, state: FetchState) -> None:
+    async def _resolve_out_of_range(self, broker: BrokerId, state: FetchState) -> None:
+        """Have the position reset, while other partitions of the broker are fetched."""
+        try:
+            await self._reset(state)
+        except PipelineError as error:
+            state.failures += 1
+            self._fail_request(broker, [state], error, state.failures)
+        state.is_asking = False
+        self._notify_change()
+
+    async def _reset(self, state: FetchState) -> None:
         """Reset the position as the policy says, or park the partition with an error that tells the log's bounds."""
         topic_partition = state.topic_partition
         timeout_s = self._cluster.config.request_timeout_ms / 1000

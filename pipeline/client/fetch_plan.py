@@ -72,6 +72,8 @@ class FetchState:
     not_before_ms: int = 0
     failures: int = 0
     unknown_since_ms: int | None = None
+    is_asking: bool = False
+    """Its leader is being asked for the bounds of the log, in which the offset is not."""
     parked: bool = False
     """Rests until it is sought or assigned anew."""
     rejected: bool = False

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import trio
 import trio.lowlevel
@@ -584,3 +586,48 @@ async def test_each_record_comes_from_the_position_on_of_one_open_batch_at_a_tim
                 await opening.each_record(batches, taken.append)
     assert [record.offset for record in taken] == list(range(5, 11))
     assert OPENED_BATCHES.held_bytes == 0
+
+
+async def test_a_partition_out_of_range_holds_up_no_other(scripted, connect, consume, fill):
+    scripted.add_topic("t", [1, 1])
+    other = TopicPartition("t", 1)
+    plain, asked = scripted._list_offsets, trio.Event()
+
+    def refuse(request):
+        asked.set()
+        answer = plain(request)
+        for topic in answer.topics:
+            topic.partitions[:] = [
+                replace(told, error_code=ErrorCode.OFFSET_NOT_AVAILABLE) for told in topic.partitions
+            ]
+        return answer
+
+    scripted._list_offsets = refuse
+    async with (
+        scripted.broker(1),
+        connect(request_timeout_ms=600_000) as cluster,
+        consume(cluster, auto_offset_reset=OffsetReset.LATEST) as consumer,
+    ):
+        consumer.assign({T0: 500, other: 0})
+        with trio.fail_after(DEADLINE_S):
+            await asked.wait()
+        fill(3, other)
+        assert await read(consumer, 30) == {other: numbers(0, 30)}
+        scripted._list_offsets = plain
+        with trio.fail_after(DEADLINE_S):
+            while consumer.position(T0) == 500:
+                await trio.sleep(0.01)
+        fill(1)
+        assert await read(consumer, 10) == {T0: numbers(0, 10)}
+
+
+async def test_a_consumer_whose_block_has_ended_says_so(scripted, connect, consume, fill):
+    fill(1)
+    async with scripted.broker(1), connect() as cluster:
+        async with consume(cluster) as consumer:
+            consumer.assign({T0: 0})
+        with trio.fail_after(DEADLINE_S):
+            with pytest.raises(PipelineError, match="is closed"):
+                await anext(consumer.records())
+            with pytest.raises(PipelineError, match="is closed"):
+                await consumer.poll_batches()

@@ -159,8 +159,18 @@ class Index:
         return self._files.open(self.path, create=True) if file is None else file
 
     def _stored_file(self) -> LogFile:
-        file = self._file
-        return self._files.open(self.path) if file is None else file
+        held = self._file
+        if held is not None:
+            return held
+        try:
+            file = self._files.open(self.path)
+        except StorageError:
+            held = self._file
+            if held is None:
+                raise
+            return held
+        held = self._file  # whoever renames the file holds it open before: the name may be another one's since
+        return file if held is None else held
 
     def hold_open(self) -> None:
         """Keep the file open, whatever becomes of its name, if there is anything in it."""

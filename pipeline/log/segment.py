@@ -8,6 +8,8 @@ Invariants:
 - A segment is named by the offset at which the one before ends. Only a gap wider than an index reaches lies between
   segments; then `<base offset>.gap` holds the offset at which the one before ends, written when that one was on disk.
   So a segment that lost its last batches in a crash shows.
+- Files are held open from before they are renamed. A reader that opens one by its name looks afterwards whether they
+  are: the name may be another file's by then.
 - All offsets are within 2^31 - 1 of the segment's base offset, the reach of an index entry.
 """
 
@@ -167,10 +169,20 @@ class Segment:
     @property
     def file(self) -> LogFile:
         """Its log file, opened when first needed."""
-        file = self._file
-        if file is None:
-            file = self._file = self._files.open(self.path)
-        return file
+        held = self._file
+        if held is not None:
+            return held
+        try:
+            file = self._files.open(self.path)
+        except StorageError:
+            held = self._file
+            if held is None:
+                raise
+            return held
+        held = self._file  # whoever renames the file opens it before: the name may be another one's since
+        if held is None:
+            held = self._file = file
+        return held
 
     @property
     def is_open(self) -> bool:

@@ -17,6 +17,7 @@ from pipeline.log.compaction_plan import SegmentRange
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFile, DiskFiles, Files
+from pipeline.log.segment import CLEANED_SUFFIX
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import iterate_headers, read_header, set_base_offset, validate_for_append
@@ -239,6 +240,55 @@ def test_a_failing_disk_takes_the_log_offline(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS, log.truncations)
     assert log.failure is not None
+
+
+class _RenamedMeanwhile(DiskFiles):
+    """A system where something happens right before a file is opened for the first time."""
+
+    name: str | None = None
+    happens: Callable[[], object]
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        if path.name == self.name:
+            self.name = None
+            self.happens()
+        return super().open(path, create=create)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index"])
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_reader_that_opens_a_file_while_it_is_renamed_reads_the_old_one(
+    tmp_path: Path, suffix: str, is_deleted: bool
+) -> None:
+    files = _RenamedMeanwhile()
+    directory = open_directory(tmp_path / "logs", files)
+    log = directory.create(NAME, now_ms=NOW_MS)
+    append(log, 20)
+    log.flush()
+    old = read(log)
+    group = next(report for report in clean(job_for(log), files, lambda _: None))
+    assert isinstance(group, GroupCleaned)
+
+    def swap() -> None:
+        assert directory.replace_segments(log, group.base_offset, group.end_offset, NOW_MS, log.truncations)
+
+    def delete() -> None:
+        log.delete_records(Offset(group.end_offset))
+        directory.delete_segments({log: log.take_expired(log.log_end_offset, NOW_MS)}, NOW_MS)
+
+    log.release_files()
+    files.name, files.happens = f"{0:020d}{suffix}", delete if is_deleted else swap
+    region = log.read(Offset(2), 1 << 20, log.log_end_offset).region
+    assert files.name is None
+    data = region.file.read_at(region.size, region.position)  # type: ignore[attr-defined]
+    found = list(iterate_records(data))
+    assert found == old[found[0].offset : found[0].offset + len(found)]
+    assert 2 in {record.offset for record in found}
+    directory.flush_due(NOW_MS + 3_600_000)
+    names = [path.name for path in log.directory.iterdir() if path.suffix != CLEANED_SUFFIX]
+    starts = [int(name[:20]) for name in names if name[:20].isdecimal()]
+    assert min(starts) >= log.log_start_offset, "no file was made under an old name"
+    directory.close()
 
 
 class _FewOpenFiles(DiskFiles):

@@ -140,15 +140,21 @@ def _has_short_headers(payload: bytes, position: int, end: int) -> bool:
 
     These have names and values of at most 63 bytes, none of them null. Raises IndexError for some that are unsound.
     """
-    if end > len(payload) or payload[position] & _LONG_OR_NEGATIVE:
+    long_or_negative = _LONG_OR_NEGATIVE  # a local name: this is read for each header of each record
+    if end > len(payload) or payload[position] & long_or_negative:
         return False
     count = payload[position] >> 1
     position += 1
-    for _ in range(2 * count):
+    while count:
         length = payload[position]
-        if length & _LONG_OR_NEGATIVE:
+        if length & long_or_negative:
             return False
         position += 1 + (length >> 1)
+        length = payload[position]
+        if length & long_or_negative:
+            return False
+        position += 1 + (length >> 1)
+        count -= 1
     return position == end
 
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.log_cleaner import MAX_FAILURES, LogCleaner
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.log.cleaner_jobs import CleaningJob, Failed
@@ -95,7 +96,11 @@ class _Table:
             headers = validate_for_append(records, max_batch_bytes=1 << 20)
             self.log.append(records, headers, LeaderEpoch(0), NOW_MS)
         self._partition: Any = SimpleNamespace(
-            topic_partition=NAME, settings=settings, log=self.log, high_watermark=self.log.log_end_offset
+            topic_partition=NAME,
+            settings=settings,
+            log=self.log,
+            high_watermark=self.log.log_end_offset,
+            upkeep=SimpleNamespace(disks=DiskThreads()),
         )
         self._broker = broker
 

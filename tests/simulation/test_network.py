@@ -1,15 +1,15 @@
 """The simulated network and ZooKeeper, on simulated time."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
-from pipeline.coordination.interface import SessionState
-from pipeline.errors import CoordinationLostError, NetworkError
+from pipeline.coordination.interface import CheckNode, NodeValue, SessionState, SetNode
+from pipeline.errors import BadVersionError, CoordinationLostError, NetworkError
 from pipeline.model import HostPort
 from pipeline.testing.simulation.network import SimulatedNetwork
 from pipeline.testing.simulation.process import PROCESS, Process, run_simulated
@@ -182,3 +182,23 @@ def test_a_stopped_process_gets_no_turn_and_its_timers_ring_late() -> None:
 
     simulated(main)
     assert rang == [5.5]
+
+
+def test_znodes_are_reported_when_an_operation_has_changed_them_and_not_when_somebody_tampered() -> None:
+    async def main() -> None:
+        zookeeper = SimulatedZooKeeper(current_schedule(), random.Random(1), Trace())
+        reported: list[Mapping[str, bytes | None]] = []
+        zookeeper.on_changes = reported.append
+        async with zookeeper.open_session(Process("broker"), SESSION_MS) as client:
+            await client.create("/a", b"1")
+            with pytest.raises(BadVersionError):
+                await client.transaction([SetNode(path="/a", data=b"2"), CheckNode(path="/a", version=7)])
+            older = zookeeper.find("/a")
+            await client.set("/a", b"3")
+            zookeeper.tamper("/a", older)
+            assert await client.get("/a") == NodeValue(b"1", 0)
+            zookeeper.tamper("/a", None)
+            assert await client.get_or_none("/a") is None
+        assert reported == [{"/a": b"1"}, {"/a": b"3"}]
+
+    simulated(main)

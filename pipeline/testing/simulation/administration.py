@@ -62,6 +62,8 @@ class ManagedTopic:
     """True if somebody was told that it is there."""
     is_doomed: bool = False
     """True if its deletion was asked for."""
+    is_reserved: bool = False
+    """True while a fault needs it as it is."""
     acknowledged: list[Acknowledged] = field(default_factory=list)
     gone: dict[bytes, None] = field(default_factory=dict)
     """Values that went with a deletion that succeeded."""
@@ -118,7 +120,7 @@ class Administration:
                 await self._do(rng.choice(WORK if is_whole else WORK_IN_NEED), rng, cluster)
 
     async def _do(self, what: str, rng: random.Random, cluster: Cluster) -> None:
-        known = [topic for topic in self.topics.values() if not topic.is_doomed]
+        known = [topic for topic in self._free_topics() if not topic.is_doomed]
         if what == "make" or not known:
             if len(known) < MAX_TOPICS:
                 await self._make(rng, cluster)
@@ -135,12 +137,25 @@ class Administration:
         else:
             await self._remove(rng, cluster, rng.choice(known), is_made_again=what == "remake")
 
-    async def _make(self, rng: random.Random, cluster: Cluster) -> None:
+    def _free_topics(self) -> list[ManagedTopic]:
+        return [topic for topic in self.topics.values() if not topic.is_reserved]
+
+    def add_topic(self, replication: int, partitions: int) -> ManagedTopic:
+        """Return a topic that is not made yet."""
         self._number += 1
-        replication = rng.choice([self.replication, self.replication, max(1, self.replication - 1), 1])
-        topic = ManagedTopic(f"churn-{self._number}", replication, rng.randint(1, 2))
+        topic = ManagedTopic(f"churn-{self._number}", replication, partitions)
         self.topics[topic.name] = topic
-        await self._create(rng, cluster, topic)
+        return topic
+
+    def doom(self, topic: ManagedTopic) -> Mapping[bytes, None]:
+        """Note that the deletion of a topic is asked for; return the values that go with it."""
+        topic.is_doomed = True
+        self.context.cluster.inside.removals.deleted[topic.name] = None
+        return {record.value: None for record in topic.acknowledged}
+
+    async def _make(self, rng: random.Random, cluster: Cluster) -> None:
+        replication = rng.choice([self.replication, self.replication, max(1, self.replication - 1), 1])
+        await self._create(rng, cluster, self.add_topic(replication, rng.randint(1, 2)))
 
     async def _create(self, rng: random.Random, cluster: Cluster, topic: ManagedTopic) -> None:
         new = NewTopic(name=topic.name, partitions=topic.partitions, replication_factor=topic.replication)
@@ -154,7 +169,7 @@ class Administration:
             topic.partitions = wanted
 
     async def _move(self, rng: random.Random, cluster: Cluster, what: str) -> None:
-        counts = {**self.kept, **{name: topic.partitions for name, topic in self.topics.items()}}
+        counts = {**self.kept, **{topic.name: topic.partitions for topic in self._free_topics()}}
         names = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
         chosen = rng.sample(names, min(len(names), rng.randint(1, 3)))
         await self._assign(rng, cluster, chosen)
@@ -166,7 +181,7 @@ class Administration:
 
     async def _shift(self, rng: random.Random, cluster: Cluster) -> None:
         """Move the only replica of each partition of a topic."""
-        topic = next((topic for topic in self.topics.values() if topic.replication == 1 and not topic.is_doomed), None)
+        topic = next((topic for topic in self._free_topics() if topic.replication == 1 and not topic.is_doomed), None)
         if topic is not None:
             await self._assign(rng, cluster, [TopicPartition(topic.name, number) for number in range(topic.partitions)])
 
@@ -185,11 +200,9 @@ class Administration:
         await self._patiently(rng, f"move {_names(chosen)}", move)
 
     async def _remove(self, rng: random.Random, cluster: Cluster, topic: ManagedTopic, *, is_made_again: bool) -> None:
-        topic.is_doomed = True
-        self.context.cluster.inside.removals.deleted[topic.name] = None
-        before = [record.value for record in topic.acknowledged]
+        gone = self.doom(topic)
         if await self._patiently(rng, f"remove {topic.name}", partial(delete_topics, cluster, [topic.name])):
-            topic.gone.update(dict.fromkeys(before))
+            topic.gone.update(gone)
         if is_made_again:
             await self._create(rng, cluster, topic)
 

@@ -1,15 +1,25 @@
 """Machines that lose their power, and disks that refuse a sync or are full."""
 
+from collections.abc import Sequence
+
 import trio
 
+from pipeline.errors import PipelineError
+from pipeline.model import TopicPartition
+from pipeline.testing.simulation.administration import ManagedTopic
 from pipeline.testing.simulation.fault_context import WHOLE_TIMEOUT_S, FaultContext, FaultKinds
 from pipeline.testing.simulation.machine import Machine
+from pipeline.testing.simulation.operator_client import OperatorClient, open_operator
 
 LEFT_TIMEOUT_S = 40.0
-LATE_S = (0.8, 2.0)
-"""Less than makes a follower leave the in-sync replicas."""
+LATE_S = (1.2, 2.8)
+"""Less than makes a follower leave the in-sync replicas; most often longer than a restart takes."""
+SENT_S = (0.1, 0.6)
+"""Some time in which a follower sends a fetch."""
 MOVE_TIMEOUT_S = 6.0
 MOVE_LOOK_S = 0.005
+FLUSH_MS = 100
+"""Logs that were never flushed are gone with the power, and tell of no lost tail."""
 
 
 async def lose_power(context: FaultContext) -> None:
@@ -35,58 +45,135 @@ async def lose_power(context: FaultContext) -> None:
 async def lose_power_with_late_fetches(context: FaultContext) -> None:
     """Fail the power of a follower whose fetches are late: some arrive when it is back and lacks what they told of.
 
-    Its promises are those of `lose_power`.
+    Its promises are those of `lose_power`. Of a topic that both replicas hold, nothing is committed meanwhile, so that
+    a late fetch would be enough to join the ISR.
     """
+    assert context.administration is not None
+    leader, controller = context.victim(), context.cluster.controller()
+    followers = [machine for machine in _sound(context) if machine not in {leader, controller}]
+    if not followers:
+        return
+    follower = context.rng.choice(followers)
     context.is_exclusive = True
-    network = context.cluster.network
     try:
-        leader, follower = context.leader_and_another()
-        if leader is None or follower is None or follower.name in context.doubtful_disks:
-            return
-        if not await context.wait_until(lambda: context.active == 1 and context.is_whole(), WHOLE_TIMEOUT_S):
-            return
-        context.tell(f"what {follower.name} sends to {leader.name} is late")
-        late_s = context.rng.uniform(*LATE_S)
-        network.delay(follower.name, leader.name, late_s)
-        await trio.sleep(late_s + context.rng.uniform(0, 1))
-        if context.is_whole():
-            follower.lose_power()
-            context.restart(follower)
-            await context.wait_until(lambda: _has_left_or_returned(context, follower), LEFT_TIMEOUT_S)
-            await trio.sleep(late_s)
-        network.heal()
+        async with open_operator(context.administration) as operator:
+            topic = await operator.make([leader.id, follower.id])
+            if await context.wait_until(
+                lambda: context.active == 1 and context.is_whole() and bool(topic.acknowledged), WHOLE_TIMEOUT_S
+            ):
+                await _lose_power_while_late(context, leader, follower)
+    except PipelineError as error:
+        context.tell(f"nothing can be made: {error}")
     finally:
         context.is_exclusive = False
+
+
+async def _lose_power_while_late(context: FaultContext, leader: Machine, follower: Machine) -> None:
+    context.tell(f"what {follower.name} sends to {leader.name} is late")
+    late_s = context.rng.uniform(*LATE_S)
+    context.cluster.network.delay(follower.name, leader.name, late_s)
+    await trio.sleep(context.rng.uniform(*SENT_S))
+    if context.is_whole():
+        follower.lose_power()
+        context.restart(follower)
+        await context.wait_until(lambda: _has_left_or_returned(context, follower), LEFT_TIMEOUT_S)
+        await trio.sleep(late_s)
+    context.cluster.network.heal()
+
+
+def _sound(context: FaultContext) -> list[Machine]:
+    """The machines of which it is known what their disks hold."""
+    return [machine for machine in context.cluster.machines if machine.name not in context.doubtful_disks]
 
 
 async def lose_power_under_a_move(context: FaultContext) -> None:
     """Fail the power of the only replica of a partition while it is moved; all other partitions do without it."""
 
-    def alone() -> list[Machine | None]:
+    def alone() -> Machine | None:
         states = context.cluster.states()
         origins = {name: context.cluster.zookeeper.origin_ids(name) for name in states}
         if context.active > 1 or any(
             state.leader < 0 or not set(origins[name]) <= set(state.isr) for name, state in states.items()
         ):
-            return []
-        moved = {
-            name: origins[name] for name in states if len(origins[name]) == 1 < len(context.cluster.replica_ids(name))
-        }
-        return [context.cluster.machine(origin[0]) for name, origin in moved.items() if states[name].isr == origin]
+            return None
+        moved = (name for name in states if len(origins[name]) == 1 < len(context.cluster.replica_ids(name)))
+        found = (context.cluster.machine(states[name].leader) for name in moved if states[name].isr == origins[name])
+        return next((one for one in found if one is not None and one.name not in context.doubtful_disks), None)
 
+    assert context.administration is not None
     context.is_exclusive = True
     try:
-        await context.wait_until(lambda: bool(alone()), MOVE_TIMEOUT_S, MOVE_LOOK_S)
-        machine = next(iter(alone()), None)
-        if machine is None or machine.name in context.doubtful_disks:
-            return
-        context.tell(f"{machine.name} has the only replica of a partition that is moved")
-        machine.lose_power()
-        await context.outage()
-        context.restart(machine)
-        await context.wait_until(lambda: _has_left_or_returned(context, machine), LEFT_TIMEOUT_S)
+        async with open_operator(context.administration) as operator:
+            async with trio.open_nursery() as requests:
+                requests.start_soon(_move_a_single_replica, context, operator)
+                await context.wait_until(lambda: alone() is not None, MOVE_TIMEOUT_S, MOVE_LOOK_S)
+                machine = alone()
+                if machine is not None:
+                    context.tell(f"{machine.name} has the only replica of a partition that is moved")
+                    machine.lose_power()
+                requests.cancel_scope.cancel()
+            if machine is not None:
+                await context.outage()
+                context.restart(machine)
+                await context.wait_until(lambda: _has_left_or_returned(context, machine), LEFT_TIMEOUT_S)
+    except PipelineError as error:
+        context.tell(f"nothing can be moved: {error}")
     finally:
         context.is_exclusive = False
+
+
+async def _move_a_single_replica(context: FaultContext, operator: OperatorClient) -> None:
+    here, there = context.rng.sample(context.cluster.machines, 2)
+    topic = await operator.make([here.id])
+    if await context.wait_until(lambda: bool(topic.acknowledged) and context.is_whole(), MOVE_TIMEOUT_S):
+        await operator.move(topic, [there.id])
+
+
+async def lose_power_under_a_recreation(context: FaultContext) -> None:
+    """Fail the power of both replicas of a topic, which is deleted and recreated before anybody misses them.
+
+    All other partitions have an in-sync replica elsewhere, or are promised nothing.
+    """
+    assert context.administration is not None
+    others = [machine for machine in _sound(context) if machine is not context.cluster.controller()]
+    if len(others) < 2:
+        return
+    lost = context.rng.sample(others, 2)
+    context.is_exclusive = True
+    try:
+        async with open_operator(context.administration) as operator:
+            topic = await operator.make([machine.id for machine in lost], flush_ms=FLUSH_MS)
+            if await context.wait_until(lambda: _is_left_alone(context, topic, lost), WHOLE_TIMEOUT_S):
+                with trio.CancelScope(shield=True):  # nobody vouches for what the topic had
+                    for machine in lost:
+                        machine.lose_power()
+                    await operator.remake(topic, [machine.id for machine in lost])
+                await context.outage()
+                for machine in lost:
+                    context.restart(machine)
+                await context.wait_until(
+                    lambda: all(_has_left_or_returned(context, machine) for machine in lost), LEFT_TIMEOUT_S
+                )
+    except PipelineError as error:
+        context.tell(f"nothing can be recreated: {error}")
+    finally:
+        context.is_exclusive = False
+
+
+def _is_left_alone(context: FaultContext, topic: ManagedTopic, lost: Sequence[Machine]) -> bool:
+    """True if a topic, whose records are in part on their disks, is all that these machines hold alone."""
+    brokers, controller = {machine.id for machine in lost}, context.cluster.controller()
+    replicas = context.cluster.replicas(TopicPartition(topic.name, 0)).values()
+    if context.active > 1 or not context.is_whole() or topic.is_doomed:
+        return False
+    if brokers != {replica.own_id for replica in replicas} or any(
+        not replica.log.recovery_point for replica in replicas
+    ):
+        return False
+    return controller not in {None, *lost} and not any(
+        set(state.isr) <= brokers and len(context.cluster.replica_ids(name)) > 1 and name.topic != topic.name
+        for name, state in context.cluster.states().items()
+    )
 
 
 def _has_left_or_returned(context: FaultContext, machine: Machine) -> bool:
@@ -150,10 +237,15 @@ async def fill_disk(context: FaultContext) -> None:
         await context.kill_and_restart(machine)
 
 
-KINDS: FaultKinds = {
-    "power": lose_power,
+ADMINISTERED_KINDS: FaultKinds = {
     "power and late fetches": lose_power_with_late_fetches,
     "power under a move": lose_power_under_a_move,
+    "power under a recreation": lose_power_under_a_recreation,
+}
+"""Faults that need an administrator's topics."""
+KINDS: FaultKinds = {
+    "power": lose_power,
+    **ADMINISTERED_KINDS,
     "sync": fail_sync,
     "full": fill_disk,
     "sync and power": fail_sync_and_power,

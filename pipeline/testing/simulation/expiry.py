@@ -14,6 +14,7 @@ How log start offsets move inside the brokers is judged at each step (`start_rul
 
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -39,9 +40,12 @@ RETENTION_BYTES = 4_000
 SEGMENT_BYTES = 1_024
 SETTINGS = {"retention.bytes": str(RETENTION_BYTES), "segment.bytes": str(SEGMENT_BYTES)}
 PADDING_BYTES = (0, 300)
-DELETES_EVERY_S = (1.0, 5.0)
+DELETES_EVERY_S = (0.5, 2.5)
 AHEAD = 3
 """A deletion may name so many records beyond the last one that was acknowledged."""
+OVERREACHES = 0.6
+BEYOND = Offset(1_000_000)
+"""More records than there will ever be: part of the deletions ask for these, which must delete nothing."""
 START = Offset(0)
 
 
@@ -102,8 +106,15 @@ class Expiry:
         async with self.context.open(name) as cluster:
             while not self.context.is_over:
                 await trio.sleep(rng.uniform(*DELETES_EVERY_S))
+                if rng.random() < OVERREACHES:
+                    await self._overreach(cluster)
+                    continue
                 end = max(self.acknowledged, default=0)
                 await self._delete(name, cluster, Offset(rng.randint(self.deleted, max(self.deleted, end) + AHEAD)))
+
+    async def _overreach(self, cluster: Cluster) -> None:
+        with suppress(PipelineError):
+            await delete_records(cluster, {EXPIRING: BEYOND}, timeout_s=REQUEST_TIMEOUT_S)
 
     async def _delete(self, name: str, cluster: Cluster, before: Offset) -> None:
         self.asked = max(self.asked, before)

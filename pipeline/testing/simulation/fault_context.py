@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from pipeline.model import TopicPartition
+from pipeline.testing.simulation.administration import Administration
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.machine import Machine
 
@@ -34,6 +35,8 @@ class FaultContext:
     topics: Sequence[str] = ()
     """The topics that stay."""
     problems: list[str] = field(default_factory=list)
+    administration: Administration | None = None
+    """The administrator at work, None if there is none."""
     doubtful_disks: dict[str, None] = field(default_factory=dict)
     """Machines whose disk refused a sync at some time: nobody knows what such a disk holds."""
 

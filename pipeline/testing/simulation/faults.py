@@ -4,6 +4,7 @@ Faults stay inside what is promised for replication factor 3, min.insync.replica
 (docs/testing.md): any number of processes may be killed, stopped, paused or cut off, at once and again and again, for
 what they wrote stays in the memory of their machines. A machine loses its power, and with it what was not synced, only
 when every partition has all its replicas in sync, and nothing else goes wrong until it has left the in-sync replicas.
+Two lose it at once if every partition has an in-sync replica elsewhere, but for one whose deletion is certain.
 A machine whose disk once failed to sync keeps its power: nobody knows what such a disk holds.
 """
 
@@ -36,6 +37,8 @@ KINDS: FaultKinds = {
 NEVER_BY_ITSELF = ("sync and power", "power of one", "power of all", *travel_faults.KINDS)
 """Faults that a plan must ask for: several brokers do not promise to survive them."""
 FOR_SEVERAL = tuple(name for name in KINDS if name not in NEVER_BY_ITSELF)
+BESIDE_AN_ADMINISTRATOR = tuple(disk_faults.ADMINISTERED_KINDS)
+"""Faults that need an administrator."""
 
 
 @dataclass(eq=False)
@@ -49,7 +52,9 @@ class Faults:
 
     async def run(self) -> None:
         """Make one fault after another."""
-        context, names = self.context, list(self.chosen or FOR_SEVERAL)
+        context = self.context
+        absent = BESIDE_AN_ADMINISTRATOR if context.administration is None else ()
+        names = [name for name in self.chosen or FOR_SEVERAL if name not in absent]
         favourites = context.rng.sample(names, 4) if not self.chosen and context.rng.random() < 0.5 else names
         while True:
             await trio.sleep(context.rng.uniform(*CALM_S))

@@ -83,7 +83,7 @@ class History:
 def check(history: History, logs: Logs) -> Iterator[str]:
     """Yield the faults of the logs at the end."""
     yield from _check_acknowledged(history, logs)
-    yield from _check_logs(history, logs)
+    yield from check_logs(history, logs)
 
 
 def check_survivors(history: History, topic_partition: TopicPartition, values: Collection[bytes]) -> Iterator[str]:
@@ -109,7 +109,8 @@ def _check_acknowledged(history: History, logs: Logs) -> Iterator[str]:
                 yield f"{name} and {other!r} were both acknowledged at {one.offset}"
 
 
-def _check_logs(history: History, logs: Logs) -> Iterator[str]:
+def check_logs(history: History, logs: Logs) -> Iterator[str]:
+    """Yield the faults of the logs, and of what was seen of them, whatever was acknowledged."""
     for topic_partition, records in logs.items():
         places: dict[bytes, Offset] = {}
         last = Offset(-1)

@@ -89,6 +89,18 @@ class Inside:
         if process is not None and process.is_alive:
             origin = self.zookeeper.origin_ids(partition.topic_partition)
             self.watermarks.moved(partition, before, now, len(origin))
+            self._check_same(partition, now)
+
+    def _check_same(self, leader: Partition, now: Offset) -> None:
+        """Compare the log of a leader with those of the replicas in sync."""
+        state = self.zookeeper.state(leader.topic_partition)
+        if state is None or (state.leader, state.leader_epoch) != (leader.own_id, leader.leader_epoch):
+            return  # a deposed leader does not know who is in sync
+        for broker in state.isr:
+            process, replicas = self._serving.get(BrokerId(broker), (None, {}))
+            replica = replicas.get(leader.topic_partition)
+            if process is not None and process.is_alive and replica is not None and leader.is_leader:
+                self.watermarks.check_same(leader, replica, now)
 
     def start_moved(self, log: UnifiedLog, before: Offset, now: Offset) -> None:
         """A log start offset has moved."""

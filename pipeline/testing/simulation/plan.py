@@ -57,6 +57,8 @@ class Plan:
     """True if there is a compacted topic, and logs are cleaned."""
     has_retention: bool = False
     """True if there is a topic whose oldest records go, by retention and by DeleteRecords."""
+    has_sightings: bool = False
+    """True if there is a topic that shows only what is on the disk."""
     variant: Variant = nullcontext
 
     @property

@@ -9,24 +9,46 @@ FLUSHING_EVERY = 15
 FLUSHING_FAULTS = ("kill", "crash", "power of one", "power of all", "pause", "partition", "session", "connections")
 TRAVELLING_EVERY = 12
 POWER_EVERY = 16
-POWER_FAULTS = ("power", "power and late fetches", "power under a move", "kill", "session")
+POWER_SEEDS = (6, 9)
+"""Of each POWER_EVERY: the second ones have four brokers and an administrator anyway."""
+POWER_FAULTS = (
+    "power",
+    "power and late fetches",
+    "power under a move",
+    "power under a recreation",
+    "kill",
+)
+LEAD_EVERY = 16
+LEAD_FAULTS = ("return", "return", "return", "interregnum")
 TRAVELLING_WITH_ADMINISTRATOR_EVERY = 24
 ADMINISTERED_TRAVELLING_FAULTS = ("topic vanishes", "zookeeper restored", "kill", "session", "stop")
-TRAVELLING_FAULTS = ("topic vanishes", "zookeeper restored", "zookeeper empty", "kill", "session", "stop")
+TRAVELLING_FAULTS = (
+    "topic vanishes",
+    "zookeeper restored",
+    "zookeeper empty",
+    "state vanishes",
+    "state vanishes",
+    "state set back",
+    "kill",
+    "session",
+    "stop",
+)
 
 
 def plan_for(seed: int) -> Plan:
     """Three brokers under what is promised; now and then one broker, or trouble beyond the promise."""
     if seed % BEYOND_EVERY == BEYOND_EVERY - 1:
-        return Plan(seed=seed, fault_kinds=BEYOND_FAULTS, may_end_offline=True)
+        return Plan(seed=seed, fault_kinds=BEYOND_FAULTS, may_end_offline=True, has_sightings=True)
     if seed % ONE_BROKER_EVERY == 0:
         return single_broker_plan(seed)
     if seed % FLUSHING_EVERY == FLUSHING_EVERY - 2:
         return flushing_plan(seed)
     if seed % TRAVELLING_EVERY == TRAVELLING_EVERY - 4:
         return Plan(seed=seed, fault_kinds=TRAVELLING_FAULTS)
-    if seed % POWER_EVERY == POWER_EVERY - 10:
-        return Plan(seed=seed, brokers=4, fault_kinds=POWER_FAULTS, has_administrator=True, has_cleaner=True)
+    if seed % POWER_EVERY in POWER_SEEDS:
+        return Plan(seed=seed, brokers=4, fault_kinds=POWER_FAULTS, has_administrator=True, has_cleaner=seed % 4 == 2)
+    if seed % LEAD_EVERY == LEAD_EVERY - 2:
+        return Plan(seed=seed, fault_kinds=LEAD_FAULTS, has_cleaner=True)
     if seed % TRAVELLING_WITH_ADMINISTRATOR_EVERY == TRAVELLING_WITH_ADMINISTRATOR_EVERY - 13:
         return Plan(seed=seed, fault_kinds=ADMINISTERED_TRAVELLING_FAULTS, has_administrator=True)
     return Plan(
@@ -40,7 +62,8 @@ def plan_for(seed: int) -> Plan:
 
 def flushing_plan(seed: int) -> Plan:
     """Three brokers that sync each record before they tell anybody of it; all may lose their power at once."""
-    return Plan(seed=seed, settings={"log.flush.interval.messages": 1}, fault_kinds=FLUSHING_FAULTS)
+    settings = {"log.flush.interval.messages": 1}
+    return Plan(seed=seed, settings=settings, fault_kinds=FLUSHING_FAULTS, has_sightings=True)
 
 
 def single_broker_plan(seed: int) -> Plan:
@@ -55,4 +78,5 @@ def single_broker_plan(seed: int) -> Plan:
             "log.flush.interval.messages": 1,
         },
         fault_kinds=("kill", "crash", "stop", "sync and power", "power of one", "full", "connections"),
+        has_sightings=True,
     )

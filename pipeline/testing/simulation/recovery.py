@@ -1,7 +1,8 @@
 """Recovery of a cluster without help once the last fault is over, and how an outsider waits for it.
 
 Rule: some time after the last fault every partition with a live replica that has everything committed has a leader, the
-intended number of replicas and all of them in sync, without anybody's hand. Then all replicas become equal.
+intended number of replicas and all of them in sync, without anybody's hand. The leader that ZooKeeper has leads, in the
+epoch that ZooKeeper has. Then all replicas become equal.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -19,6 +20,8 @@ LOOK_S = 0.2
 
 Intended = Callable[[str], int]
 """The replication factor that was asked for a topic."""
+MayEndOffline = Callable[[str], bool]
+"""Whether a topic may stay without a leader."""
 
 
 class FailedError(Exception):
@@ -48,26 +51,38 @@ class Recovery:
 
     cluster: SimulatedCluster
     intended: Intended
-    may_end_offline: bool
+    may_end_offline: MayEndOffline
 
     def is_whole(self) -> bool:
         """True if every broker serves, and every partition is as the rule says."""
-        return all(machine.is_serving for machine in self.cluster.machines) and all(
-            self._is_whole(name, state) or self.is_given_up(state) for name, state in self.cluster.states().items()
+        states = self.cluster.states()
+        return (
+            all(machine.is_serving for machine in self.cluster.machines)
+            and all(name in states for name in self.cluster.zookeeper.partitions())
+            and all(self._is_whole(name, state) or self._is_given_up(name, state) for name, state in states.items())
         )
 
     def _is_whole(self, name: TopicPartition, state: StateInZooKeeper) -> bool:
         intended = self.intended(name.topic)
         replicas = self.cluster.replica_ids(name)
-        return state.leader >= 0 and len(replicas) == intended and sorted(state.isr) == sorted(replicas)
+        return self._is_led(name, state) and len(replicas) == intended and sorted(state.isr) == sorted(replicas)
 
-    def is_given_up(self, state: StateInZooKeeper) -> bool:
+    def _is_led(self, name: TopicPartition, state: StateInZooKeeper) -> bool:
+        """True if the leader that ZooKeeper has leads, in the same epoch."""
+        leader = next((found for found in self.cluster.replicas(name).values() if found.own_id == state.leader), None)
+        return leader is not None and leader.is_leader and leader.leader_epoch == state.leader_epoch
+
+    def _is_given_up(self, name: TopicPartition, state: StateInZooKeeper) -> bool:
         """True if nobody is left that can vouch for what it has (KIP-966)."""
-        return self.may_end_offline and state.leader < 0 and not state.isr
+        return self.may_end_offline(name.topic) and state.leader < 0 and not state.isr
+
+    def given_up(self) -> list[TopicPartition]:
+        """The partitions of which no replica vouches for what it has, and which may end like that."""
+        return [name for name, state in self.cluster.states().items() if self._is_given_up(name, state)]
 
     def led(self) -> list[TopicPartition]:
         """The partitions that were not given up."""
-        return [name for name, state in self.cluster.states().items() if not self.is_given_up(state)]
+        return [name for name, state in self.cluster.states().items() if not self._is_given_up(name, state)]
 
     def is_equal(self) -> bool:
         """True if all replicas end where their high watermarks are, at the same offset."""

@@ -34,6 +34,7 @@ from pipeline.testing.simulation.history import Acknowledged, check, check_survi
 from pipeline.testing.simulation.plan import Plan, Result
 from pipeline.testing.simulation.process import run_simulated
 from pipeline.testing.simulation.recovery import LOOK_S, RECOVERY_S, FailedError, Recovery, until, within
+from pipeline.testing.simulation.sightings import SIGHTINGS, Sightings
 from pipeline.testing.simulation.start_rules import watched_log_starts
 from pipeline.testing.simulation.trace import Trace
 from pipeline.testing.simulation.watermark_rules import watched_high_watermarks
@@ -62,8 +63,9 @@ class _Run:
         self._accounts = Accounts(self._context)
         self._expiry = Expiry(self._context)
         self._members = GroupMembers(self._context, self._partitions)
+        self._sightings = Sightings(cluster, str(plan.seed), plan.replication)
         self._administration = Administration(self._context, kept, plan.replication)
-        self._recovery = Recovery(cluster, self._administration.intended, plan.may_end_offline)
+        self._recovery = Recovery(cluster, self._intended, self._may_end_offline)
 
     async def run(self) -> None:
         """All of it."""
@@ -81,9 +83,16 @@ class _Run:
         for machine in self._cluster.machines:
             machine.kill()
 
+    def _intended(self, topic: str) -> int:
+        return self._sightings.replication if topic == SIGHTINGS.topic else self._administration.intended(topic)
+
+    def _may_end_offline(self, topic: str) -> bool:
+        return self._plan.may_end_offline or topic == SIGHTINGS.topic
+
     def _problems(self) -> Iterator[str]:
         """Yield the problems found so far, by clients and inside the brokers."""
         yield from self._result.history.problems
+        yield from self._sightings.history.problems
         yield from self._members.problems()
         yield from self._cluster.inside.problems()
 
@@ -98,6 +107,8 @@ class _Run:
                 topics.append(self._accounts.topic(self._plan.replication))
             if self._plan.has_retention:
                 topics.append(self._expiry.topic(self._plan.replication))
+            if self._plan.has_sightings:
+                topics.append(self._sightings.topic())
             await self._patiently(lambda: create_topics(client, topics, exist_ok=True, timeout_s=10))
 
     async def _patiently(self, act: Callable[[], Awaitable[None]]) -> None:
@@ -123,6 +134,7 @@ class _Run:
             progress=lambda: history.acknowledged_counts(self._partitions),
             topics=[name for name, _ in self._plan.topics],
             problems=history.problems,
+            administration=self._administration if self._plan.has_administrator else None,
         )
         faults = Faults(context, self._plan.fault_kinds, counts=self._result.faults)
         async with trio.open_nursery() as clients:
@@ -132,6 +144,8 @@ class _Run:
                 clients.start_soon(self._accounts.keep, "bookkeeper")
             if self._plan.has_retention:
                 self._expiry.start(clients)
+            if self._plan.has_sightings:
+                self._sightings.start(clients)
             if self._plan.has_administrator:
                 self._administration.start(clients)
             with trio.move_on_after(self._plan.faults_s):
@@ -142,15 +156,16 @@ class _Run:
             faults.heal()
             await trio.sleep(self._rng.uniform(0, 3))
             self._context.is_over = True
+            self._sightings.end()
 
     async def _recover(self, client: Cluster) -> None:
         """Every partition is written once more; then all replicas must become equal."""
         recovery = self._recovery
         with within(RECOVERY_S, "the cluster did not recover", recovery.describe):
             await until(recovery.is_whole, self._problems)
-            led = recovery.led()
-            if len(led) < len(self._cluster.states()):
-                self._cluster.trace.add("checks", f"given up, all but {led}")
+            given_up = [name for name in recovery.given_up() if name != SIGHTINGS]
+            if given_up:
+                self._cluster.trace.add("checks", f"given up: {given_up}")
                 await until(recovery.is_equal, self._problems)
                 return
             await self._patiently(lambda: self._write(client))
@@ -182,6 +197,8 @@ class _Run:
                 logs[name] = records_of(next(iter(contents.values())))
         self._check_accounts()
         self._check_expiry()
+        if self._plan.has_sightings:
+            self._result.problems += self._sightings.check(logs.get(SIGHTINGS), self._survivors(SIGHTINGS))
         if all(name in logs for name in self._partitions):
             self._result.problems += check(self._result.history, {name: logs[name] for name in self._partitions})
         self._result.problems += self._administration.check(logs)

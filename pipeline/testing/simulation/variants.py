@@ -4,7 +4,7 @@ Each variant replaces a method for the length of a run.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from pipeline.broker.controller import controller_plan, reign
 from pipeline.broker.fetch_reading import FetchReading
 from pipeline.broker.groups.entries import Entries
 from pipeline.broker.partition import Partition
+from pipeline.broker.replicas import Replicas
 from pipeline.broker.replication import replica_role
 from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
 from pipeline.broker.replication.isr_keeper import IsrKeeper
@@ -38,7 +39,7 @@ from pipeline.log.producer_state import ProducerStates
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFile
-from pipeline.testing.simulation.plan import MAX_REPLICAS, Plan, Variant
+from pipeline.testing.simulation.plan import Plan, Variant
 from pipeline.testing.simulation.plans import plan_for
 from pipeline.testing.simulation.process import PROCESS
 
@@ -50,21 +51,18 @@ class BrokenVariant:
     rule: str
     breaks: Variant
     first_seed: int = 1
-    """The seed to begin with: the variant is known to show there, or soon after."""
-    is_rare: bool = False
-    """True if few seeds show it, so that finding one may take minutes: a matter of the long tests."""
-    faults: tuple[str, ...] = ()
-    """The faults under which it shows, if ordinary seeds meet it too seldom."""
-    has_administrator: bool = False
-    """True if it shows under these faults while replicas are moved."""
+    every: int = 1
+    """One seed of so many meets it often; `first_seed` is one of these, known to show it or to come soon before."""
+
+    def seeds(self, last: int) -> Iterator[int]:
+        """Yield all seeds up to the last one, those first that meet it often."""
+        likely = range(self.first_seed % self.every or self.every, last + 1, self.every)
+        yield from sorted(likely, key=lambda seed: seed < self.first_seed)
+        yield from (seed for seed in range(1, last + 1) if seed not in likely)
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of this seed, with the rule broken."""
-        plan = plan_for(seed)
-        if self.faults:
-            brokers = MAX_REPLICAS + self.has_administrator
-            plan = Plan(seed=seed, brokers=brokers, fault_kinds=self.faults, has_administrator=self.has_administrator)
-        return replace(plan, variant=self.breaks)
+        return replace(plan_for(seed), variant=self.breaks)
 
 
 def _replacing(owner: Any, name: str, replacement: Callable[[Any], Any]) -> Variant:
@@ -119,6 +117,14 @@ def _reading_to_the_end(_end_of: Any) -> Any:
     return broken
 
 
+def _showing_all(show: Any) -> Any:
+    def broken(partition: Partition) -> None:
+        show(partition)
+        partition._show_up_to(partition.log.log_end_offset)
+
+    return broken
+
+
 def _ignoring(error_kind: type[Exception]) -> Callable[[Any], Any]:
     def replacement(act: Any) -> Any:
         def broken(*args: Any) -> None:
@@ -140,6 +146,10 @@ def _electing_any_live_one(judge: Any) -> Any:
         return judged
 
     return broken
+
+
+async def _do_nothing(_owner: Any) -> None:
+    await trio.sleep_forever()
 
 
 async def _leave_nothing(*_args: Any) -> Sequence[Any]:
@@ -183,6 +193,16 @@ def _finding_all_deleted(_find: Any) -> Any:
     async def broken(_zookeeper: Any, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
         await trio.lowlevel.checkpoint()
         return set(topic_ids)
+
+    return broken
+
+
+def _lacking_by_name(lacks: Any) -> Any:
+    def broken(known: Replicas, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+        if lacks(known, topic_partition, topic_id):
+            return True
+        found = None if topic_partition in known.partitions else known._directories.get(topic_partition)
+        return found is not None and found.may_lack_tail
 
     return broken
 
@@ -281,12 +301,10 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "truncates to the high watermark": BrokenVariant(
         rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
         breaks=_replacing(ReplicaFetcher, "follow", _truncating_to_high_watermark),
-        first_seed=7,
     ),
     "does not truncate": BrokenVariant(
         rule="a follower compares its log with its leader's before it fetches (KIP-101)",
         breaks=_replacing(FetchPlan, "_begin", _comparing_nothing),
-        first_seed=5,
     ),
     "joins the ISR too early": BrokenVariant(
         rule="a replica joins the ISR when it has all that is committed, and the start of the leader's epoch",
@@ -299,7 +317,6 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "counts followers of older epochs": BrokenVariant(
         rule="the high watermark counts what followers fetched in this leader epoch",
         breaks=_replacing(ReplicaState, "begin", _knowing_followers_of_older_epochs),
-        first_seed=25,
     ),
     "counts a removal before it is written": BrokenVariant(
         rule="a member of the ISR counts until ZooKeeper has it no more",
@@ -308,16 +325,23 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             "maximal_isr",
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
         ),
-        first_seed=13,
+        first_seed=2,
     ),
     "shows what is not committed": BrokenVariant(
         rule="consumers see nothing behind the high watermark",
         breaks=_replacing(FetchReading, "_end_of", _reading_to_the_end),
     ),
+    "shows what is not flushed": BrokenVariant(
+        rule="consumers of a topic with visibility=flushed see nothing that a loss of power takes away",
+        breaks=_replacing(Partition, "show", _showing_all),
+        first_seed=20,
+        every=10,
+    ),
     "leads on without its tail": BrokenVariant(
         rule="a replica that may have lost its tail leaves the ISR before it registers (KIP-966)",
         breaks=_replacing(lost_replicas, "leave", lambda _: _leave_nothing),
-        faults=("power",),
+        first_seed=9,
+        every=16,
     ),
     "leads on without a claim": BrokenVariant(
         rule="a broker begins another epoch before it leads on after a start or a lost session",
@@ -326,38 +350,47 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "epoch not checked": BrokenVariant(
         rule="a leader answers those alone who know its leader epoch (KIP-320)",
         breaks=_replacing(BrokerContext, "find_partition_of", _finding_in_any_epoch),
-        faults=("return",),
-        first_seed=9,
+        first_seed=62,
+        every=16,
     ),
     "controller epoch not checked": BrokenVariant(
         rule="a controller writes only while it is the last one, and over the states that it has seen",
         breaks=_replacing(reign, "write_states", _writing_over_anything),
-        first_seed=8,
+        first_seed=9,
     ),
     "elects a replica that is not in sync": BrokenVariant(
         rule="a leader is elected from the ISR",
         breaks=_replacing(controller_plan, "judge", _electing_any_live_one),
+        first_seed=3,
     ),
     "answers its end too early": BrokenVariant(
         rule="a new leader tells its end once its high watermark has reached the start of its epoch (KIP-207)",
         breaks=_replacing(ReplicaRole, "is_behind_epoch", lambda _: property(lambda _partition: False)),
-        first_seed=7,
+        first_seed=2,
     ),
     "takes a missing znode for a deletion": BrokenVariant(
         rule="a log is removed for a record of its topic's deletion alone",
         breaks=_replacing(stray_keeper, "find_deleted", _finding_all_deleted),
-        first_seed=8,
+        first_seed=68,
+        every=12,
     ),
     "takes a replica that was never here for a lost one": BrokenVariant(
         rule="a topic that is created while its brokers are dead gets a leader when these are back",
         breaks=_replacing(LogDirectories, "may_have_served", _giving(True)),
-        first_seed=11,
-        is_rare=True,
+        first_seed=9,
+        every=16,
+    ),
+    "takes the log of a deleted topic for its successor's": BrokenVariant(
+        rule="a recreated topic lacks nothing because a log of the deleted one lacks its tail",
+        breaks=_replacing(Replicas, "lacks", _lacking_by_name),
+        first_seed=9,
+        every=16,
     ),
     "removes a log that an ISR counts on": BrokenVariant(
         rule="a broker leaves the ISR before it removes a log that was moved away",
         breaks=_replacing(StrayKeeper, "_released", lambda _: _release_all),
-        first_seed=17,
+        first_seed=5,
+        every=2,
     ),
     "trusts the wall clock": BrokenVariant(
         rule="who is in sync is measured with a clock that never goes back",
@@ -365,12 +398,12 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             _replacing(replica_role, "trio", _telling_wall_time),
             _replacing(partition_module, "trio", _telling_wall_time),
         ),
-        faults=("clock and silence",),
+        first_seed=3,
     ),
     "a stale timer removes a living group": BrokenVariant(
         rule="an alarm of a group that went away touches no later group of its name",
         breaks=_replacing(Entries, "holds", _holding_any_of_the_name),
-        first_seed=31,
+        first_seed=6,
     ),
     "counts fetches of a former life": BrokenVariant(
         rule="what a replica fetched counts for the broker epoch in which it fetched alone (KIP-903)",
@@ -378,25 +411,26 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             _replacing(ReplicaState, "counts", _giving(True)),
             _replacing(IsrKeeper, "_state_change", _demanding_no_epochs),
         ),
-        first_seed=22,
-        is_rare=True,
+        first_seed=153,
+        every=16,
     ),
     "adds partitions during a move": BrokenVariant(
         rule="a topic does not grow while one of its partitions is moved",
         breaks=_replacing(topic_changes, "check_not_reassigned", _giving(None)),
         first_seed=5,
+        every=2,
     ),
     "counts replicas that a move adds": BrokenVariant(
         rule="the only replica of a partition leads on with what is left, moved or not",
         breaks=_replacing(PartitionView, "origin_replicas", lambda _: property(lambda view: view.replicas)),
-        faults=("power under a move",),
-        has_administrator=True,
-        first_seed=3,
+        first_seed=41,
+        every=16,
     ),
     "ignores older states": BrokenVariant(
         rule="states that go back are followed",
         breaks=_replacing(PartitionView, "taken", _knowing_no_older_states),
         first_seed=8,
+        every=12,
     ),
     "uses spent leader epochs again": BrokenVariant(
         rule="a leader epoch that was used before ZooKeeper went back is not used again",
@@ -405,17 +439,25 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             _replacing(replicas, "spent_epoch", _giving(None)),
         ),
         first_seed=8,
+        every=12,
+    ),
+    "does not look for lost states": BrokenVariant(
+        rule="the state of a partition that ZooKeeper lost is written again within 30 s",
+        breaks=_replacing(reign.Reign, "_check_states_for_ever", lambda _: _do_nothing),
+        first_seed=8,
+        every=12,
     ),
     "deletes what is not committed": BrokenVariant(
         rule="DeleteRecords takes nothing behind the high watermark",
         breaks=_replacing(Partition, "delete_records", _deleting_what_is_not_committed),
-        first_seed=23,
-        is_rare=True,
+        first_seed=3,
+        every=4,
     ),
     "retention takes too much": BrokenVariant(
         rule="what retention leaves reaches retention.bytes",
         breaks=_replacing(unified_log, "count_expired", _one_more),
         first_seed=3,
+        every=4,
     ),
     "forgets its producers": BrokenVariant(
         rule="a batch that was taken before is not taken again",
@@ -424,6 +466,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "ignores failed syncs": BrokenVariant(
         rule="nothing is acknowledged that the disk refused to sync",
         breaks=_replacing(FaultyFile, "sync", _ignoring(StorageError)),
-        first_seed=30,
+        first_seed=10,
+        every=10,
     ),
 }

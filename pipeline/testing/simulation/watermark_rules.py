@@ -7,9 +7,11 @@ Invariants, for each partition of each topic id:
 
   1. The high watermark of a leader never goes back.
   2. A high watermark is never beyond the end of its own log.
-  3. A leader advances its high watermark only to what min.insync.replicas replicas have; a leader of fewer replicas to
-     what all of them have.
+  3. A leader advances its high watermark only to what min.insync.replicas replicas have, or had when their machines
+     lost their power just now; a leader of fewer replicas to what all of them have.
   4. A broker that serves, and that ZooKeeper has in the ISR, has everything below any leader's high watermark so far.
+  5. When the leader that ZooKeeper has advances its high watermark, the last record below it is of the same leader
+     epoch in the log of each such broker: then all before it is equal, too.
 
 A partition with one replica in sync may lose its tail with the power: what it had is forgotten then.
 """
@@ -66,13 +68,13 @@ class WatermarkRules:
     _committed: dict[Place, Offset] = field(default_factory=dict)
     _replicas: dict[Place, dict[BrokerId, ObservedPartition]] = field(default_factory=dict)
     """The newest life of each replica. Of a process that was killed it is the last one: the machine has its files."""
-    _synced: dict[Place, dict[BrokerId, Offset]] = field(default_factory=dict)
-    """What the disk holds for certain of a replica whose machine lost its power."""
+    _had: dict[Place, dict[BrokerId, Offset]] = field(default_factory=dict)
+    """The end of a replica when its machine lost its power: a fetch that tells of it may still be on its way."""
 
     def loaded(self, broker: BrokerId, partition: ObservedPartition) -> None:
         """A broker has opened a replica."""
         self._replicas.setdefault(place_of(partition), {})[broker] = partition
-        self._synced.get(place_of(partition), {}).pop(broker, None)
+        self._had.get(place_of(partition), {}).pop(broker, None)
 
     def moved(self, partition: Partition, before: Offset, now: Offset, assigned: int) -> None:
         """A replica has moved its high watermark. So many are `assigned`, without those that a reassignment adds: a
@@ -86,19 +88,31 @@ class WatermarkRules:
         if now < before:
             self.problems.append(f"{name}: the leader's high watermark goes back from {before} to {now}")
         place = place_of(partition)
-        known = dict(self._synced.get(place, {}))
+        known = dict(self._had.get(place, {}))
         known.update((broker, replica.log.log_end_offset) for broker, replica in self._replicas.get(place, {}).items())
         holders = sum(end >= now for end in known.values())
         if holders < min(self.min_isr, assigned):
             self.problems.append(f"{name}: high watermark {now}, which {holders} replicas have: ends {known}")
         self._committed[place] = max(now, self._committed.get(place, now))
 
+    def check_same(self, leader: Partition, replica: Partition, now: Offset) -> None:
+        """A leader has moved its high watermark; the replica is in sync, and its broker serves."""
+        if replica.log.failure is not None or not replica.log.log_start_offset < now <= leader.log.log_end_offset:
+            return
+        last = Offset(now - 1)
+        epochs = leader.log.epoch_at(last), replica.log.epoch_at(last)
+        if replica.log.log_end_offset < now or epochs[0] != epochs[1]:
+            self.problems.append(
+                f"{leader.topic_partition}: high watermark {now} of broker {leader.own_id}; broker {replica.own_id} is "
+                f"in sync, ends at {replica.log.log_end_offset}, and the leader epochs at {last} are {epochs}"
+            )
+
     def lost_power(self, broker: BrokerId, isrs: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-        """Forget what this broker held beyond its synced records, and what it alone vouched for."""
+        """Note what this broker held, which may be lost, and forget what it alone vouched for."""
         for place, replicas in self._replicas.items():
             lost = replicas.pop(broker, None)
             if lost is not None:
-                self._synced.setdefault(place, {})[broker] = lost.log.recovery_point
+                self._had.setdefault(place, {})[broker] = lost.log.log_end_offset
             if isrs.get(place[0]) == (broker,):
                 self._committed.pop(place, None)
 

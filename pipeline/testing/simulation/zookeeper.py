@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from pipeline.coordination.interface import ANY_VERSION, SessionId
+from pipeline.coordination.interface import ANY_VERSION, Operation, SessionId
 from pipeline.errors import CoordinationError, CoordinationLostError, CoordinationUnavailableError
 from pipeline.model import TopicPartition
 from pipeline.testing.faulty_files import Crash
@@ -107,12 +107,20 @@ class SimulatedZooKeeper(MemoryZooKeeper):
         return created
 
     def set(self, path: str, data: bytes, version: int) -> int:
+        written = super().set(path, data, version)
         self._written[path] = None
-        return super().set(path, data, version)
+        return written
 
     def delete(self, path: str, version: int) -> None:
-        self._written[path] = None
         super().delete(path, version)
+        self._written[path] = None
+
+    def transaction(self, operations: Sequence[Operation], session: SessionId) -> None:
+        try:
+            super().transaction(operations, session)
+        except CoordinationError:
+            self._written.clear()
+            raise
 
     def settle(self) -> None:
         """An operation is over: report what it wrote."""
@@ -145,6 +153,17 @@ class SimulatedZooKeeper(MemoryZooKeeper):
         self._nodes.update(znodes)
         self.settle()
 
+    def tamper(self, path: str, znode: Any | None) -> None:
+        """Have a znode vanish (None) or be another one, as if somebody did that by hand, who tells nobody.
+
+        Nothing is reported: whatever follows is judged by what was there before.
+        """
+        self.delete(path, ANY_VERSION)
+        if znode is not None:
+            self.create(path, b"", None, sequential=False, make_parents=True)
+            self._nodes[path] = znode
+        self._written.clear()
+
     def go_back(self, znodes: Snapshot) -> None:
         """Go back to a snapshot, or to nothing, as servers that lost their disks do. All sessions end."""
         for session in list(self.live_sessions):
@@ -171,6 +190,20 @@ class SimulatedZooKeeper(MemoryZooKeeper):
                 node = self.find_or_none(f"{TOPICS_PATH}/{topic}/partitions/{number}/state")
                 if node is not None:
                     found[TopicPartition(topic, int(number))] = decode_state(node.data)
+        return found
+
+    def state(self, topic_partition: TopicPartition) -> StateInZooKeeper | None:
+        """The state of a partition, None if there is none."""
+        topic, partition = topic_partition
+        node = self.find_or_none(f"{TOPICS_PATH}/{topic}/partitions/{partition}/state")
+        return None if node is None else decode_state(node.data)
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions that are assigned to brokers, with a state or without."""
+        found = []
+        for topic in self._children(TOPICS_PATH):
+            numbers = _decode_topic(self._nodes[f"{TOPICS_PATH}/{topic}"].data).get("partitions", {})
+            found += [TopicPartition(topic, int(number)) for number in sorted(numbers, key=int)]
         return found
 
     def replica_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:

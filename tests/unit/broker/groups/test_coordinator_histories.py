@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from pipeline.broker.groups.events import Identity, Leaver
+from pipeline.broker.groups.member import names_bytes
 from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.records import GroupKey, decode_group_value, decode_key
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -149,7 +150,8 @@ class History:
         for entry in self.coordinator._entries:
             assert self.coordinator.find(entry.group.id) is entry.group
             assert entry.group.generation >= 0
-        held = sum(group.roster.held_bytes for group in self.coordinator.groups)
+        rosters = {group.id: group.roster.held_bytes for group in self.coordinator.groups}
+        held = sum(held_bytes + names_bytes(group_id) for group_id, held_bytes in rosters.items() if held_bytes)
         assert self.coordinator.held_bytes == held
 
 

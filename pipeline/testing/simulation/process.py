@@ -6,8 +6,8 @@ stopped, as by SIGSTOP, gets no turn: whatever wakes one of its tasks is kept un
 Invariants of `run_simulated`:
 - The order of tasks, delays of threads, and all else that chance decides come from the seed. Nothing depends on hashes
   of strings, addresses of objects, other threads, or the collector of garbage, which does not run meanwhile.
-- What it replaces (trio's choice of the next task, its threads and its clock, the HTTP endpoint, the cleaner's process,
-  the log) is as before afterwards.
+- What it replaces (trio's choice of the next task, its threads and its clock, the clock of turns in threads, the HTTP
+  endpoint, the cleaner's process, the log) is as before afterwards.
 """
 
 import gc
@@ -17,14 +17,14 @@ from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import structlog
 import trio
 from trio._core import _run as trio_run
 
-from pipeline.broker import loop_watch
+from pipeline.broker import loop_watch, scan_threads
 from pipeline.broker import server as broker_server
 from pipeline.model import HostPort
 from pipeline.testing.simulation.cleaner_in_process import cleaner_in_process
@@ -130,6 +130,7 @@ def _deterministic(seed: int, schedule: Schedule) -> Generator[None]:
         (broker_server, "serve_http", _serve_nothing),
         (broker_server, "LogCleaner", cleaner_in_process),
         (loop_watch, "INTERVAL_S", WATCH_INTERVAL_S),
+        (scan_threads, "time", SimpleNamespace(monotonic=schedule.current_time)),  # a turn takes no simulated time
     ]
     known = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
     gc.disable()

@@ -85,11 +85,13 @@ async def _run(settings: Settings) -> None:
     from pipeline.broker.server import run_broker
     from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.net.garbage import RARE_COLLECTIONS
+    from pipeline.net.heap import keep_one_heap
     from pipeline.net.open_files import raise_open_files_limit
 
     config, counting = read_broker_settings(settings)
     counter = None if config.datacenter is None else _counter(config.datacenter, counting, config.log_dirs)
     session_timeout_ms = config.zookeeper_session_timeout_ms
+    keep_one_heap()
     raise_open_files_limit(config.max_connections)
     async with (
         open_zookeeper(config.zookeeper_connect, session_timeout_ms=session_timeout_ms) as zookeeper,

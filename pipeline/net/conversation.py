@@ -39,7 +39,7 @@ from pipeline.protocol.connection import LargeRequest, Request, ServerConnection
 from pipeline.protocol.error_counts import count_errors
 from pipeline.protocol.framing import receive_buffer
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
-from pipeline.protocol.schema import Message, holds_records
+from pipeline.protocol.schema import Message
 
 MAX_HELD_BYTES = 1024 * 1024
 MAX_MUTE_S = 3600.0
@@ -208,8 +208,8 @@ class Conversation:
         """Have a thread decode a large request, after all before it was answered, and answer it."""
         await self._settle_all()
         await self._send_much()
-        if not holds_records(request.api_key.request):
-            await self._take_memory(ELEMENTS_BYTES, self._shared.decoded_memory)
+        memory = self._shared.decoded_memory if self._claim is None else self._memory
+        await self._take_memory(ELEMENTS_BYTES, memory)
         with RARE_COLLECTIONS:
             decoded = await trio.to_thread.run_sync(request.decode, limiter=_coders)
             del request
@@ -243,6 +243,8 @@ class Conversation:
             return None if self._ready_bytes < MAX_HELD_BYTES else self._send_much()
         if isinstance(outcome, Owed):
             return self._owe(request, outcome, answered)
+        if self._claim is not None:
+            request = request._replace(body=_HANDLED)  # what it said goes, unless the handler keeps it
         return self._serve_later(request, outcome, statistics, answered)
 
     # Answers that are owed

@@ -1,5 +1,6 @@
 """Large requests without records: what they are decoded to, and answered with, is held within bounds."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from pipeline.net.transport import SocketTransport
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import MAX_BYTES_WITHOUT_RECORDS, Request
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from pipeline.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
+from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.protocol.schema import Message
 from tests.unit.net.test_server_limits import (
     DEADLINE_S,
@@ -186,3 +189,42 @@ async def test_a_request_without_records_that_is_larger_than_any_client_sends_is
             raise NetworkError("closed")
         await until(lambda: server.statistics.broken == 1)
         assert server.statistics.decoded_memory.held == 0
+
+
+async def test_produce_requests_of_very_many_partitions_take_memory_for_these(serve: Any) -> None:
+    held = []
+
+    def handle(request: Request[Message], peer: Peer) -> Message:
+        held.append(server.statistics.memory.held + server.statistics.decoded_memory.held)
+        return answer(request, peer)
+
+    data = [PartitionProduceData(index=number, records=b"") for number in range(MANY)]
+    request = request_bytes(ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=data)]), 9)
+    async with serve(handle) as (address, server), connected(address) as (transport,):
+        await transport.send([request])
+        await read_all(transport)
+        await until(lambda: server.statistics.memory.held == server.statistics.decoded_memory.held == 0)
+        assert held[0] >= ELEMENTS_BYTES
+
+
+async def test_a_request_that_waits_for_others_keeps_nothing_of_what_it_said(serve: Any) -> None:
+    may_go_on, waits = trio.Event(), trio.Event()
+
+    async def handle(request: Request[Message], peer: Peer) -> Message:
+        del request
+        waits.set()
+        await may_go_on.wait()
+        return JoinGroupResponse()
+
+    def join_bytes() -> bytes:
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(1_000_000))]
+        return request_bytes(JoinGroupRequest(group_id="g", protocols=protocols), 5)
+
+    async with serve(handle) as (address, _), connected(address) as (transport,):
+        await transport.send([join_bytes()])
+        with trio.fail_after(DEADLINE_S):
+            await waits.wait()
+        gc.collect()
+        assert not [kept for kept in gc.get_objects() if isinstance(kept, JoinGroupRequestProtocol)]
+        may_go_on.set()
+        await read_all(transport)

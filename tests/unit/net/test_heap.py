@@ -1,0 +1,40 @@
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import ctypes
+import threading
+from pathlib import Path
+from pipeline.net.heap import keep_one_heap
+
+def resident_mib():
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+def work():
+    kept.append([bytes(2000) for _ in range(40_000)])
+    kept.append(bytes(1000))
+    del kept[0]
+
+keep_one_heap()
+kept = []
+before = resident_mib()
+for _ in range(3):
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    del kept[1:]
+ctypes.CDLL(None).malloc_trim(0)
+print(resident_mib() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc alone has these functions")
+def test_what_threads_have_freed_can_go_back_to_the_system() -> None:
+    made = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, timeout=120)
+    assert float(made.stdout) < 20

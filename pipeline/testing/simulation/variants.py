@@ -305,6 +305,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "does not truncate": BrokenVariant(
         rule="a follower compares its log with its leader's before it fetches (KIP-101)",
         breaks=_replacing(FetchPlan, "_begin", _comparing_nothing),
+        first_seed=5,
     ),
     "joins the ISR too early": BrokenVariant(
         rule="a replica joins the ISR when it has all that is committed, and the start of the leader's epoch",
@@ -350,7 +351,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "epoch not checked": BrokenVariant(
         rule="a leader answers those alone who know its leader epoch (KIP-320)",
         breaks=_replacing(BrokerContext, "find_partition_of", _finding_in_any_epoch),
-        first_seed=62,
+        first_seed=158,
         every=16,
     ),
     "controller epoch not checked": BrokenVariant(

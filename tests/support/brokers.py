@@ -20,6 +20,7 @@ from pipeline.client.cluster import Cluster, open_cluster
 from pipeline.client.config import ClientConfig
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
+from pipeline.protocol.messages.metadata import MetadataRequest
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 
 POLL_S = 0.005
@@ -103,6 +104,7 @@ class Brokers:
 
     async def _run(self, broker: int, *, task_status: trio.TaskStatus[None]) -> None:
         self._lives += 1
+        random = Random(self._lives)
         first = self.directory / str(broker)
         config = _config(f"{first},{first}-second", broker, self.settings)
         self._scopes[broker], self._ended[broker] = trio.CancelScope(), trio.Event()
@@ -113,7 +115,7 @@ class Brokers:
                     config,
                     client,
                     clock=clock,
-                    random=Random(self._lives),
+                    random=random,
                     observer=self.observe(broker),
                     metrics=CollectorRegistry(),
                     task_status=task_status,
@@ -173,8 +175,16 @@ async def replicated_cluster(
             client_config = ClientConfig(retry_backoff_ms=10, retry_backoff_max_ms=100, default_api_timeout_ms=60_000)
             async with open_cluster(client_config, discover=running.addresses) as cluster:
                 running._cluster = cluster
+                await _until_the_controller_knows(cluster, brokers)
                 yield running
             nursery.cancel_scope.cancel()
+
+
+async def _until_the_controller_knows(cluster: Cluster, count: int) -> None:
+    """Of a broker that serves clients the others hear a moment later; before that they place no replicas on it."""
+    with trio.fail_after(60):
+        while len((await cluster.request_controller(MetadataRequest(topics=[]), timeout_s=60)).brokers) < count:
+            await trio.sleep(POLL_S)
 
 
 def _config(log_dirs: str, broker: int, settings: dict[str, Any]) -> BrokerConfig:

@@ -419,7 +419,7 @@ class Conversation:
 
         def encode() -> list[Piece]:
             count_errors(answer, errors)
-            return self._machine.encode_response(request, answer)
+            return self._machine.encode_response(request, answer, in_pieces=True)
 
         pieces = await trio.to_thread.run_sync(encode, limiter=_coders)
         for code, count in errors.items():

@@ -22,6 +22,7 @@ MAX_ELEMENTS = 10_000_000
 """Of a message from somebody whom we asked. Servers take less from strangers."""
 
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
+_encoders_in_pieces: dict[tuple[type[Message], int], Encoder] = {}
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 
 
@@ -30,12 +31,14 @@ def is_flexible(cls: type[Message], version: int) -> bool:
     return version >= cls.FLEXIBLE_SINCE
 
 
-def encode(message: Message, version: int) -> list[Piece]:
-    """The message's body. Small parts are joined, records of 4 KiB or more and file regions passed by reference.
+def encode(message: Message, version: int, *, in_pieces: bool = False) -> list[Piece]:
+    """The message's body. Small parts are joined, records of 4 KiB or more and file regions passed by reference. A very
+    long message takes half the memory `in_pieces`: many pieces, long texts and bytes among them as they are.
 
     ProtocolError if a value does not fit its wire type, or this version cannot carry it.
     """
-    encoder = _encoders.get((type(message), version)) or _new_encoder(type(message), version)
+    encoders = _encoders_in_pieces if in_pieces else _encoders
+    encoder = encoders.get((type(message), version)) or _new_encoder(type(message), version, in_pieces=in_pieces)
     try:
         pieces: list[Piece] = encoder(message)
     except (struct.error, TypeError, AttributeError, ValueError, OverflowError, BufferError) as error:
@@ -76,8 +79,9 @@ def _flexible_if_declared(cls: type[Message], version: int) -> bool:
     return is_flexible(cls, version)
 
 
-def _new_encoder(cls: type[Message], version: int) -> Encoder:
-    encoder = _encoders[cls, version] = compile_encoder(cls, version, _flexible_if_declared(cls, version))
+def _new_encoder(cls: type[Message], version: int, *, in_pieces: bool) -> Encoder:
+    encoder = compile_encoder(cls, version, _flexible_if_declared(cls, version), in_pieces=in_pieces)
+    (_encoders_in_pieces if in_pieces else _encoders)[cls, version] = encoder
     return encoder
 
 

@@ -164,12 +164,14 @@ class ServerConnection:
                 f"{api_key.name} of {size} bytes, where at most {MAX_BYTES_WITHOUT_RECORDS} are taken without records"
             )
 
-    def encode_response(self, request: Request[Message], response: Message) -> list[Piece]:
-        """The response as it goes out, frame and header included. Large records stay references."""
+    def encode_response(self, request: Request[Message], response: Message, *, in_pieces: bool = False) -> list[Piece]:
+        """The response as it goes out, frame and header included. Large records stay references; `in_pieces`: a very
+        long response is in memory once.
+        """
         api_key, version = request.api_key, request.api_version
         if not api_key.serves(version):
             response, version = _unsupported_version(api_key), 0
-        pieces = encode(response, version)
+        pieces = encode(response, version, in_pieces=in_pieces)
         tagged_fields = b"\0" if version >= api_key.flexible_since and api_key is not ApiKey.API_VERSIONS else b""
         size = 4 + len(tagged_fields) + (len(pieces[0]) if len(pieces) == 1 else size_of(pieces))
         head = _FRAME_AND_CORRELATION.pack(size, request.correlation_id) + tagged_fields

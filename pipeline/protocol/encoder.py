@@ -3,6 +3,9 @@
 The generated function is `encode(message) -> list[Piece]`. It may raise ProtocolError, and struct.error, TypeError,
 AttributeError or UnicodeEncodeError where a value does not fit its wire type: the caller turns these into the first.
 
+An encoder "in pieces" is for what is very long: it joins as it goes, so that a long message is in memory once and not
+twice, and passes long texts and bytes on as they are.
+
 Invariants: lists and tuples alone pass as arrays (a string is no array of strings); a value that this version cannot
 carry is refused unless the field is ignorable; large records are never copied.
 """
@@ -16,15 +19,22 @@ from pipeline.protocol import primitives
 from pipeline.protocol.schema import FieldDeclaration, Kind
 from pipeline.protocol.source import Source
 
+MAX_PARTS = 1024
+"""Parts of a message that an encoder in pieces holds before it joins them."""
+LONG_BYTES = 8192
+"""A text or bytes that are a piece of their own then."""
 
-def compile_encoder(cls: type, version: int, flexible: bool) -> Callable[..., Any]:
+
+def compile_encoder(cls: type, version: int, flexible: bool, *, in_pieces: bool = False) -> Callable[..., Any]:
     """The encoder of the message class in this version."""
-    return _Encoder(cls, version, flexible).compile("encode", f"<encoder of {cls.__name__} v{version}>")
+    encoder = _Encoder(cls, version, flexible, in_pieces=in_pieces)
+    return encoder.compile("encode", f"<encoder of {cls.__name__} v{version}>")
 
 
 class _Encoder(Source):
-    def __init__(self, cls: type, version: int, flexible: bool) -> None:
+    def __init__(self, cls: type, version: int, flexible: bool, *, in_pieces: bool) -> None:
         super().__init__(version, flexible)
+        self._in_pieces = in_pieces
         self._formats = ""
         self._arguments: list[str] = []
         self._append = "append"
@@ -169,7 +179,23 @@ class _Encoder(Source):
                 self.line(f"{raw} = {raw}{convert}")
             self.line(f"{length} = len({raw})")
         self._length(length, "h" if field.kind is Kind.STRING else "i", is_text=field.kind is Kind.STRING)
-        self.line(f"{self._append}({raw})")
+        if not self._may_cut:
+            self.line(f"{self._append}({raw})")
+            return
+        with self.block(f"if {length} < {LONG_BYTES}:"):
+            self.line(f"append({raw})")
+        with self.block("else:"):
+            self._cut()
+            self.line(f"pieces.append({raw})")
+
+    @property
+    def _may_cut(self) -> bool:
+        """True if what was written so far may become a piece; not inside of tagged fields, whose size comes first."""
+        return self._in_pieces and self._append == "append"
+
+    def _cut(self) -> None:
+        self.line("pieces.append(join(out))")
+        self.line("out.clear()")
 
     def _records(self, field: FieldDeclaration, source: str) -> None:
         raw, kind, length = self.name("raw"), self.name("kind"), self.name("length")
@@ -186,8 +212,7 @@ class _Encoder(Source):
         self._length(length, "i", often_long=True)
         large = f"{length} >= {primitives.BY_REFERENCE_BYTES}"
         with self.block(f"if {large} or {kind} is FileRegion or {kind} is list or {kind} is tuple:"):
-            self.line("pieces.append(join(out))")
-            self.line("out.clear()")
+            self._cut()
             self.line(f"pieces += gather({raw}) if {kind} is list or {kind} is tuple else ({raw},)")
         with self.block(f"elif {length} > 0:"):
             self.line(f"{self._append}({raw})")
@@ -212,6 +237,9 @@ class _Encoder(Source):
         with self.block(f"for {item} in {items}:"):
             self._scalar(field.element(), item)
             self._flush()
+            if self._may_cut:
+                with self.block(f"if len(out) > {MAX_PARTS}:"):
+                    self._cut()
 
     def _tagged(self, tagged: list[FieldDeclaration], source: str) -> None:
         """The tagged fields that differ from their defaults, in the order of their tags."""

@@ -13,12 +13,19 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ProtocolError
 from pipeline.model import FileRegion
+from pipeline.protocol import codec, encoder
 from pipeline.protocol.codec import decode, encode
 from pipeline.protocol.messages.create_topics import CreateTopicsRequest
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest
 from pipeline.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from pipeline.protocol.messages.list_offsets import ListOffsetsRequest
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pipeline.protocol.messages.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from pipeline.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -81,6 +88,39 @@ def test_all_fields_go_both_ways(cls: type[Message], version: int) -> None:
         assert decode(cls, version, joined(encode(message, version))) == message
 
     check()
+
+
+@every_case
+def test_a_message_in_pieces_is_the_same(cls: type[Message], version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "MAX_PARTS", 3)
+    monkeypatch.setattr(encoder, "LONG_BYTES", 2)
+    monkeypatch.setattr(codec, "_encoders_in_pieces", {})
+
+    @settings(bounded, max_examples=4)
+    @given(messages_of(cls, version))
+    def check(message: Message) -> None:
+        assert joined(encode(message, version, in_pieces=True)) == joined(encode(message, version))
+
+    check()
+
+
+@pytest.mark.parametrize("note_bytes", [100, 4000, 30_000])
+def test_a_message_in_pieces_is_in_memory_once(note_bytes: int) -> None:
+    whole_bytes = 20_000_000
+    parts = [OffsetFetchResponsePartitions(metadata="n" * note_bytes)] * (whole_bytes // note_bytes + 1)
+    topics = [OffsetFetchResponseTopics(name="t", partitions=parts)]
+    message = OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=topics)])
+    encode(OffsetFetchResponse(), 8, in_pieces=True)
+    tracemalloc.start()
+    try:
+        pieces = encode(message, 8, in_pieces=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    size_bytes = sum(len(piece) for piece in pieces if not isinstance(piece, FileRegion))
+    assert size_bytes > whole_bytes
+    assert peak < 1.2 * size_bytes
+    assert joined(pieces) == joined(encode(message, 8))
 
 
 @every_case

@@ -160,6 +160,11 @@ class ReadableLog:
         """The ids of the idempotent producers that the log remembers."""
         return self._producers.ids
 
+    @property
+    def producer_count(self) -> int:
+        """How many idempotent producers the log remembers."""
+        return len(self._producers)
+
     def some_producers(self, ids: Iterable[int]) -> Sequence[ActiveProducer]:
         """Those of these producers that the log remembers."""
         return self._producers.some(ids)

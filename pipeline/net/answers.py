@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -37,6 +38,17 @@ class LargeAnswer:
 
     answer: Message
     copied_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAnswer:
+    """An answer that may be very much larger than its request, and is built once there is memory for it.
+
+    `held_bytes`: about what it takes, built and encoded. They are claimed before, if they are much.
+    """
+
+    build: Callable[[], Awaitable[Message]]
+    held_bytes: int
 
 
 class Owed(ABC, Awaitable[Answer]):
@@ -83,7 +95,16 @@ class Owed(ABC, Awaitable[Answer]):
         return self.answer()
 
 
-Outcome = Answer | Throttled | LargeAnswer
+class Debt(NamedTuple):
+    """An answer that is owed, and the request it belongs to, without its body."""
+
+    request: Request[Message]
+    owed: Owed
+    arrived: float
+    asked: float
+
+
+Outcome = Answer | Throttled | LargeAnswer | PendingAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

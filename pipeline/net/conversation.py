@@ -10,7 +10,8 @@ Invariants
      it was handled; when the connection ends in any case. One without records takes a multiple of its size, from memory
      of its own kind (`decoded_memory`), so that it never holds up records; one with very many elements takes more
      before it is decoded. That is for what it is decoded to and for its answer: it is held until a long one is sent.
-     So does a short request whose answer copies very much (`LargeAnswer.copied_bytes`), before that is encoded.
+     So does a short request whose answer copies very much (`LargeAnswer.copied_bytes`), before that is encoded, or
+     whose answer is very long (`PendingAnswer`), before that is built.
      Only a long poll gives it back before it waits, but for a Fetch of very many elements, which waits for a moment.
   C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does the pause
      of a throttled client, but for one that wants no answers: it may have left with all said. Any other runs to its
@@ -22,12 +23,11 @@ Invariants
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import trio
 
 from pipeline.errors import NetworkError
-from pipeline.net.answers import Answer, Handler, LargeAnswer, Outcome, Owed, Peer, Throttled
+from pipeline.net.answers import Answer, Debt, Handler, LargeAnswer, Outcome, Owed, Peer, PendingAnswer, Throttled
 from pipeline.net.claimed_sending import send_claimed
 from pipeline.net.garbage import RARE_COLLECTIONS
 from pipeline.net.network import HangupWatch
@@ -56,15 +56,6 @@ _coders = trio.CapacityLimiter(CODERS)
 
 _HANDLED = ApiVersionsRequest()
 """Stands for the body of a request that was handled."""
-
-
-class _Debt(NamedTuple):
-    """An answer that is owed, and the request it belongs to, without its body."""
-
-    request: Request[Message]
-    owed: Owed
-    arrived: float
-    asked: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +120,7 @@ class Conversation:
         self.active_at = self._arrived_at
         """When something came last."""
         self._is_held_up = False
-        self._debts: deque[_Debt] = deque()
+        self._debts: deque[Debt] = deque()
         self._until_settled: trio.CancelScope | None = None
         """While it waits for something else: cancelled when the first debt is settled."""
         self.ended_because: str | None = None
@@ -251,7 +242,7 @@ class Conversation:
 
     def _owe(self, request: Request[Message], owed: Owed, asked: float) -> Awaitable[None] | None:
         """Answer later, or return what is to be awaited if that is too much."""
-        self._debts.append(_Debt(request._replace(body=_HANDLED), owed, self._arrived_at, asked))
+        self._debts.append(Debt(request._replace(body=_HANDLED), owed, self._arrived_at, asked))
         owed.when_over(self._one_is_over)
         if self._claim is not None:
             self._release(self._claim)
@@ -304,12 +295,12 @@ class Conversation:
     async def _serve_later(
         self,
         request: Request[Message],
-        outcome: Throttled | LargeAnswer | Awaitable[Outcome],
+        outcome: Throttled | LargeAnswer | PendingAnswer | Awaitable[Outcome],
         statistics: RequestStatistics,
         asked: float,
     ) -> None:
         result: Outcome
-        if isinstance(outcome, Throttled | LargeAnswer):
+        if isinstance(outcome, Throttled | LargeAnswer | PendingAnswer):
             await self._settle_all()
             result, answered = outcome, asked
         else:
@@ -320,9 +311,12 @@ class Conversation:
                 raise
             answered = trio.current_time()
             statistics.remote_s += answered - asked
-        answer = result.answer if isinstance(result, Throttled | LargeAnswer) else result
-        if isinstance(result, LargeAnswer) and result.copied_bytes > MAX_HELD_BYTES:
+        if isinstance(result, PendingAnswer):
+            await self._claim_answer(result.held_bytes)
+            result = LargeAnswer(await result.build())
+        elif isinstance(result, LargeAnswer):
             await self._claim_answer(result.copied_bytes)
+        answer = result.answer if isinstance(result, Throttled | LargeAnswer) else result
         if answer is not None and (request.is_large or isinstance(result, LargeAnswer)):
             await self._answer_large(request, answer, statistics, answered)
         else:
@@ -342,6 +336,8 @@ class Conversation:
 
     async def _claim_answer(self, size_bytes: int) -> None:
         """Wait until there is memory for an answer, which may be very much larger than its request."""
+        if size_bytes <= MAX_HELD_BYTES:
+            return
         await self._send_much()
         memory = self._shared.decoded_memory if self._claim is None else self._memory
         await self._take_memory(size_bytes, memory)

@@ -1,13 +1,14 @@
 """DescribeProducers (61): the idempotent producers that partitions remember (KIP-664)."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
 from pipeline.broker.slicing import Turns
 from pipeline.errors import PipelineError
 from pipeline.log.producer_state import ActiveProducer
-from pipeline.net.answers import LargeAnswer
+from pipeline.net.answers import PendingAnswer
 from pipeline.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -19,33 +20,51 @@ from pipeline.protocol.messages.describe_producers import (
 NO_COORDINATOR_EPOCH = -1
 PRODUCERS_AT_ONCE = 2000
 """Producers and partitions that are described before others have their turn."""
-PRODUCER_BYTES = 50
-"""What a producer takes in an answer, about."""
+PRODUCER_BYTES = 300
+"""What a producer takes in an answer that is built and encoded, about."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeProducersRequest, _version: int, _caller: Caller
-) -> Awaitable[DescribeProducersResponse | LargeAnswer]:
+) -> Awaitable[DescribeProducersResponse | PendingAnswer]:
     """Answers from memory, a topic or partition that is asked for again only once."""
     return _handle(broker, request)
 
 
-async def _handle(broker: BrokerContext, request: DescribeProducersRequest) -> DescribeProducersResponse | LargeAnswer:
+async def _handle(
+    broker: BrokerContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse | PendingAnswer:
     turns = Turns(PRODUCERS_AT_ONCE)
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    topics = []
     count = 0
+    for name, indexes in wanted.items():
+        for index in indexes:
+            count += _count_producers(broker, name, index)
+            await turns.after()
+    if count < PRODUCERS_AT_ONCE:
+        return await _describe_all(broker, wanted)
+    return PendingAnswer(partial(_describe_all, broker, wanted), count * PRODUCER_BYTES)
+
+
+def _count_producers(broker: BrokerContext, topic: str, index: int) -> int:
+    try:
+        return broker.find_partition(topic, index).log.producer_count
+    except PipelineError:
+        return 0
+
+
+async def _describe_all(broker: BrokerContext, wanted: Mapping[str, Iterable[int]]) -> DescribeProducersResponse:
+    turns = Turns(PRODUCERS_AT_ONCE)
+    topics = []
     for name, indexes in wanted.items():
         partitions = []
         for index in indexes:
             partitions.append(await _describe(broker, name, index, turns))
-            count += len(partitions[-1].active_producers)
             await turns.after()
         topics.append(TopicResponse(name=name, partitions=partitions))
-    response = DescribeProducersResponse(topics=topics)
-    return response if count < PRODUCERS_AT_ONCE else LargeAnswer(response, count * PRODUCER_BYTES)
+    return DescribeProducersResponse(topics=topics)
 
 
 async def _describe(broker: BrokerContext, topic: str, index: int, turns: Turns) -> PartitionResponse:

@@ -3,25 +3,26 @@
 Case does not matter in filters; a state or type that nobody knows matches nothing. All groups here are classic ones.
 """
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Collection
+from functools import partial
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.group import Group
 from pipeline.broker.slicing import Turns
-from pipeline.net.answers import LargeAnswer
+from pipeline.net.answers import PendingAnswer
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"
 GROUPS_AT_ONCE = 2000
 """Groups that are told before others have their turn."""
-GROUP_BYTES = 40
-"""What a group takes in an answer beside its name, about."""
+GROUP_BYTES = 150
+"""What a group takes in an answer that is built and encoded, beside its name, about."""
 
 
 def handle(
     broker: BrokerContext, request: ListGroupsRequest, _version: int, _caller: Caller
-) -> ListGroupsResponse | Awaitable[LargeAnswer]:
+) -> ListGroupsResponse | PendingAnswer:
     """Answers at once, unless there are very many groups. While some are still being loaded nobody is told that there
     are only the others.
     """
@@ -33,20 +34,22 @@ def handle(
         return ListGroupsResponse()
     groups = broker.coordinator.groups
     if len(groups) > GROUPS_AT_ONCE:
-        return _list_in_turns(groups, states)
+        size_bytes = sum(GROUP_BYTES + len(group.id) for group in groups)
+        return PendingAnswer(partial(_list_in_turns, broker, states), size_bytes)
     return ListGroupsResponse(groups=tuple(_listed(group) for group in groups if _is_wanted(group, states)))
 
 
-async def _list_in_turns(groups: Collection[Group], states: Collection[str]) -> LargeAnswer:
+async def _list_in_turns(broker: BrokerContext, states: Collection[str]) -> ListGroupsResponse:
     """List groups, yielding to other requests in between; some may come or go meanwhile."""
+    if broker.journal.is_loading:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     turns = Turns(GROUPS_AT_ONCE)
     listed = []
-    for group in groups:
+    for group in broker.coordinator.groups:
         if _is_wanted(group, states):
             listed.append(_listed(group))
         await turns.after()
-    size_bytes = sum(GROUP_BYTES + len(group.group_id) for group in listed)
-    return LargeAnswer(ListGroupsResponse(groups=listed), size_bytes)
+    return ListGroupsResponse(groups=listed)
 
 
 def _is_wanted(group: Group, states: Collection[str]) -> bool:

@@ -7,7 +7,6 @@ no open transactions, so `require_stable` (v7) changes nothing. As in Kafka a gr
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from pipeline.broker.cluster_view import TopicView
@@ -15,7 +14,7 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.model import OffsetAndMetadata
 from pipeline.broker.slicing import Slicing, Turns, weight_of
 from pipeline.model import TopicPartition
-from pipeline.net.answers import LargeAnswer
+from pipeline.net.answers import PendingAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -36,8 +35,8 @@ FIRST_VERSION_OF_TOPIC_IDS = 10
 NO_OFFSET = -1
 GROUP_COST = 10
 """What a group without offsets costs, in partitions."""
-PARTITION_BYTES = 20
-"""What an offset takes in an answer beside its metadata, about."""
+PARTITION_BYTES = 250
+"""What an offset takes in an answer that is built and encoded, beside its metadata, about."""
 SLICING = Slicing(asked="topics", answered="topics", size=1000, parts=("partition_indexes", "partitions"))
 """How much of a group is told before others have their turn."""
 
@@ -54,7 +53,7 @@ class _Asked:
 
 def handle(
     broker: BrokerContext, request: OffsetFetchRequest, version: int, _caller: Caller
-) -> OffsetFetchResponse | Awaitable[Any]:
+) -> OffsetFetchResponse | PendingAnswer | Awaitable[PendingAnswer]:
     """Answers from memory, for one group at once, a group or partition that is asked for again only once."""
     if version >= FIRST_VERSION_OF_GROUPS:
         groups = {(group.group_id, group.topics): group for group in request.groups}
@@ -71,7 +70,9 @@ def handle(
         ]
     asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
     if _is_large(broker, asked):
-        return _of_large(broker, asked, version)
+        return PendingAnswer(
+            partial(_of_large, broker, asked, version), _named_bytes(asked) + _kept_bytes(broker, asked.group_id)
+        )
     group = _of_group(broker, asked, version, set())
     return OffsetFetchResponse(error_code=group.error_code, topics=tuple(map(_as_before, group.topics)))
 
@@ -86,18 +87,28 @@ def _is_large(broker: BrokerContext, group: OffsetFetchRequestGroup) -> bool:
         return False
 
 
-async def _of_large(broker: BrokerContext, asked: OffsetFetchRequestGroup, version: int) -> LargeAnswer:
+async def _of_large(broker: BrokerContext, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
     group = await _of_group_in_turns(broker, asked, version, set(), Turns(SLICING.size))
-    answer = OffsetFetchResponse(error_code=group.error_code, topics=tuple(map(_as_before, group.topics)))
-    return LargeAnswer(answer, _size_of(group))
+    return OffsetFetchResponse(error_code=group.error_code, topics=tuple(map(_as_before, group.topics)))
 
 
-async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequestGroup], version: int) -> LargeAnswer:
+async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequestGroup], version: int) -> PendingAnswer:
+    turns = Turns(SLICING.size)
+    size_bytes = sum(map(_named_bytes, groups))
+    for group_id in dict.fromkeys(group.group_id for group in groups):
+        kept_bytes = _kept_bytes(broker, group_id)
+        size_bytes += kept_bytes
+        await turns.after(GROUP_COST * weight_of(group_id) + kept_bytes // PARTITION_BYTES)
+    return PendingAnswer(partial(_of_each, broker, groups, version), size_bytes)
+
+
+async def _of_each(
+    broker: BrokerContext, groups: Sequence[OffsetFetchRequestGroup], version: int
+) -> OffsetFetchResponse:
     """The offsets of each group, with turns for others in between."""
     told: dict[str, set[TopicPartition]] = {}
     turns = Turns(SLICING.size)
     answered = []
-    size_bytes = 0
     for group in groups:
         told_of_group = told.setdefault(group.group_id, set())
         if _is_large(broker, group):
@@ -106,14 +117,21 @@ async def _of_several(broker: BrokerContext, groups: Sequence[OffsetFetchRequest
             answered.append(_of_group(broker, group, version, told_of_group))
             named = GROUP_COST * weight_of(group.group_id)
             await turns.after(named + sum(len(topic.partitions) for topic in answered[-1].topics))
-        size_bytes += _size_of(answered[-1])
-    return LargeAnswer(OffsetFetchResponse(groups=answered), size_bytes)
+    return OffsetFetchResponse(groups=answered)
 
 
-def _size_of(group: OffsetFetchResponseGroup) -> int:
-    """About how many bytes a group takes in an answer."""
-    parts = (part for topic in group.topics for part in topic.partitions)
-    return len(group.group_id) + sum(PARTITION_BYTES + len(part.metadata or "") for part in parts)
+def _named_bytes(group: OffsetFetchRequestGroup) -> int:
+    """About how many bytes an answer takes for what was asked by name."""
+    return len(group.group_id) + PARTITION_BYTES * sum(len(topic.partition_indexes) for topic in group.topics or ())
+
+
+def _kept_bytes(broker: BrokerContext, group_id: str) -> int:
+    """About how many bytes all that is kept for a group takes in an answer, once as everything is answered."""
+    try:
+        offsets = broker.offsets.of_group(group_id)
+    except KafkaError:
+        return 0
+    return sum(PARTITION_BYTES + len(committed.metadata) for committed in offsets.values())
 
 
 async def _of_group_in_turns(

@@ -14,6 +14,7 @@ from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.handlers.fetch import MAX_WAIT_MS
 from pipeline.broker.slicing import SLICINGS, Slicing, for_each
 from pipeline.model import TopicPartition
+from pipeline.net.conversation import Conversation
 from pipeline.net.transport import connect
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import ClientConnection
@@ -178,7 +179,23 @@ async def test_no_request_of_any_kind_holds_the_event_loop_for_long(start: Start
     assert {label: held_s for label, held_s in longest_s.items() if held_s > MAX_STEP_S} == {}
 
 
-async def test_very_many_groups_are_listed_in_slices(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def claimed(monkeypatch: pytest.MonkeyPatch) -> Sequence[int]:
+    """The bytes that are claimed for answers before these are built."""
+    sizes: list[int] = []
+    claim = Conversation._claim_answer
+
+    async def noting(conversation: Conversation, size_bytes: int) -> None:
+        sizes.append(size_bytes)
+        await claim(conversation, size_bytes)
+
+    monkeypatch.setattr(Conversation, "_claim_answer", noting)
+    return sizes
+
+
+async def test_very_many_groups_are_listed_in_slices(
+    start: Start, monkeypatch: pytest.MonkeyPatch, claimed: Sequence[int]
+) -> None:
     limits = GroupLimits(initial_rebalance_delay_ms=0, max_size=1)
     groups = [Group(f"group-{number}", limits) for number in range(MANY)]
     async with start() as broker:
@@ -187,9 +204,10 @@ async def test_very_many_groups_are_listed_in_slices(start: Start, monkeypatch: 
             answer = await ask_raw(broker, ListGroupsRequest(), 4)
     assert [group.group_id for group in answer.groups] == [group.id for group in groups]
     assert steps.longest_s < MAX_STEP_S
+    assert claimed[0] > 100 * MANY
 
 
-async def test_very_many_producers_are_described_in_slices(start: Start) -> None:
+async def test_very_many_producers_are_described_in_slices(start: Start, claimed: Sequence[int]) -> None:
     async with start() as broker:
         await broker.create("topic")
         log = broker.handle.replicas.partitions[TopicPartition("topic", 0)].log
@@ -202,6 +220,7 @@ async def test_very_many_producers_are_described_in_slices(start: Start) -> None
     found = [producer.producer_id for producer in answer.topics[0].partitions[0].active_producers]
     assert sorted(found) == list(range(MANY))
     assert steps.longest_s < MAX_STEP_S
+    assert claimed[0] > 200 * MANY
 
 
 async def test_a_fetch_of_very_many_partitions_waits_and_is_woken_by_an_append(start: Start) -> None:

@@ -8,7 +8,7 @@ import trio
 
 from pipeline.errors import NetworkError
 from pipeline.net import server as server_module
-from pipeline.net.answers import LargeAnswer
+from pipeline.net.answers import LargeAnswer, PendingAnswer
 from pipeline.net.conversation import DECODED_FACTOR, ELEMENTS_BYTES
 from pipeline.net.server import Peer
 from pipeline.net.transport import SocketTransport
@@ -141,6 +141,36 @@ async def test_answers_much_larger_than_their_requests_take_memory_before_they_a
             for transport in transports:
                 nursery.start_soon(read_all, transport)
         await until(lambda: memory.held == 0)
+        assert statistics.response_bytes > 0.9 * clients * size_bytes
+
+
+async def test_a_pending_answer_is_built_once_there_is_memory_for_it(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size_bytes, clients, built = 20_000_000, 4, 0
+    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
+    topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
+
+    async def build() -> Message:
+        nonlocal built
+        built += 1
+        await trio.lowlevel.checkpoint()
+        return MetadataResponse(topics=topics)
+
+    def handle(request: Request[Message], peer: Peer) -> PendingAnswer:
+        return PendingAnswer(build, size_bytes)
+
+    async with serve(handle) as (address, server), connected(address, clients) as transports:
+        memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
+        for transport in transports:
+            await transport.send([names_bytes(1)])
+        await until(lambda: statistics.response_bytes > 0 and memory.waiting == clients - 1)
+        assert built == 1
+        async with trio.open_nursery() as nursery:
+            for transport in transports:
+                nursery.start_soon(read_all, transport)
+        await until(lambda: memory.held == 0)
+        assert built == clients
         assert statistics.response_bytes > 0.9 * clients * size_bytes
 
 

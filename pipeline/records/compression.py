@@ -12,6 +12,7 @@ read too), an LZ4 frame with independent blocks (KIP-57), a zstd frame (KIP-110)
 """
 
 import contextlib
+import mmap
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ ZSTD_USUAL_LEVEL = 3
 
 GZIP_WINDOW_BITS = 31
 _GZIP_CHUNK_BYTES = 16 * 1024
+_SMALL_GZIP_BYTES = 16 << 20
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_VERSIONS = b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_HEADER_SIZE = len(XERIAL_MAGIC) + len(XERIAL_VERSIONS)
@@ -113,12 +115,22 @@ def _check_size(size_bytes: int, max_bytes: int) -> None:
         raise OpenedBatchTooLargeError(max_bytes)
 
 
-def _decompress_gzip(data: ReadableBuffer, max_bytes: int) -> bytearray:
-    plain = bytearray()
-    for piece in _gzip_pieces(data, PIECE_BYTES):
-        plain += piece
-        _check_size(len(plain), max_bytes)
-    return plain
+def _decompress_gzip(data: ReadableBuffer, max_bytes: int) -> ReadableBuffer:
+    pieces = _gzip_pieces(data, PIECE_BYTES)
+    if max_bytes <= _SMALL_GZIP_BYTES:
+        plain = bytearray()
+        for piece in pieces:
+            plain += piece
+            _check_size(len(plain), max_bytes)
+        return plain
+    # What grows is copied again and again, and the heap keeps the smaller copies. A map of all that may come takes
+    # memory only as far as it is written.
+    view, end = memoryview(mmap.mmap(-1, max_bytes)), 0
+    for piece in pieces:
+        start, end = end, end + len(piece)
+        _check_size(end, max_bytes)
+        view[start:end] = piece
+    return view[:end]
 
 
 def _gzip_pieces(data: ReadableBuffer, piece_bytes: int) -> Iterator[bytes]:

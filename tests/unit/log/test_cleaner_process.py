@@ -81,18 +81,19 @@ def test_jobs_are_done_one_after_the_other_until_the_channel_is_closed(tmp_path:
         hash_key=(2**64 - 1, 0),
     )
     assert CleaningJob.decode(job.encode()) == job
-    missing = CleaningJob.decode(job.encode().replace(b'"segments": [[0', b'"segments": [[1'))
+    damaged = CleaningJob.decode(job.encode().replace(b'"segments": [[0', b'"segments": [[1'))
+    segment_path(tmp_path, 1, LOG_SUFFIX).write_bytes(bytes(len(content)))
     own, other = socket.socketpair()
     with own, other:
         thread = threading.Thread(target=serve, args=(other,))
         thread.start()
-        own.sendall(job.encode() + missing.encode())
+        own.sendall(job.encode() + damaged.encode())
         own.shutdown(socket.SHUT_WR)
         thread.join(60)
         assert not thread.is_alive()
         other.close()
         with own.makefile("rb") as lines:
-            reports = [decode_report(line) for line in lines]
+            reports = [report for report in map(decode_report, lines) if not isinstance(report, Progress)]
     assert reports[0] == GroupCleaned(base_offset=0, end_offset=2)
     assert isinstance(reports[1], Cleaned) and reports[1].keys == 1
     assert isinstance(reports[2], Failed) and not reports[2].is_full

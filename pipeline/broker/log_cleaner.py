@@ -170,6 +170,8 @@ class LogCleaner:
             if partition.settings.is_compacted and partition.log.failure is None and name not in uncleanable:
                 settings = _compaction_settings(partition.settings)
                 truncations[name] = partition.log.truncations
+                if partition.log.is_truncating:
+                    continue
                 try:
                     found[name] = (_find_cleanable(partition, settings, now_ms), settings)
                 except StorageError as error:

@@ -38,7 +38,8 @@ def choose_segment(
 ) -> Target:
     """Where batches go that come after `end_offset`."""
     last_offset = headers[-1].last_offset
-    if last_offset - last.base_offset <= MAX_RELATIVE_OFFSET and (
+    is_open = not last.is_cut and last_offset - last.base_offset <= MAX_RELATIVE_OFFSET
+    if is_open and (
         last.size_bytes == 0
         or (
             last.size_bytes + size_bytes <= config.segment_bytes

@@ -56,7 +56,9 @@ class ReadableLog:
         self.clean_offset: Offset | None = None
         """Up to where it has been compacted; None: never."""
         self.truncations = 0
-        """How often its end has moved back: what was read of its segments before may be gone."""
+        """Rises before and after its end moves back: what was read of its segments before may be gone."""
+        self.is_truncating = False
+        """True while its end moves back: what is read of its segments now may be gone."""
         self.may_lack_tail = False
         """May records be gone from its end, as this process found it, that had been acknowledged? They are if the
         machine stopped before they were on the disk, or if the disk damaged them.

@@ -77,6 +77,7 @@ class Segment:
         "_suffix",
         "base_offset",
         "created_ms",
+        "is_cut",
         "is_synced",
         "max_timestamp",
         "offset_index",
@@ -104,6 +105,8 @@ class Segment:
         self.created_ms = now_ms
         self.size_bytes = 0
         self.is_synced = False
+        self.is_cut = False
+        """True if something lay behind its end that readers may still ask for: nothing is appended to it."""
         self.max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
@@ -290,6 +293,7 @@ class Segment:
             now_ms=self.created_ms,
         )
         left._file = file
+        left.is_cut = True
         left.size_bytes = size_bytes
         left._index_beginning_of(self.offset_index, self.time_index)
         return left

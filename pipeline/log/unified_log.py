@@ -346,6 +346,8 @@ class UnifiedLog(ReadableLog):
         except StorageError as error:
             self._fail_unless_full(error)
             raise
+        self.is_truncating = True
+        self.truncations += 1
         try:
             remove_snapshots_behind(self._files, self.directory, end_offset)
             self._aborted.forget_from(end_offset)
@@ -370,6 +372,8 @@ class UnifiedLog(ReadableLog):
         except StorageError as error:
             self._fail_half_way(error)
             raise
+        finally:
+            self.is_truncating = False
         try:
             if row:
                 self._roll(end_offset, last.created_ms)

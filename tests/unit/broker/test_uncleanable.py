@@ -1,6 +1,7 @@
 """Which partitions the cleaner has given up, and what it leaves alone for now."""
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from pipeline.log.cleaner_jobs import CleaningJob, Failed
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
 from pipeline.log.files import DiskFiles
-from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.log.segment import LOG_SUFFIX
+from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, batch
 
@@ -136,6 +138,43 @@ async def test_a_partition_whose_segments_go_while_they_are_read_is_not_given_up
     cleaner = table.cleaner(child)
     await _run_until(cleaner, lambda: len(child.jobs) > MAX_FAILURES or bool(cleaner.uncleanable))
     assert (NAME in cleaner.uncleanable) is not is_deleted
+
+
+async def test_a_partition_that_is_truncated_while_it_is_read_is_not_given_up(tmp_path: Path) -> None:
+    table = _Table(tmp_path / "logs")
+    table.log.flush()
+    removing, removed = threading.Event(), threading.Event()
+
+    class Slow(DiskFiles):
+        """Removes the first file of a log only when a cleaner has failed."""
+
+        def unlink(self, path: Path) -> None:
+            super().unlink(path)
+            if path.suffix == LOG_SUFFIX:
+                removing.set()
+                assert removed.wait(TIMEOUT_S)
+
+    child = _Jobs(lambda: None, MAX_FAILURES)
+    cleaner = table.cleaner(child)
+    for segment, _ in table.log.closed_segments():
+        segment._files = Slow()
+    end_offset = table.log.log_end_offset
+    thread = threading.Thread(target=table.log.truncate_to, args=[Offset(end_offset - 2)])
+
+    async def begin(job: CleaningJob) -> None:
+        child.jobs.append(job)
+        if not removing.is_set():
+            thread.start()
+            await trio.to_thread.run_sync(removing.wait, TIMEOUT_S)
+
+    child.begin = begin  # type: ignore[method-assign]
+    try:
+        await _run_until(cleaner, lambda: bool(child.jobs) and not cleaner._in_hand)
+        assert not cleaner._trouble
+    finally:
+        removed.set()
+        thread.join()
+    assert table.log.log_end_offset == end_offset - 2
 
 
 async def test_nothing_is_cleaned_that_is_not_on_the_disk(tmp_path: Path) -> None:

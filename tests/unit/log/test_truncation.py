@@ -138,6 +138,29 @@ def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log, batches):
     assert after == before[:4] + [b""] * 4
 
 
+def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(open_log, batches, monkeypatch):
+    log = open_log(LogConfig(index_interval_bytes=1))
+    headers = fill(log, batches)
+    regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
+    before = [region.file.read_at(region.size, region.position) for region in regions]
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_create", refuse_to_open)
+        with pytest.raises(DiskFullError):
+            log.truncate_to(Offset(8))
+        assert (log.failure, log.log_end_offset) == (None, 8)
+        with pytest.raises(DiskFullError):
+            fill(log, batches)
+    headers = headers[:4] + fill(log, batches, 4)
+    after = [region.file.read_at(region.size, region.position) for region in regions]
+    assert after == before[:4] + [b""] * 4
+    assert batches.read_all(log) == headers
+    batches.check_indexes(log)
+    log.close()
+    log = open_log(log.config, clean=True)
+    assert batches.read_all(log) == headers
+    batches.check_indexes(log)
+
+
 def test_a_disk_that_fails_while_truncating_takes_the_log_offline(open_log, batches, faulty):
     for number in range(1, 4):
         log = open_log(files=faulty)

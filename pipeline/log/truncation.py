@@ -59,14 +59,20 @@ def _end_of(segment: Segment, size_bytes: int) -> Offset:
     return Offset(end_offset)
 
 
+def hold_open_behind(segments: Sequence[Segment], cut: Cut) -> None:
+    """Open all of which something will be cut off, so that a lack of open files is met before anything is. Raises
+    StorageError.
+    """
+    for segment in segments[len(cut.kept) :]:
+        segment.hold_open()
+
+
 def cut_files(files: Files, directory: Path, segments: Sequence[Segment], cut: Cut) -> tuple[Segment, ...]:
     """Do to the files what was planned; returns when it would survive a crash. Raises StorageError.
 
-    Readers of `segments` keep what they need open.
+    Readers of `segments` keep what they need open: it was opened before (`hold_open_behind`).
     """
     behind = segments[len(cut.kept) :]
-    for segment in behind:
-        segment.hold_open()
     removed = behind if cut.split is None else behind[1:]
     for segment in reversed(removed):
         segment.remove()

@@ -42,7 +42,7 @@ from pipeline.log.rewriting import note_failure
 from pipeline.log.segment import GAP_SUFFIX, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import rebuild_producers, remove_snapshots_behind, write_snapshot
 from pipeline.log.transactions import take_batch
-from pipeline.log.truncation import Cut, cut_all, cut_files, plan_cut
+from pipeline.log.truncation import Cut, cut_all, cut_files, hold_open_behind, plan_cut
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import BatchHeader
 
@@ -343,13 +343,14 @@ class UnifiedLog(ReadableLog):
             if epochs.entries != self._epochs.entries:
                 replace_file(self._files, self.directory / LEADER_EPOCHS, epochs.encode())
                 epochs.is_changed = False
+            remove_snapshots_behind(self._files, self.directory, end_offset)
+            hold_open_behind(self._segments, cut)
         except StorageError as error:
             self._fail_unless_full(error)
             raise
         self.is_truncating = True
         self.truncations += 1
         try:
-            remove_snapshots_behind(self._files, self.directory, end_offset)
             self._aborted.forget_from(end_offset)
             self._aborted.sync()
             row = cut_files(self._files, self.directory, self._segments, cut)

@@ -255,5 +255,43 @@ def test_a_lack_of_open_files_half_way_ends_this_log_alone(open_log, batches, mo
     assert batches.read_all(open_log()) == []
 
 
+def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(open_log, batches):
+    class FewOpenFiles(DiskFiles):
+        left = None
+
+        def open(self, path, *, create=False):
+            if self.left is not None and path.parent == log.directory and not create:
+                self.left -= 1
+                if self.left < 0:
+                    raise DiskFullError(str(path), "Too many open files")
+            return super().open(path, create=create)
+
+    config = LogConfig(segment_bytes=1, index_interval_bytes=1)
+    for left in range(100):
+        files = FewOpenFiles()
+        log = open_log(config, files=files)
+        log.restart_at(Offset(0))
+        headers = fill(log, batches)
+        log.flush()
+        log.release_files()
+        files.left = left
+        is_enough = True
+        try:
+            log.truncate_to(Offset(0))
+        except DiskFullError:
+            is_enough = False
+            files.left = None
+            assert batches.read_all(log) == headers
+            log.truncate_to(Offset(0))
+        files.left = None
+        headers = fill(log, batches, 2)
+        assert batches.read_all(log) == headers
+        batches.check_indexes(log)
+        assert batches.read_all(open_log(config)) == headers
+        if is_enough:
+            break
+    assert is_enough and left > 5
+
+
 def refuse_to_open(*_):
     raise DiskFullError("a segment", "Too many open files")

@@ -68,8 +68,12 @@ class ChildProcess:
 
     async def wait(self) -> int:
         """Its exit code, once it has ended (negative: the signal)."""
-        if self.running:
-            descriptor = os.pidfd_open(self.pid)
+        while self.running:
+            try:
+                descriptor = os.pidfd_open(self.pid)
+            except OSError:  # no descriptor is left
+                await trio.sleep(POLL_INTERVAL_S)
+                continue
             try:
                 await trio.lowlevel.wait_readable(descriptor)
             finally:

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,22 @@ TAKE_PORTS = f"""
 from pipeline.processes import free_port
 print(*(free_port() for _ in range({PORTS_EACH})), flush=True)
 input()
+"""
+
+WAIT_WITHOUT_DESCRIPTORS = """
+import resource, sys, trio
+from pathlib import Path
+from pipeline.processes import start_process
+async def main():
+    child = start_process("sleep", ["sleep", "600"], log=Path(sys.argv[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.wait)
+            await trio.sleep(0)
+            child.kill()
+    print(await child.wait())
+trio.run(main)
 """
 
 
@@ -64,3 +81,9 @@ def test_a_free_port_is_given_to_no_connection_and_to_nobody_who_asks_for_any():
 def test_an_address_of_another_machine_has_no_free_port():
     with pytest.raises(PipelineError, match=r"no free port on 192\.0\.2\.1"):
         free_port("192.0.2.1")
+
+
+def test_the_end_of_a_child_is_waited_for_without_a_descriptor_too(tmp_path: Path):
+    command = [sys.executable, "-c", WAIT_WITHOUT_DESCRIPTORS, str(tmp_path / "log")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "-9\n", done.stderr

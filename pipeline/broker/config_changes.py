@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster_view import ClusterView, TopicView
 from pipeline.broker.config_entries import LISTS, broker_entries, topic_entries
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.dynamic_settings import DynamicSettings
@@ -23,7 +23,7 @@ from pipeline.broker.failures import Failure, failure_of
 from pipeline.broker.slicing import Turns
 from pipeline.broker.topic_changes import ATTEMPTS, writing
 from pipeline.broker.topic_plan import check_topic_name
-from pipeline.broker.topic_settings import readable_settings, topic_settings
+from pipeline.broker.topic_settings import KEEPING_ALL, readable_settings, topic_settings
 from pipeline.coordination.interface import ANY_VERSION, CheckNode, CoordinationClient, CreateNode
 from pipeline.coordination.znodes import (
     ALL_BROKERS,
@@ -203,11 +203,14 @@ def _items(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where overrides are stored. `owner` is the znode that must be there for them to have a meaning."""
+    """Where overrides are stored. `owner` is the znode that must be there for them to have a meaning; it never is there
+    without a znode of overrides, unless ZooKeeper lost that: then `known` counts.
+    """
 
     parent: str
     path: str
     owner: str | None = None
+    known: Callable[[], Overrides] = dict
     read: Callable[[bytes], Overrides]
     write: Callable[[Overrides], bytes]
 
@@ -229,12 +232,20 @@ async def alter_topic(broker: BrokerContext, name: str, decide: Decide, *, valid
         parent=TOPIC_CONFIGS,
         path=topic_config_path(name),
         owner=topic_path(name),
+        known=lambda: _known_overrides(broker.view.topic(name)),
         read=lambda data: TopicConfig.decode(name, data).settings,
         write=lambda settings: TopicConfig(topic=name, settings=settings).encode(),
     )
     version = await _write(broker, place, decide_and_check, validate_only=validate_only)
     with trio.move_on_after(TIMEOUT_S):
         await broker.view.wait_until(is_seen)
+
+
+def _known_overrides(topic: TopicView | None) -> Overrides:
+    """What counts of a topic whose settings ZooKeeper lost."""
+    if topic is None:
+        return {}
+    return KEEPING_ALL if topic.keeps_all else topic.overrides
 
 
 def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings) -> None:
@@ -294,9 +305,10 @@ async def _write(broker: BrokerContext, place: _Place, decide: Decide, *, valida
             if place.owner is not None and await broker.zookeeper.exists(place.owner) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             found = await broker.zookeeper.get_or_none(place.path)
-            stored = {} if found is None else place.read(found.data)
+            stored = place.known() if found is None else place.read(found.data)
             wanted = decide(stored)
-            if validate_only or wanted == stored:
+            is_lost = found is None and place.owner is not None
+            if validate_only or (wanted == stored and not is_lost):
                 return None if found is None else found.version
             try:
                 if found is not None:

@@ -31,7 +31,7 @@ from pipeline.model import TopicPartition
 NAMED_IN_LOG = 10
 _LOST_SETTINGS = (
     "the settings that are known go on to count, and after a restart nothing of the topic is deleted; restore the"
-    " znode, or set all settings anew"
+    " znode, or have it written anew by a change of settings"
 )
 LOADED_AT_A_TIME = 50
 """New topics that are read at a time: the event loop runs all tasks that are ready before anything else."""

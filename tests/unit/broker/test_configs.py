@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 import trio
 import trio.lowlevel
 
@@ -12,14 +13,15 @@ from pipeline.broker.config_changes import OperationType, ResourceType
 from pipeline.broker.config_entries import ConfigSource, ConfigType
 from pipeline.broker.dynamic_settings import CHANGEABLE
 from pipeline.broker.setting_documents import BROKER_DOCUMENTS, TOPIC_DOCUMENTS
-from pipeline.broker.topic_settings import TopicSettings
-from pipeline.coordination.znodes import ALL_BROKERS, broker_config_path, topic_config_path
+from pipeline.broker.topic_settings import KEEPING_ALL, TopicSettings
+from pipeline.coordination.znodes import ALL_BROKERS, TopicConfig, broker_config_path, topic_config_path
 from pipeline.model import TopicPartition
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages import alter_configs, incremental_alter_configs
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
@@ -274,3 +276,26 @@ async def test_a_lost_answer_is_read_back(start: Start) -> None:
         broker.zookeeper.lose_next_answer()
         assert await alter(broker, BROKER, "1", ("message.max.bytes", SET, "9")) == (0, None)
         assert (await value(broker, BROKER, "1", "message.max.bytes"))[0] == "9"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_change_of_settings_that_zookeeper_lost_leaves_the_others(
+    start: Start, zookeeper_twin: MemoryZooKeeper, is_known: bool
+) -> None:
+    path, changed = topic_config_path("t"), ("max.message.bytes", SET, "5000")
+
+    async with zookeeper_twin.open() as other:
+        async with start() as broker:
+            await broker.create("t", retention_ms="-1", segment_bytes="4096")
+            lost = TopicConfig.decode("t", (await other.get(path)).data).settings
+            for _ in range(2 * is_known):  # the second time the broker knows all of what shall be
+                await other.delete(path)
+                assert await alter(broker, TOPIC, "t", changed) == (0, None)
+                stored = TopicConfig.decode("t", (await other.get(path)).data).settings
+                assert stored == {**lost, "max.message.bytes": "5000"}
+            if not is_known:
+                await other.delete(path)
+        async with start() as broker:
+            assert await alter(broker, TOPIC, "t", changed) == (0, None)
+            stored = TopicConfig.decode("t", (await other.get(path)).data).settings
+            assert stored == {**(lost if is_known else KEEPING_ALL), "max.message.bytes": "5000"}

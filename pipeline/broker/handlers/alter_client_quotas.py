@@ -11,9 +11,8 @@ import trio
 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
-from pipeline.broker.quotas.entities import alter, read_entity
+from pipeline.broker.quotas.entities import alter, check_room, read_entity
 from pipeline.broker.slicing import Turns
-from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.quota_znodes import QuotaConfig, QuotaEntity
 from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -60,7 +59,7 @@ async def _alter(broker: BrokerContext, entry: EntryData, deadline: float, *, va
             alter({}, entry.ops)
         else:
             with trio.fail_at(deadline):
-                await _write(broker.zookeeper, entity, entry)
+                await _write(broker, entity, entry)
     except trio.TooSlowError:
         return _answer(entry, ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time.")
     except PipelineError as error:
@@ -69,7 +68,8 @@ async def _alter(broker: BrokerContext, entry: EntryData, deadline: float, *, va
     return _answer(entry, ErrorCode.NONE, None)
 
 
-async def _write(zookeeper: CoordinationClient, entity: QuotaEntity, entry: EntryData) -> None:
+async def _write(broker: BrokerContext, entity: QuotaEntity, entry: EntryData) -> None:
+    zookeeper = broker.zookeeper
     for _ in range(ATTEMPTS):
         found = await zookeeper.get_or_none(entity.path)
         settings = {} if found is None else QuotaConfig.decode(entity, found.data).settings
@@ -78,6 +78,7 @@ async def _write(zookeeper: CoordinationClient, entity: QuotaEntity, entry: Entr
             return
         try:
             if found is None:
+                check_room(entity, broker.quotas.table.followed)
                 await zookeeper.create(entity.path, altered.encode())
             else:
                 await zookeeper.set(entity.path, altered.encode(), found.version)

@@ -10,13 +10,17 @@ from enum import IntEnum
 from typing import Protocol
 
 from pipeline.broker.quotas.table import QuotaKind
-from pipeline.coordination.quota_znodes import DEFAULT, EntityName, QuotaEntity
+from pipeline.coordination.quota_znodes import DEFAULT, EntityName, QuotaEntity, encode_name
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_client_quotas import OpData
 from pipeline.protocol.messages.describe_client_quotas import ComponentData, EntityData
 
 USER = "user"
 CLIENT_ID = "client-id"
+MAX_ENTITIES = 10_000
+"""Entities that a broker follows, beyond which none is added: each broker reads all names after each change."""
+MAX_NAME_BYTES = 750
+"""A name as part of a znode's path."""
 
 
 class _NamedType(Protocol):
@@ -46,6 +50,17 @@ def read_entity(parts: Sequence[_NamedType]) -> QuotaEntity:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Empty {part.entity_type} not supported.")
         names[part.entity_type] = DEFAULT if part.entity_name is None else part.entity_name
     return QuotaEntity(user=names.get(USER), client_id=names.get(CLIENT_ID))
+
+
+def check_room(entity: QuotaEntity, followed: int) -> None:
+    """Raise KafkaError if the entity must not be added to as many as are followed."""
+    for name in (entity.user, entity.client_id):
+        if name is not None and len(encode_name(name)) > MAX_NAME_BYTES:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"The name of a quota entity takes more than {MAX_NAME_BYTES} bytes."
+            )
+    if followed >= MAX_ENTITIES:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"There are quotas for {MAX_ENTITIES} entities already.")
 
 
 def tell_entity(entity: QuotaEntity) -> tuple[EntityData, ...]:

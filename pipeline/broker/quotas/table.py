@@ -42,6 +42,8 @@ class QuotaTable:
     """All quotas there are. `broker_defaults` hold by client id where nothing else does."""
 
     broker_defaults: Mapping[QuotaKind, float | None]
+    followed: int = 0
+    """Entities whose znodes are followed, with quotas or without."""
     _quotas: dict[QuotaEntity, Mapping[QuotaKind, float]] = field(default_factory=dict)
 
     @property

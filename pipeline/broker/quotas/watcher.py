@@ -26,12 +26,14 @@ async def watch_quotas(
     """Follow all quotas, for ever. Reports started when those that are there have been read."""
 
     async def watch_entity(entity: QuotaEntity, *, task_status: trio.TaskStatus[None]) -> None:
+        table.followed += 1
         try:
             async for value in zookeeper.watch_data(entity.path):
                 table.set(entity, {} if value is None else _read(entity, value))
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
         finally:
+            table.followed -= 1
             table.set(entity, {})
 
     async def watch_user(part: str, *, task_status: trio.TaskStatus[None]) -> None:

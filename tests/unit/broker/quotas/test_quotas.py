@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.broker.quotas import entities
+from pipeline.broker.quotas.entities import MAX_NAME_BYTES
 from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.protocol.errors import ErrorCode
@@ -82,6 +84,28 @@ async def test_refused_with_a_reason(start: Start) -> None:
         wrong = DescribeClientQuotasRequest(components=[ComponentData(entity_type="user", match_type=9)])
         response = await broker.ask(wrong)
         assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
+
+
+async def test_names_and_number_of_quotas_are_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entities, "MAX_ENTITIES", 2)
+    long = "x" * (MAX_NAME_BYTES + 1)
+    async with start() as broker:
+        assert (
+            await alter(broker, {"client_id": "ä" * 200}, producer_byte_rate=1)
+        ).error_code == ErrorCode.INVALID_REQUEST
+        entry = await alter(broker, {"user": "ann", "client_id": long}, producer_byte_rate=1)
+        assert (entry.error_code, entry.entity[1].entity_name) == (ErrorCode.INVALID_REQUEST, long)
+        await broker.zookeeper.create(
+            QuotaEntity(client_id=long).path, b'{"version":1,"config":{"producer_byte_rate":"1"}}'
+        )
+        assert (await alter(broker, {"client_id": long}, producer_byte_rate=2)).error_code == 0
+        await until_told(broker, 1)
+        assert (await alter(broker, {"client_id": long}, producer_byte_rate=None)).error_code == 0
+        await until_told(broker, 0)
+        assert (await alter(broker, {"user": "ann"}, producer_byte_rate=1)).error_code == 0
+        await until_told(broker, 1)
+        assert (await alter(broker, {"user": "bob"}, producer_byte_rate=1)).error_code == ErrorCode.POLICY_VIOLATION
+        assert (await alter(broker, {"user": "ann"}, producer_byte_rate=2)).error_code == 0
 
 
 async def test_quotas_outlive_the_broker_and_broken_ones_are_passed_over(start: Start) -> None:

@@ -287,15 +287,15 @@ def level_of(broker: BrokerContext, name: str) -> str:
     if not name:
         return ALL_BROKERS
     own = broker.config.broker_id
+    if name == str(own):  # in one spelling alone, so that a request cannot ask for the same a thousand times
+        return name
     try:
-        number = int(name)
+        int(name)
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from error
-    if number != own:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} or empty string, but received {name}"
-        )
-    return str(own)
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} or empty string, but received {name}"
+    )
 
 
 async def _write(broker: BrokerContext, place: _Place, decide: Decide, *, validate_only: bool) -> int | None:

@@ -3,20 +3,20 @@
 A broker tells its own settings, and those that were changed for all brokers (asked for by the empty name).
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
-
-import trio
+from functools import partial
+from itertools import chain
 
 from pipeline.broker.config_changes import ResourceType, level_of
 from pipeline.broker.config_entries import all_brokers_entries, broker_entries, topic_entries
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.failures import failure_of
+from pipeline.broker.slicing import Turns
 from pipeline.broker.topic_plan import check_topic_name
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import PipelineError
-from pipeline.net.answers import LargeAnswer
+from pipeline.net.answers import PendingAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -28,28 +28,62 @@ from pipeline.protocol.messages.describe_configs import (
 
 RESOURCES_AT_ONCE = 40
 """Some ten milliseconds of work, before others have their turn."""
+RESOURCE_BYTES = 20_000
+"""What the settings of a resource take in an answer that is encoded, with all details, about."""
+
+_Entries = Sequence[DescribeConfigsResourceResult]
+_Told = dict[tuple[Hashable, Hashable], _Entries]
+"""What was told of settings that are equal, and of the same names of them: most topics say nothing themselves."""
 
 
-def handle(broker: BrokerContext, request: DescribeConfigsRequest, _version: int, _caller: Caller) -> Awaitable[Any]:
+def handle(
+    broker: BrokerContext, request: DescribeConfigsRequest, _version: int, _caller: Caller
+) -> DescribeConfigsResponse | PendingAnswer:
     """Answers as this broker sees the cluster, a resource that is asked for again only once."""
-    return _handle(broker, request)
+    resources = _each_once(request.resources)
+    if len(resources) < RESOURCES_AT_ONCE:
+        told: _Told = {}
+        return DescribeConfigsResponse(results=[_describe(broker, each, request, told) for each in resources])
+    found = sum(_exists(broker, resource) for resource in resources)
+    return PendingAnswer(partial(_describe_in_turns, broker, request, resources), found * RESOURCE_BYTES)
 
 
-async def _handle(broker: BrokerContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse | LargeAnswer:
+def _each_once(resources: Iterable[DescribeConfigsResource]) -> Sequence[DescribeConfigsResource]:
+    """Each resource with all keys that it is asked for: an answer is no longer than what there is."""
+    found: dict[tuple[int, str], DescribeConfigsResource] = {}
+    for resource in resources:
+        name = resource.resource_type, resource.resource_name
+        before = found.get(name)
+        if before is not None and before != resource:
+            keys = (before.configuration_keys, resource.configuration_keys)
+            both = dict.fromkeys(chain.from_iterable(each or () for each in keys)) if all(keys) else None
+            resource = replace(resource, configuration_keys=None if both is None else tuple(both))
+        found[name] = resource
+    return tuple(found.values())
+
+
+def _exists(broker: BrokerContext, resource: DescribeConfigsResource) -> bool:
+    is_topic = resource.resource_type == ResourceType.TOPIC
+    return not is_topic or broker.view.topic(resource.resource_name) is not None
+
+
+async def _describe_in_turns(
+    broker: BrokerContext, request: DescribeConfigsRequest, resources: Sequence[DescribeConfigsResource]
+) -> DescribeConfigsResponse:
+    turns = Turns(RESOURCES_AT_ONCE)
     results = []
-    for number, resource in enumerate(dict.fromkeys(request.resources), 1):
-        results.append(_describe(broker, resource, request))
-        if number % RESOURCES_AT_ONCE == 0:
-            await trio.lowlevel.checkpoint()
-    response = DescribeConfigsResponse(results=results)
-    return response if len(results) < RESOURCES_AT_ONCE else LargeAnswer(response)
+    told: _Told = {}
+    for resource in resources:
+        results.append(_describe(broker, resource, request, told))
+        await turns.after()
+    return DescribeConfigsResponse(results=results)
 
 
 def _describe(
-    broker: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    broker: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
 ) -> DescribeConfigsResult:
     try:
-        entries = _entries(broker, resource)
+        made_by, entries = _entries(broker, resource)
     except PipelineError as error:
         failure = failure_of(error)
         return DescribeConfigsResult(
@@ -59,10 +93,9 @@ def _describe(
             resource_name=resource.resource_name,
         )
     wanted = resource.configuration_keys
-    return DescribeConfigsResult(
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[
+    key = made_by, None if wanted is None else tuple(wanted)
+    if key not in told:
+        told[key] = [
             replace(
                 entry,
                 synonyms=entry.synonyms if request.include_synonyms else (),
@@ -70,11 +103,16 @@ def _describe(
             )
             for entry in entries
             if not wanted or entry.name in wanted
-        ],
+        ]
+    return DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, configs=told[key]
     )
 
 
-def _entries(broker: BrokerContext, resource: DescribeConfigsResource) -> Iterable[DescribeConfigsResourceResult]:
+def _entries(
+    broker: BrokerContext, resource: DescribeConfigsResource
+) -> tuple[Hashable, Iterable[DescribeConfigsResourceResult]]:
+    """What the settings are made by, and these. Raises PipelineError."""
     name = resource.resource_name
     match resource.resource_type:
         case ResourceType.TOPIC:
@@ -82,10 +120,10 @@ def _entries(broker: BrokerContext, resource: DescribeConfigsResource) -> Iterab
             topic = broker.view.topic(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return topic_entries(topic.overrides, broker.settings)
+            return frozenset(topic.overrides.items()), topic_entries(topic.overrides, broker.settings)
         case ResourceType.BROKER if level_of(broker, name) == ALL_BROKERS:
-            return all_brokers_entries(broker.settings)
+            return ALL_BROKERS, all_brokers_entries(broker.settings)
         case ResourceType.BROKER:
-            return broker_entries(broker.settings)
+            return broker.config.broker_id, broker_entries(broker.settings)
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")

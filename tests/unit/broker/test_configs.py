@@ -125,6 +125,33 @@ async def test_what_cannot_be_described(start: Start) -> None:
         assert refused == [3, 17, 42, 42, 42]
 
 
+async def test_a_broker_has_one_name(start: Start) -> None:
+    async with start() as broker:
+        for name in ("01", "+1", " 1", "1_", "\u0661", "\uff11"):
+            assert (await describe(broker, BROKER, name)).error_code == 42
+            assert (await alter(broker, BROKER, name, ("log.retention.ms", SET, "1")))[0] == 42
+
+
+async def test_a_resource_that_is_asked_for_again_is_told_once_with_all_its_keys(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.create("u")
+        asked = [("t", ["retention.ms"]), ("u", ["retention.ms"]), ("t", ["cleanup.policy"]), ("u", None)]
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=keys)
+                for name, keys in asked
+            ]
+        )
+        first, second = (await broker.ask(request)).results
+        assert (first.resource_name, {found.name for found in first.configs}) == (
+            "t",
+            {"retention.ms", "cleanup.policy"},
+        )
+        assert second.resource_name == "u"
+        assert len(second.configs) > 10
+
+
 async def test_a_topic_is_changed_and_what_it_says_counts_at_once(start: Start) -> None:
     async with start() as broker:
         await broker.create("t", flush_messages="7")

@@ -12,11 +12,14 @@ from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.handlers.fetch import MAX_WAIT_MS
+from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.slicing import SLICINGS, Slicing, for_each
+from pipeline.coordination.quota_znodes import QuotaEntity
 from pipeline.model import TopicPartition
 from pipeline.net.conversation import Conversation
 from pipeline.net.transport import connect
 from pipeline.protocol.api import ApiKey
+from pipeline.protocol.codec import encode
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -26,6 +29,7 @@ from pipeline.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from pipeline.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pipeline.protocol.messages.describe_groups import DescribeGroupsRequest
 from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -221,6 +225,31 @@ async def test_very_many_producers_are_described_in_slices(start: Start, claimed
     assert sorted(found) == list(range(MANY))
     assert steps.longest_s < MAX_STEP_S
     assert claimed[0] > 200 * MANY
+
+
+async def test_settings_of_many_topics_are_told_once_there_is_memory(start: Start, claimed: Sequence[int]) -> None:
+    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in NAMES]
+    unknown = [DescribeConfigsResource(resource_type=2, resource_name=f"none-{number}") for number in range(100)]
+    asked = DescribeConfigsRequest(resources=resources + unknown, include_synonyms=True, include_documentation=True)
+    async with start() as broker:
+        await create_all(broker)
+        answer = await ask_raw(broker, asked, 4)
+    assert [result.error_code for result in answer.results] == [0] * TOPICS + [3] * 100
+    encoded = sum(map(len, (encode(answer, 4))))
+    assert encoded < claimed[0] < 10 * encoded
+
+
+async def test_very_many_quotas_are_told_in_slices(
+    start: Start, monkeypatch: pytest.MonkeyPatch, claimed: Sequence[int]
+) -> None:
+    quotas = {QuotaEntity(user=f"user-{number}"): {QuotaKind.PRODUCE: 1.0} for number in range(30_000)}
+    async with start() as broker:
+        monkeypatch.setattr(QuotaTable, "entities", property(lambda _: quotas))
+        with measured_steps() as steps:
+            answer = await ask_raw(broker, DescribeClientQuotasRequest(), 1)
+    assert [entry.entity[0].entity_name for entry in answer.entries] == [entity.user for entity in quotas]
+    assert steps.longest_s < MAX_STEP_S
+    assert claimed[0] > 500 * len(quotas)
 
 
 async def test_a_fetch_of_very_many_partitions_waits_and_is_woken_by_an_append(start: Start) -> None:

@@ -23,6 +23,8 @@ Piece = bytes | bytearray | memoryview | FileRegion
 FAIR_SHARE_BYTES = 256 * 1024
 COPIED_BYTES = 4096
 """Regions up to this size are copied: a copy takes less time than the two system calls that it saves."""
+MAX_COPIED_BYTES = 64 * 1024
+"""Copies that are held before they are sent: an answer may have 10,000 of them, and a client that does not read it."""
 LOOK_EVERY = 16
 """Calls of `send` between two looks at small regions."""
 MAX_BUFFERS_PER_CALL = 512
@@ -129,6 +131,7 @@ class SocketTransport:
     async def send(self, pieces: Sequence[Piece]) -> None:
         """Send all pieces in order. Cancelled half way, the connection is of no use any more: close it."""
         buffers: list[bytes | bytearray | memoryview] = []
+        copied_bytes = 0
         if self._until_look:
             self._until_look -= 1
         look = self._until_look == 0
@@ -137,10 +140,14 @@ class SocketTransport:
                 if isinstance(piece, FileRegion):
                     if piece.size <= COPIED_BYTES and (copied := read_cached(piece)) is not None:
                         buffers.append(copied)
+                        copied_bytes += len(copied)
+                        if copied_bytes > MAX_COPIED_BYTES:
+                            await self._send_buffers(buffers, socket.MSG_MORE)
+                            buffers, copied_bytes = [], 0
                         continue
                     if buffers:
                         await self._send_buffers(buffers, socket.MSG_MORE)
-                        buffers = []
+                        buffers, copied_bytes = [], 0
                     is_cold = await self._send_file(piece, look=look)
                     if look or is_cold:
                         self._until_look = 0 if is_cold else LOOK_EVERY

@@ -6,8 +6,10 @@ from typing import IO, Any
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.model import FileRegion
+from pipeline.net import transport as transport_module
 from pipeline.net.page_cache import CHUNK_BYTES, is_cached, read_cached, read_into_cache
 from pipeline.net.transport import COPIED_BYTES, SocketTransport
 
@@ -90,6 +92,34 @@ async def test_small_regions_leave_with_what_is_around_them(tmp_path: Path) -> N
             received += buffer[: await receiver.receive_into(buffer)]
     assert received == expected
     assert calls == 1
+    sender.close()
+    receiver.close()
+
+
+async def test_copies_of_small_regions_wait_for_the_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied_bytes = 0
+
+    def copy(region: FileRegion) -> bytearray | None:
+        nonlocal copied_bytes
+        copied_bytes += region.size
+        return read_cached(region)
+
+    monkeypatch.setattr(transport_module, "read_cached", copy)
+    ours, theirs = tcp_pair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    sender, receiver = SocketTransport(ours), SocketTransport(theirs)
+    count = 10_000
+    with (tmp_path / "warm").open("w+b") as file:
+        file.write(CONTENT)
+        file.flush()
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sender.send, [b"head", *[FileRegion(file, 0, COPIED_BYTES)] * count, b"tail"])
+                await trio.testing.wait_all_tasks_blocked()
+                assert copied_bytes < count * COPIED_BYTES / 2
+                received, buffer = 0, memoryview(bytearray(1 << 20))
+                while received < count * COPIED_BYTES + 8:
+                    received += await receiver.receive_into(buffer)
     sender.close()
     receiver.close()
 

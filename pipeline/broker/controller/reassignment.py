@@ -6,11 +6,11 @@ about to come and are wanted no more are let go at once; that is refused where n
 none of the others that are in sync is alive.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.broker.cluster_view import PartitionView
-from pipeline.coordination.znodes import TopicAssignment
+from pipeline.coordination.znodes import Replicas, TopicAssignment
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode
 
@@ -49,23 +49,54 @@ def reassign(
     """Decide for all partitions of one topic. `partitions` is what is known of their states."""
     outcomes = {}
     letting_go = []
+    made: dict[int, TopicAssignment] = {}
     for index in sorted(targets):
         state = partitions.get(index)
         if index not in assignment.partitions or state is None:
             outcomes[index] = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             continue
-        changed = _reassign_one(assignment, index, targets[index])
-        outcomes[index] = _check(assignment, changed, index, targets[index], state, live, may_change_factor)
+        before = _alone(assignment, index)
+        changed = _reassign_one(before, index, targets[index])
+        outcomes[index] = _check(before, changed, index, targets[index], state, live, may_change_factor)
         if outcomes[index].code == ErrorCode.NONE:
-            if not set(assignment.partitions[index]) <= set(changed.partitions[index]):
+            if not set(before.partitions[index]) <= set(changed.partitions[index]):
                 letting_go.append(index)
-            assignment = changed
-    return Reassigned(assignment=assignment, outcomes=outcomes, letting_go=tuple(letting_go))
+            made[index] = changed
+    return Reassigned(assignment=_joined(assignment, made), outcomes=outcomes, letting_go=tuple(letting_go))
 
 
 def ended(assignment: TopicAssignment, index: int, replicas: tuple[BrokerId, ...]) -> TopicAssignment:
     """The znode once the reassignment of a partition is over."""
     return _with(assignment, index, replicas, (), ())
+
+
+def _alone(assignment: TopicAssignment, index: int) -> TopicAssignment:
+    """The znode as if the topic had this partition alone, so that a change of it copies no others."""
+
+    def only(known: Replicas) -> Replicas:
+        return {index: known[index]} if index in known else {}
+
+    return replace(
+        assignment,
+        partitions=only(assignment.partitions),
+        adding_replicas=only(assignment.adding_replicas),
+        removing_replicas=only(assignment.removing_replicas),
+    )
+
+
+def _joined(assignment: TopicAssignment, made: Mapping[int, TopicAssignment]) -> TopicAssignment:
+    """The znode with these partitions, each as it is alone."""
+
+    def join(known: Replicas, changed: Iterable[Replicas]) -> Replicas:
+        others = {index: found for index, found in known.items() if index not in made}
+        return others | {index: found for one in changed for index, found in one.items()}
+
+    return replace(
+        assignment,
+        partitions=join(assignment.partitions, (one.partitions for one in made.values())),
+        adding_replicas=join(assignment.adding_replicas, (one.adding_replicas for one in made.values())),
+        removing_replicas=join(assignment.removing_replicas, (one.removing_replicas for one in made.values())),
+    )
 
 
 def _origin(assignment: TopicAssignment, index: int) -> tuple[BrokerId, ...]:

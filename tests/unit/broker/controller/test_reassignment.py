@@ -1,5 +1,6 @@
 """What wishes to move replicas make of a topic's znode (KIP-455)."""
 
+import time
 import uuid
 
 import pytest
@@ -91,3 +92,13 @@ def test_partitions_of_one_topic_are_moved_by_one_write() -> None:
     assert decided.assignment.partitions == {0: brokers("31"), 1: brokers("21")}
     assert decided.assignment.adding_replicas == {0: brokers("3"), 1: brokers("2")}
     assert decided.assignment.removing_replicas == {0: brokers("1"), 1: brokers("1")}
+
+
+def test_a_wish_costs_as_much_in_a_large_topic_as_in_a_small_one() -> None:
+    count, view = 5000, known("1")[0]
+    large = TopicAssignment(topic="t", topic_id=uuid.UUID(int=1), partitions=dict.fromkeys(range(count), brokers("1")))
+    wishes: dict[int, Target] = dict.fromkeys(range(count), brokers("2"))
+    started_s = time.thread_time()
+    decided = reassign(large, dict.fromkeys(range(count), view), wishes, LIVE, may_change_factor=True)
+    assert time.thread_time() - started_s < 1
+    assert decided.assignment.partitions == dict.fromkeys(range(count), brokers("21"))

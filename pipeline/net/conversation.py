@@ -13,9 +13,9 @@ Invariants
      So does a short request whose answer copies very much (`LargeAnswer.copied_bytes`), before that is encoded, or
      whose answer is very long (`PendingAnswer`), before that is built.
      Only a long poll gives it back before it waits, but for a Fetch of very many elements, which waits for a moment.
-  C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does the pause
-     of a throttled client, but for one that wants no answers: it may have left with all said. Any other runs to its
-     end, so that no change is left half done.
+  C. A request that only waits for something to read (`Server.long_polls`) ends with its client, and so does one that
+     was handled and waits for the memory of its answer, and the pause of a throttled client, but for one that wants no
+     answers: it may have left with all said. Any other runs to its end, so that no change is left half done.
   D. Nothing is answered, nor a request of another key handled, while an answer before it is owed. An owed answer holds
      no memory of its request.
 """
@@ -340,7 +340,9 @@ class Conversation:
             return
         await self._send_much()
         memory = self._shared.decoded_memory if self._claim is None else self._memory
+        self._abandon_when_gone()
         await self._take_memory(size_bytes, memory)
+        self._is_abandonable = False
         if self._claim is not None:
             memory.complete(self._claim)
 

@@ -53,6 +53,7 @@ async def replicated(start: Start, **settings: str) -> AsyncIterator[tuple[Broke
         response = await first.ask(CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_S * 1000))
         assert response.topics[0].error_code == 0, response.topics[0]
         leader: Broker = await until(lambda: led_by(brokers))
+        await until(lambda: all(T in broker.handle.replicas.partitions for broker in brokers))
         await until(lambda: len(partition_of(leader).isr) == 3)
         yield leader, [broker for broker in brokers if broker is not leader]
 

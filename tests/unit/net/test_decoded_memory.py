@@ -174,6 +174,38 @@ async def test_a_pending_answer_is_built_once_there_is_memory_for_it(
         assert statistics.response_bytes > 0.9 * clients * size_bytes
 
 
+async def test_nothing_is_built_for_a_client_that_left_while_it_waited_for_memory(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size_bytes, clients, built = 20_000_000, 4, 0
+    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
+    topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
+
+    async def build() -> Message:
+        nonlocal built
+        built += 1
+        await trio.lowlevel.checkpoint()
+        return MetadataResponse(topics=topics)
+
+    def handle(request: Request[Message], peer: Peer) -> PendingAnswer:
+        return PendingAnswer(build, size_bytes)
+
+    async with serve(handle) as (address, server), connected(address, clients) as transports:
+        memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
+        await transports[0].send([names_bytes(1)])
+        await until(lambda: statistics.response_bytes > 0)
+        for transport in transports[1:]:
+            await transport.send([names_bytes(1)])
+        await until(lambda: memory.waiting == clients - 1)
+        for transport in transports[1:]:
+            transport.close()
+        await until(lambda: memory.waiting == 0)
+        assert memory.held == size_bytes
+        await read_all(transports[0])
+        await until(lambda: memory.held == 0)
+        assert built == 1
+
+
 async def test_very_many_elements_take_memory_before_they_are_decoded(serve: Any) -> None:
     held = []
 
@@ -250,11 +282,15 @@ async def test_a_request_that_waits_for_others_keeps_nothing_of_what_it_said(ser
         protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(1_000_000))]
         return request_bytes(JoinGroupRequest(group_id="g", protocols=protocols), 5)
 
+    def protocols_kept() -> set[int]:
+        gc.collect()
+        return {id(kept) for kept in gc.get_objects() if isinstance(kept, JoinGroupRequestProtocol)}
+
+    of_others = protocols_kept()
     async with serve(handle) as (address, _), connected(address) as (transport,):
         await transport.send([join_bytes()])
         with trio.fail_after(DEADLINE_S):
             await waits.wait()
-        gc.collect()
-        assert not [kept for kept in gc.get_objects() if isinstance(kept, JoinGroupRequestProtocol)]
+        assert not protocols_kept() - of_others
         may_go_on.set()
         await read_all(transport)

@@ -27,8 +27,8 @@ NO_RETENTION_TIME = -1
 LAST_MOMENT_MS = 2**63 - 1
 OFFSET_BYTES = 400
 """About what an offset takes in memory beside its metadata."""
-GROUP_BYTES = 600
-"""About what the offsets of a group take in memory beside each of them and the id of the group."""
+GROUP_BYTES = 2400
+"""About what a group takes in memory for its offsets, beside each of them and its id: the coordinator knows it, too."""
 
 Change = Mapping[TopicPartition, OffsetAndMetadata | None]
 """What a group's offsets become; None where there is none any more."""

@@ -1,10 +1,16 @@
 """What groups take in memory, and what becomes of those for whom there is no room."""
 
+import gc
+import tracemalloc
+
 import pytest
 import trio
 
 from pipeline.broker.groups import coordinator as coordinators
 from pipeline.broker.groups.events import Leaver
+from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
+from pipeline.broker.groups.offsets import Offsets
+from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.groups.test_coordinator import SESSION_MS, ask_join, enter_alone, join, running, sync
 
@@ -76,3 +82,32 @@ async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock
         assert coordinator.held_bytes < 5000
         await trio.sleep(SESSION_MS / 1000 + 1)
         assert coordinator.held_bytes == 0
+
+
+async def test_small_groups_without_members_count_for_what_they_take() -> None:
+    count = 2000
+    commits = {
+        f"group-{number}": LoadedGroup(
+            offsets={
+                TopicPartition("topic", 0): OffsetAndMetadata(
+                    offset=Offset(1000 + number),
+                    metadata=f"note {number}",
+                    commit_timestamp_ms=1_700_000_000_000 + number,
+                )
+            }
+        )
+        for number in range(count)
+    }
+    offsets = Offsets()
+    async with running() as (coordinator, *_):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            coordinator.on_loaded(0, commits)
+            for group_id, loaded in commits.items():
+                offsets.load(group_id, loaded.offsets)
+            taken_bytes = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    # beside that the commits themselves, made before: 300 bytes and more each
+    assert taken_bytes + 300 * count < offsets.held_bytes

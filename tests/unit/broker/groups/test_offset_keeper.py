@@ -382,7 +382,7 @@ async def test_offsets_of_groups_without_members_are_refused_when_there_is_no_ro
 
     at_first = rig.keeper.held_bytes
     assert at_first > 0
-    monkeypatch.setattr(offset_keeper, "MAX_HELD_BYTES", at_first + 20_000)
+    monkeypatch.setattr(offset_keeper, "MAX_HELD_BYTES", at_first + 24_000)
     groups = [f"group {number}" for number in range(100)]
     refused = 0
     for group_id in groups:
@@ -392,7 +392,7 @@ async def test_offsets_of_groups_without_members_are_refused_when_there_is_no_ro
             assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
             refused += 1
     assert refused == 97
-    assert at_first + 15_000 < rig.keeper.held_bytes <= at_first + 20_000
+    assert at_first + 20_000 < rig.keeper.held_bytes <= at_first + 24_000
     rig.keeper.commit(groups[0], {A: with_note(4000)})  # takes no more than it had
     rig.groups.standings["joined"] = Standing(has_members=True)
     rig.keeper.commit("joined", {A: with_note(4000)})

@@ -84,7 +84,7 @@ async def _run(settings: Settings) -> None:
     from pipeline.broker.observer import NoObserver
     from pipeline.broker.server import run_broker
     from pipeline.coordination.zookeeper import open_zookeeper
-    from pipeline.net.garbage import RARE_COLLECTIONS
+    from pipeline.net.garbage import RARE_COLLECTIONS, SlowCollections
     from pipeline.net.heap import keep_one_heap
     from pipeline.net.open_files import raise_open_files_limit
 
@@ -109,6 +109,7 @@ async def _run(settings: Settings) -> None:
         with RARE_COLLECTIONS:  # a start makes objects for every partition, and hardly any garbage
             handle = await nursery.start(broker)
         gc.freeze()  # what lives as long as the broker is not looked at in each collection, which holds the event loop
+        SlowCollections().watch()
         if counter is not None:
             await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
 

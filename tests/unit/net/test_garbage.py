@@ -1,6 +1,6 @@
 import gc
 
-from pipeline.net.garbage import RARE_THRESHOLD, RareCollections
+from pipeline.net.garbage import RARE_THRESHOLD, RareCollections, SlowCollections
 
 
 def test_full_collections_are_rare_until_the_last_large_request_ends() -> None:
@@ -11,3 +11,19 @@ def test_full_collections_are_rare_until_the_last_large_request_ends() -> None:
             pass
         assert gc.get_threshold() == (*before[:2], RARE_THRESHOLD)
     assert gc.get_threshold() == before
+
+
+def test_what_a_slow_full_collection_left_is_not_looked_at_again() -> None:
+    for slow_s, is_frozen in ((1000.0, False), (-1.0, True)):
+        collections = SlowCollections(slow_s)
+        collections.watch()
+        kept = [[] for _ in range(1000)]
+        frozen = gc.get_freeze_count()
+        try:
+            gc.collect(1)
+            assert gc.get_freeze_count() == frozen
+            gc.collect()
+            assert (gc.get_freeze_count() > frozen + len(kept)) == is_frozen
+        finally:
+            gc.callbacks.remove(collections.note)
+            gc.unfreeze()

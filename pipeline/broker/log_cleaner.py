@@ -26,6 +26,7 @@ import trio
 
 from pipeline.broker.cleaner_child import CleanerChild, CleanerLostError
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.disk_threads import STALLED_S
 from pipeline.broker.partition import Partition
 from pipeline.broker.topic_settings import TopicSettings
 from pipeline.errors import DiskFullError, PipelineError, StorageError
@@ -42,6 +43,7 @@ from pipeline.log.compaction_plan import (
 from pipeline.log.directories import LogDirectories
 from pipeline.log.files import Files
 from pipeline.log.replacement import remove_cleaned
+from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.records.memory import max_opened_bytes
@@ -130,6 +132,7 @@ class LogCleaner:
         used_s = trio.current_time()
         try:
             while True:
+                await self._read_times()
                 chosen = self._choose()
                 if chosen is None:
                     if child is not None and trio.current_time() - used_s >= IDLE_S:
@@ -160,6 +163,21 @@ class LogCleaner:
 
     # Choosing
 
+    async def _read_times(self) -> None:
+        """Have the times read that `max.compaction.lag.ms` is compared with. No log dir is waited for that hangs."""
+        for name, partition in list(self._partitions.items()):
+            unread = _segments_without_time(partition)
+            if not unread or name in self.uncleanable:
+                continue
+            disks, log_dir = partition.upkeep.disks, partition.log.directory.parent
+            if disks.is_stalled(log_dir):
+                continue
+            try:
+                with trio.move_on_after(STALLED_S):
+                    await disks.run(log_dir, partial(_read_first_times, unread), abandon_on_cancel=True)
+            except StorageError as error:
+                self._failed(name, partition.log, str(error), is_full=isinstance(error, DiskFullError))
+
     def _choose(self) -> _Choice | None:
         """The log to clean next, of those that nobody cleans and that were not given up."""
         now_ms = self._clock()
@@ -172,10 +190,7 @@ class LogCleaner:
                 truncations[name] = partition.log.truncations
                 if partition.log.is_truncating:
                     continue
-                try:
-                    found[name] = (_find_cleanable(partition, settings, now_ms), settings)
-                except StorageError as error:
-                    self._failed(name, partition.log, str(error), is_full=isinstance(error, DiskFullError))
+                found[name] = (_find_cleanable(partition, settings, now_ms), settings)
         self.statistics.max_dirty_ratio = max((cleanable.dirty_ratio for cleanable, _ in found.values()), default=0.0)
         chosen = choose({name: logs for name, logs in found.items() if name not in self._in_hand}, self._failed_lately)
         if chosen in self._failed_lately:
@@ -317,19 +332,42 @@ def _compaction_settings(settings: TopicSettings) -> CompactionSettings:
     )
 
 
-def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: int) -> Cleanable:
-    """Raises StorageError where the time of a segment must be read and cannot."""
-    log = partition.log
-    first_dirty = first_dirty_offset(
+def _first_dirty(log: UnifiedLog) -> int:
+    return first_dirty_offset(
         log.clean_offset, log_start_offset=log.log_start_offset, log_end_offset=log.log_end_offset
     )
+
+
+def _segments_without_time(partition: Partition) -> Sequence[Segment]:
+    """The dirty segments whose first time counts and was not read yet."""
+    settings, log = partition.settings, partition.log
+    if not settings.is_compacted or settings.max_compaction_lag_ms == MAX_INT64 or log.failure is not None:
+        return ()
+    first_dirty = _first_dirty(log)
+    return [
+        segment
+        for segment, end_offset in log.closed_segments()
+        if end_offset > first_dirty and segment.size_bytes and segment.first_timestamp_read is None
+    ]
+
+
+def _read_first_times(segments: Sequence[Segment]) -> None:
+    """In a thread. Raises StorageError."""
+    for segment in segments:
+        _ = segment.first_timestamp
+
+
+def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: int) -> Cleanable:
+    """A segment whose first time nobody has read counts as young."""
+    log = partition.log
+    first_dirty = _first_dirty(log)
     closed = []
     for segment, end_offset in log.closed_segments():
-        is_asked = settings.max_lag_ms < MAX_INT64 and end_offset > first_dirty and segment.size_bytes
+        first_ms = segment.first_timestamp_read if end_offset > first_dirty else None
         closed.append(
             SegmentAge(
                 range=SegmentRange(segment.base_offset, end_offset, segment.size_bytes),
-                first_ms=segment.first_timestamp if is_asked else 0,
+                first_ms=0 if first_ms is None else first_ms,
                 newest_ms=segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms,
             )
         )

@@ -104,6 +104,11 @@ class Index:
             return None
         return self._floor_within(self._read_block(file, low, high - low), key)
 
+    def is_at_hand(self, key: int) -> bool:
+        """True if `floor` opens no file for this key and all above."""
+        tail = self._tail
+        return self._file is not None or not self._stored or (bool(tail) and key >= self._unpack(tail, 0)[0])
+
     def last_below(self, value: int) -> tuple[int, int] | None:
         """The last entry whose value is below `value`, where values rise as well."""
         if self.last is None or self.last[1] < value:
@@ -130,7 +135,7 @@ class Index:
         numbers = range(len(entries) // self._entry.size)
         return bisect_left(numbers, value, key=lambda number: self._unpack(entries, number)[1])
 
-    def _unpack(self, entries: bytes, number: int) -> tuple[int, int]:
+    def _unpack(self, entries: bytes | bytearray, number: int) -> tuple[int, int]:
         found: tuple[int, int] = self._entry.unpack_from(entries, number * self._entry.size)
         return found
 

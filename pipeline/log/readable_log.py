@@ -216,6 +216,7 @@ class ReadableLog:
         passing: Passing | None = None,
         *,
         waits: bool = True,
+        holds: bool = False,
     ) -> LogSlice:
         """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
         `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end. Batches
@@ -235,15 +236,14 @@ class ReadableLog:
             log_end_offset=end_offset,
             passing=Passing() if passing is None else passing,
             waits=waits,
+            holds=holds,
         )
 
     def open_for(self, offset: Offset, max_bytes: int, up_to_offset: Offset, *, is_committed: bool) -> None:
         """Open what such a read needs, and with `is_committed` what tells of its aborted transactions: for about a
         second, until `UnifiedLog.release_files`. To be called in a thread. Raises what `read` raises.
         """
-        found = self.read(offset, max_bytes, up_to_offset)
-        if found.segment is not None:
-            found.segment.hold_open()
+        found = self.read(offset, max_bytes, up_to_offset, holds=True)
         if is_committed:
             self._aborted.read_between(offset, found.upper_bound())
 

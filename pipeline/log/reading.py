@@ -71,6 +71,7 @@ def read(
     log_end_offset: Offset,
     passing: Passing,
     waits: bool,
+    holds: bool,
 ) -> LogSlice:
     """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
     `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
@@ -79,7 +80,8 @@ def read(
     takes an answer without any record for one that was cut off, and in the end gives up (MSG_SIZE_TOO_LARGE). Where
     `passing` allows no more of them, the last one is returned, and a reader goes on behind it.
 
-    Raises StorageError, and without `waits` SegmentClosedError for a segment whose file is not open.
+    With `holds` the segments that are looked at hold their files open from then on. Raises StorageError, and without
+    `waits` SegmentClosedError for a segment of which a file that is needed is not open.
     """
     end_offset = min(log_end_offset, up_to_offset)
     without_records: LogSlice | None = None
@@ -87,8 +89,10 @@ def read(
         segment = segments[number]
         if segment.base_offset >= end_offset or offset >= end_offset:
             break
-        if not (waits or segment.is_open):
-            raise SegmentClosedError(f"{segment.path} is not open")
+        if not (waits or segment.is_at_hand(offset)):
+            raise SegmentClosedError(f"{segment.path} or its index is not open")
+        if holds:
+            segment.hold_open()
         first = segment.locate(offset)
         if first is None or first.base_offset > offset:
             _require_gap(segment, offset, first)

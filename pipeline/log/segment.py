@@ -192,6 +192,12 @@ class Segment:
         """Does it hold files open?"""
         return self._file is not None
 
+    def is_at_hand(self, offset: int) -> bool:
+        """True if `locate` opens no file for this offset and all behind it."""
+        newest = self._newest
+        is_newest = newest is not None and newest.base_offset <= offset <= newest.last_offset
+        return self._file is not None and (is_newest or self.offset_index.is_at_hand(offset - self.base_offset))
+
     @property
     def is_ready(self) -> bool:
         """True if an append has nothing to do with the disk but to write to the log file (`prepare`)."""
@@ -214,6 +220,11 @@ class Segment:
         self._file = None
         self.offset_index.release()
         self.time_index.release()
+
+    @property
+    def first_timestamp_read(self) -> int | None:
+        """As `first_timestamp`, None if nobody has read it."""
+        return self._first_timestamp
 
     @property
     def first_timestamp(self) -> int:

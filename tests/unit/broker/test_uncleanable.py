@@ -17,13 +17,15 @@ from pipeline.broker.topic_settings import topic_settings
 from pipeline.log.cleaner_jobs import CleaningJob, Failed
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
-from pipeline.log.files import DiskFiles
+from pipeline.log.files import DiskFiles, Files
 from pipeline.log.segment import LOG_SUFFIX
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append
+from pipeline.testing.faulty_files import FaultyFiles
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, batch
 
 NAME = TopicPartition("compacted", 0)
+HANG_S = 5.0
 
 
 def test_a_partition_that_was_given_up_is_tried_again_when_the_bound_of_its_batches_changes(tmp_path):
@@ -78,14 +80,15 @@ class _Jobs:
 class _Table:
     """The log of a compacted topic, in a broker's log dir, with a cleaner."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None, **changed: str) -> None:
         broker = BrokerConfig.from_settings(
             {"broker.id": 1, "log.dirs": str(path), "zookeeper.connect": "z:1", "log.cleaner.backoff.ms": 1}
         )
-        settings = topic_settings({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}, broker)
+        changed = {key.replace("_", "."): value for key, value in changed.items()}
+        settings = topic_settings({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"} | changed, broker)
         self.directories = LogDirectories.open(
             [path],
-            DiskFiles(),
+            files or DiskFiles(),
             LogConfig(segment_bytes=100),
             broker_id=BrokerId(1),
             cluster_id="c",
@@ -94,7 +97,7 @@ class _Table:
         )
         self.log = self.directories.create(NAME, is_new=True, now_ms=NOW_MS)
         for _ in range(MAX_FAILURES + 4):
-            records = batch(b"x" * 100)
+            records = batch(b"x" * 100, timestamp_ms=NOW_MS - 1000)
             headers = validate_for_append(records, max_batch_bytes=1 << 20)
             self.log.append(records, headers, LeaderEpoch(0), NOW_MS)
         self._partition: Any = SimpleNamespace(
@@ -185,3 +188,22 @@ async def test_nothing_is_cleaned_that_is_not_on_the_disk(tmp_path: Path) -> Non
     table.log.flush()
     await _run_until(cleaner, lambda: bool(child.jobs))
     assert child.jobs[0].segments[-1].end_offset == table.log.closed_segments()[-1][1]
+
+
+async def test_a_disk_that_hangs_while_ages_of_segments_are_read_holds_up_nobody(tmp_path: Path) -> None:
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    table = _Table(tmp_path / "logs", files, max_compaction_lag_ms="500", min_cleanable_dirty_ratio="1.0")
+    table.log.flush()
+    table.log.release_files()
+    child = _Jobs(lambda: None, 0)
+    files.hangs_below, files.hangs_in = table.log.directory, {"opening"}
+    release = threading.Timer(HANG_S, files.released.set)
+    release.start()
+    try:
+        cleaner = table.cleaner(child)
+        await _run_until(cleaner, lambda: files.hanging > 0 or files.released.is_set())
+        assert not files.released.is_set(), "the event loop waited"
+    finally:
+        release.cancel()
+        files.released.set()
+    await _run_until(cleaner, lambda: bool(child.jobs))

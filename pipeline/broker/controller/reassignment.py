@@ -65,9 +65,12 @@ def reassign(
     return Reassigned(assignment=_joined(assignment, made), outcomes=outcomes, letting_go=tuple(letting_go))
 
 
-def ended(assignment: TopicAssignment, index: int, replicas: tuple[BrokerId, ...]) -> TopicAssignment:
-    """The znode once the reassignment of a partition is over."""
-    return _with(assignment, index, replicas, (), ())
+def ended(assignment: TopicAssignment, replicas: Replicas) -> TopicAssignment:
+    """The znode once the reassignments of these partitions are over; each has these replicas then."""
+    return _joined(
+        assignment,
+        {index: _with(_alone(assignment, index), index, of_one, (), ()) for index, of_one in replicas.items()},
+    )
 
 
 def _alone(assignment: TopicAssignment, index: int) -> TopicAssignment:
@@ -112,7 +115,7 @@ def _is_under_way(assignment: TopicAssignment, index: int) -> bool:
 def _reassign_one(assignment: TopicAssignment, index: int, target: Target) -> TopicAssignment:
     origin = _origin(assignment, index)
     if target is None:
-        return ended(assignment, index, origin)
+        return _with(assignment, index, origin, (), ())
     replicas = tuple(dict.fromkeys(target + origin))
     adding = tuple(replica for replica in replicas if replica not in origin)
     removing = tuple(replica for replica in replicas if replica not in target)

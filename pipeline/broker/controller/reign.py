@@ -379,10 +379,11 @@ class Reign:
         assignment = TopicAssignment.decode(topic, value.data)
         if assignment.id != known.topic_id:
             return True
-        checks = []
-        for index, partition in over.items():
-            assignment = ended(assignment, index, target_replicas(partition))
-            checks.append(CheckNode(path=partition_state_path(topic, index), version=partition.state_version))
+        assignment = ended(assignment, {index: target_replicas(partition) for index, partition in over.items()})
+        checks = [
+            CheckNode(path=partition_state_path(topic, index), version=partition.state_version)
+            for index, partition in over.items()
+        ]
         write = SetNode(path=assignment.path, data=assignment.encode(), version=value.version)
         try:
             is_written = await self._write([*checks, write], assignment.id)

@@ -55,7 +55,7 @@ def test_replicas_that_come_and_go(
     assert decided.assignment == after
     assert decided.letting_go == ((0,) if letting_go else ())
     if wanted is not None:
-        assert ended(after, 0, wanted) == assignment(target or "")
+        assert ended(after, {0: wanted}) == assignment(target or "")
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,8 @@ def test_a_wish_costs_as_much_in_a_large_topic_as_in_a_small_one() -> None:
     wishes: dict[int, Target] = dict.fromkeys(range(count), brokers("2"))
     started_s = time.thread_time()
     decided = reassign(large, dict.fromkeys(range(count), view), wishes, LIVE, may_change_factor=True)
+    over = ended(decided.assignment, dict.fromkeys(range(count), brokers("2")))
     assert time.thread_time() - started_s < 1
     assert decided.assignment.partitions == dict.fromkeys(range(count), brokers("21"))
+    assert over.partitions == dict.fromkeys(range(count), brokers("2"))
+    assert (over.adding_replicas, over.removing_replicas) == ({}, {})

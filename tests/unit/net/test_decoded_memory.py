@@ -151,7 +151,7 @@ async def test_a_pending_answer_is_built_once_there_is_memory_for_it(
 ) -> None:
     size_bytes, clients, built = 20_000_000, 4, 0
     monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
-    monkeypatch.setattr(server_module, "CHECK_S", DEADLINE_S)  # a busy machine ends no answer that waits to be read
+    monkeypatch.setattr(server_module, "CHECK_S", 2 * DEADLINE_S)  # a busy machine ends no answer that waits to be read
     topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
 
     async def build() -> Message:
@@ -182,7 +182,7 @@ async def test_nothing_is_built_for_a_client_that_left_while_it_waited_for_memor
 ) -> None:
     size_bytes, clients, built = 20_000_000, 4, 0
     monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
-    monkeypatch.setattr(server_module, "CHECK_S", DEADLINE_S)  # a busy machine ends no answer that waits to be read
+    monkeypatch.setattr(server_module, "CHECK_S", 2 * DEADLINE_S)  # a busy machine ends no answer that waits to be read
     topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
 
     async def build() -> Message:

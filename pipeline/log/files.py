@@ -9,7 +9,7 @@ Invariants:
   be lost, whatever the reason).
 - Writes carry their position. A write that failed half way is repaired by writing there again.
 - What has been written survives a crash once `sync` returned; that a *name* exists, once `sync_directory` of its
-  directory returned.
+  directory returned. That needs a descriptor half way through changes of names, so one is kept for it.
 """
 
 import errno
@@ -17,6 +17,7 @@ import fcntl
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FILE = "is no file, but something else of that name: move it out of the way and start the broker again"
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
 """Refusals of a name that leads nowhere."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_FULL = (errno.ENOSPC, errno.EDQUOT, *_NO_DESCRIPTOR)
 
 
 class LogFile(Protocol):
@@ -262,6 +264,48 @@ class DiskLock:
         self._file = None
 
 
+class _SpareDescriptor:
+    """A descriptor of this process that is given up where another one is needed and none is left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._descriptor = -1
+
+    def keep(self) -> None:
+        """Have one from now on, if there is any."""
+        if self._descriptor < 0:
+            with self._lock:
+                self._take()
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Have it free for the block."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+            try:
+                yield
+            finally:
+                self._take()
+
+    def _take(self) -> None:
+        if self._descriptor < 0:
+            with suppress(OSError):  # the next time, then
+                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+_SPARE = _SpareDescriptor()
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _sync(os.fsync, descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
 class DiskFiles:
     """A real file system."""
 
@@ -326,12 +370,15 @@ class DiskFiles:
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in this directory would survive a crash."""
+        _SPARE.keep()
         with _translated(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                _sync(os.fsync, descriptor, path)
-            finally:
-                os.close(descriptor)
+                _sync_directory(path)
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR:
+                    raise
+                with _SPARE.given_up():
+                    _sync_directory(path)
 
     def lock(self, path: Path) -> DiskLock | None:
         """Take the lock on this file; None if another process (or another opener here) has it."""

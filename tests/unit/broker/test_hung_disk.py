@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from pipeline.broker.disk_threads import STALLED_S, THREADS_PER_LOG_DIR, DiskThreads
+from pipeline.broker.disk_threads import THREADS_PER_LOG_DIR, DiskThreads
 from pipeline.broker.partition import Partition
 from pipeline.errors import RollDueError, StorageError
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, HIGH_WATERMARKS, read_offsets
@@ -23,6 +23,8 @@ MANY = 50
 QUICK_S = HANG_LIMIT_S / 2
 """What hangs goes on by itself after HANG_LIMIT_S."""
 WAIT_S = 60
+STALLED_S = 3.0
+"""Longer than any call of a disk that is merely busy."""
 DAY_MS = 24 * 3600 * 1000
 FAST = {
     "replica_high_watermark_checkpoint_interval_ms": 20,
@@ -56,6 +58,11 @@ async def _append(partition: Partition, timestamp_ms: int = 1) -> None:
 
 def _checkpointed(log_dir: Path) -> dict[TopicPartition, int]:
     return dict(read_offsets(DiskFiles(), log_dir / HIGH_WATERMARKS))
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.broker.disk_threads.STALLED_S", STALLED_S)
 
 
 @asynccontextmanager

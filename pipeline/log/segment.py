@@ -200,8 +200,12 @@ class Segment:
 
     @property
     def is_ready(self) -> bool:
-        """True if an append has nothing to do with the disk but to write to the log file (`prepare`)."""
-        return self._file is not None and not (self.offset_index.is_tail_full or self.time_index.is_tail_full)
+        """True if an append has nothing to do with the disk but to write to the log file (`prepare`).
+
+        It also opens the file if that was let go of. After a start this is so for each replica: if each waited for a
+        thread, all were held up.
+        """
+        return not (self.offset_index.is_tail_full or self.time_index.is_tail_full)
 
     def prepare(self) -> None:
         """Make the segment ready for an append. Raises StorageError."""

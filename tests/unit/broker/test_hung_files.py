@@ -106,16 +106,6 @@ async def test_an_index_that_is_not_written_holds_up_its_own_partition(start: St
             assert int.from_bytes(data.records[:8], "big") == offset
 
 
-async def test_a_segment_that_is_not_opened_again_holds_up_appends_to_its_own_partition(
-    start: Start, tmp_path: Path
-) -> None:
-    async with hung(start, tmp_path) as found:
-        found.partition.log.flush()
-        found.partition.log.release_files()
-        assert await _produce_while_hung(found, batch(b"y")) == 1
-        assert base_offsets(found.broker, found.hung) == [0, 1]
-
-
 @pytest.mark.parametrize("max_wait_ms", [0, 100])
 async def test_a_closed_segment_that_is_not_opened_holds_up_no_reads_of_others(
     start: Start, tmp_path: Path, max_wait_ms: int

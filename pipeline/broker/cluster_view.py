@@ -220,7 +220,8 @@ class ViewChanges:
         """The names of topics that are new, other than they were, or gone."""
         names = sorted(self._names)
         self._names.clear()
-        self._noted = trio.Event()
+        if self._noted.is_set():  # else another task may wait for this one
+            self._noted = trio.Event()
         return names
 
 

@@ -168,7 +168,8 @@ class Membership:
         log.info("joined", broker=self._own_id, claimed=len(claimed))
 
     async def _lost(self) -> None:
-        self._registered = trio.Event()
+        if self._registered.is_set():  # else `keep_epoch` may wait for this one: it was lost before it joined
+            self._registered = trio.Event()
         await self._assigner.pause()
 
     async def leave(self) -> None:

@@ -81,7 +81,8 @@ class ReplicaAssigner:
     async def pause(self) -> None:
         """Lead nothing any more, and follow nothing that the view says, until resumed."""
         self._is_active = False
-        self._resumed = trio.Event()
+        if self._resumed.is_set():  # else `run` may wait for this one: it is paused already
+            self._resumed = trio.Event()
         self._replicas.resign_all()
         async with self._applying:  # one that had begun may have made new leaders
             self._replicas.resign_all()

@@ -13,6 +13,7 @@ from pipeline.coordination.interface import ANY_VERSION, CoordinationClient
 from pipeline.coordination.partition_states import read_states
 from pipeline.coordination.znodes import (
     BrokerRegistration,
+    ClusterId,
     PartitionState,
     TopicAssignment,
     broker_epoch_path,
@@ -106,6 +107,30 @@ async def test_a_session_that_expires_costs_the_leadership(start: Start, zookeep
         assert await produce(second, U0, b"b") == 0
         leader = first if (await until(client, T0, lambda state: len(state.isr) == 2)).leader == 1 else second
         assert await produce(leader, T0, b"b") == 1
+
+
+async def test_a_broker_whose_sessions_expire_while_it_joins_follows_the_view_afterwards(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with zookeeper_twin.open() as client, start(1, **FAST) as broker:
+        await create(broker, "t", [1])
+        assert await produce(broker, T0, b"a") == 0
+        cluster_id = (await client.get(ClusterId.PATH)).data
+        await client.delete(ClusterId.PATH)  # nobody joins meanwhile
+        for _ in range(10):  # it learns of some of them without having been connected in between
+            zookeeper_twin.expire(broker.zookeeper)
+        with trio.fail_after(DEADLINE_S):
+            while broker.handle.replicas.partitions[T0].is_leader:
+                await trio.sleep(0.01)
+        await client.create(ClusterId.PATH, cluster_id)
+        assert await produce(broker, T0, b"b") == 1
+        await create(broker, "u", [1])
+        assert await produce(broker, U0, b"a") == 0
+        path = broker_path(BrokerId(1))
+        epoch = await client.set(broker_epoch_path(BrokerId(1)), b"")
+        with trio.fail_after(DEADLINE_S):
+            while BrokerRegistration.decode(BrokerId(1), (await client.get(path)).data).epoch <= epoch:
+                await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize("is_removed", [True, False])

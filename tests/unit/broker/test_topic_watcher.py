@@ -52,3 +52,18 @@ async def test_states_written_while_a_large_topic_is_read_are_not_missed() -> No
             await view.wait_until(lambda view: (found := view.partition(T)) is not None and found.leader == OWN.id)
         assert is_written
         nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_changes_is_told_although_another_task_took_some() -> None:
+    changes = ClusterView("c").changes()
+    changes.take()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(changes.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        changes.take()
+        changes.note("t")
+        with trio.fail_after(TIMEOUT_S):
+            await trio.testing.wait_all_tasks_blocked()
+        assert not nursery.child_tasks
+        assert changes.take() == ["t"]
+        nursery.cancel_scope.cancel()

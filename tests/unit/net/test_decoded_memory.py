@@ -146,55 +146,50 @@ async def test_answers_much_larger_than_their_requests_take_memory_before_they_a
         assert statistics.response_bytes > 0.9 * clients * size_bytes
 
 
+class LargePendingAnswers:
+    """A handler whose answers are large, on a server with memory for one of them at a time."""
+
+    SIZE_BYTES = 20_000_000
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.built = 0
+        self._topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (self.SIZE_BYTES // NAME_BYTES)
+        monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", self.SIZE_BYTES * 3 // 2)
+        # a busy machine ends no answer that waits to be read
+        monkeypatch.setattr(server_module, "CHECK_S", 2 * DEADLINE_S)
+
+    def handle(self, request: Request[Message], peer: Peer) -> PendingAnswer:
+        return PendingAnswer(self._build, self.SIZE_BYTES)
+
+    async def _build(self) -> Message:
+        self.built += 1
+        await trio.lowlevel.checkpoint()
+        return MetadataResponse(topics=self._topics)
+
+
 async def test_a_pending_answer_is_built_once_there_is_memory_for_it(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size_bytes, clients, built = 20_000_000, 4, 0
-    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
-    monkeypatch.setattr(server_module, "CHECK_S", 2 * DEADLINE_S)  # a busy machine ends no answer that waits to be read
-    topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
-
-    async def build() -> Message:
-        nonlocal built
-        built += 1
-        await trio.lowlevel.checkpoint()
-        return MetadataResponse(topics=topics)
-
-    def handle(request: Request[Message], peer: Peer) -> PendingAnswer:
-        return PendingAnswer(build, size_bytes)
-
-    async with serve(handle) as (address, server), connected(address, clients) as transports:
+    clients, large = 4, LargePendingAnswers(monkeypatch)
+    async with serve(large.handle) as (address, server), connected(address, clients) as transports:
         memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
         for transport in transports:
             await transport.send([names_bytes(1)])
         await until(lambda: statistics.response_bytes > 0 and memory.waiting == clients - 1)
-        assert built == 1
+        assert large.built == 1
         async with trio.open_nursery() as nursery:
             for transport in transports:
                 nursery.start_soon(read_all, transport)
         await until(lambda: memory.held == 0)
-        assert built == clients
-        assert statistics.response_bytes > 0.9 * clients * size_bytes
+        assert large.built == clients
+        assert statistics.response_bytes > 0.9 * clients * large.SIZE_BYTES
 
 
 async def test_nothing_is_built_for_a_client_that_left_while_it_waited_for_memory(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size_bytes, clients, built = 20_000_000, 4, 0
-    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
-    monkeypatch.setattr(server_module, "CHECK_S", 2 * DEADLINE_S)  # a busy machine ends no answer that waits to be read
-    topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
-
-    async def build() -> Message:
-        nonlocal built
-        built += 1
-        await trio.lowlevel.checkpoint()
-        return MetadataResponse(topics=topics)
-
-    def handle(request: Request[Message], peer: Peer) -> PendingAnswer:
-        return PendingAnswer(build, size_bytes)
-
-    async with serve(handle) as (address, server), connected(address, clients) as transports:
+    clients, large = 4, LargePendingAnswers(monkeypatch)
+    async with serve(large.handle) as (address, server), connected(address, clients) as transports:
         memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
         await transports[0].send([names_bytes(1)])
         await until(lambda: statistics.response_bytes > 0)
@@ -204,10 +199,10 @@ async def test_nothing_is_built_for_a_client_that_left_while_it_waited_for_memor
         for transport in transports[1:]:
             transport.close()
         await until(lambda: memory.waiting == 0)
-        assert memory.held == size_bytes
+        assert memory.held == large.SIZE_BYTES
         await read_all(transports[0])
         await until(lambda: memory.held == 0)
-        assert built == 1
+        assert large.built == 1
 
 
 async def test_very_many_elements_take_memory_before_they_are_decoded(serve: Any) -> None:

@@ -7,10 +7,14 @@ Invariants:
 - A scan that waits for memory holds no thread.
 - Of those that wait, the scan that has had the least time goes first: a small batch waits for one turn of others, and
   not for their scans.
+- A scan whose turn was given up, by a stop that waits no more for a disk, is closed by the thread when that turn ends.
 """
 
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from heapq import heappop, heappush
+from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,6 +38,9 @@ class _Turn(NamedTuple):
     charge: Charge | None = None
 
 
+_InThread = Callable[[Callable[[], _Turn]], Awaitable[_Turn]]
+
+
 class ScanThreads:
     """Threads that scans share."""
 
@@ -43,9 +50,13 @@ class ScanThreads:
         self._waiting: list[tuple[float, int, trio.Event]] = []
         self._numbers = count()
 
-    async def run(self, steps: Steps[_Result], *, deadline: float = float("inf")) -> _Result:
-        """Do all steps and return their result. Raises what they raise; MemoryExhaustedError; KafkaError
-        (REQUEST_TIMED_OUT) after the deadline, in trio's time.
+    async def run(
+        self, steps: Steps[_Result], *, deadline: float = float("inf"), in_thread: _InThread | None = None
+    ) -> _Result:
+        """Do all steps and return their result. Steps that read from a disk are carried out `in_thread` of that disk.
+
+        Raises what the steps raise; MemoryExhaustedError; KafkaError (REQUEST_TIMED_OUT) after the deadline, in trio's
+        time.
         """
         spent_s = 0.0
         try:
@@ -55,7 +66,7 @@ class ScanThreads:
                 await self._take(spent_s)
                 begun_s = trio.current_time()
                 try:
-                    turn = await trio.to_thread.run_sync(_take_turn, steps, limiter=self._limiter)
+                    turn = await (in_thread or self._in_thread)(partial(_take_turn, steps))
                 finally:
                     self._give_back()
                 if turn.is_over:
@@ -65,7 +76,11 @@ class ScanThreads:
                 if turn.charge is not None:
                     await _wait_for(turn.charge)
         finally:
-            steps.close()
+            if getgeneratorstate(steps) != GEN_RUNNING:
+                steps.close()
+
+    async def _in_thread(self, take_turn: Callable[[], _Turn]) -> _Turn:
+        return await trio.to_thread.run_sync(take_turn, limiter=self._limiter)
 
     async def _take(self, spent_s: float) -> None:
         """Wait for a thread, behind those that have had less time."""

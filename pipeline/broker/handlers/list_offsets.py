@@ -3,15 +3,19 @@
 Special times: -1 end, -2 start, -3 the record with the newest time (KIP-734, v7), -4 start of what is on local disk
 (KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), of which there is none.
 Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch,
-piece by piece in a thread of the SEARCHERS, which no flush waits for. A batch that cannot be opened, or holds too much,
-is found at its base offset, with the time of its newest record: a reader begins a little earlier. Searches end when
-their client leaves, or after MAX_SEARCH_S.
+piece by piece in threads of its log dir, at most SEARCHERS of them: others are left for flushes, and a disk that hangs
+holds up the searches of its own partitions. A batch that cannot be opened, or holds too much, is found at its base
+offset, with the time of its newest record: a reader begins a little earlier. Searches end when their client leaves, or
+after MAX_SEARCH_S, once their disk answers.
 For readers of committed records the log ends at its last stable offset, for followers where it ends. A new leader whose
 high watermark is behind the start of its epoch does not know yet how far consumers have read before it, and says no end
 that could be before that (KIP-207).
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import trio
@@ -39,11 +43,11 @@ LATEST_REMOTE = -5
 UNKNOWN = -1
 READ_COMMITTED = 1
 SEARCHERS = 2
-"""Searches by time that run at a time; the others take turns, some milliseconds each."""
+"""Searches by time that run at a time in a log dir; the others take turns, some milliseconds each."""
 MAX_SEARCH_S = 30.0
 """After so long a search ends: its partition and those not searched yet are answered with REQUEST_TIMED_OUT."""
 
-_searchers = ScanThreads(SEARCHERS)
+_searchers: defaultdict[Path, ScanThreads] = defaultdict(partial(ScanThreads, SEARCHERS))
 FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 
 
@@ -90,11 +94,12 @@ def handle(
             else:
                 answers[topic.name, asked.partition_index] = end
     if searches:
-        return _search_and_answer(request, searches, answers, reader)
+        return _search_and_answer(broker, request, searches, answers, reader)
     return _answer(request, answers)
 
 
 async def _search_and_answer(
+    broker: BrokerContext,
     request: ListOffsetsRequest,
     searches: list[tuple[str, Partition, ListOffsetsPartition]],
     answers: dict[tuple[str, int], ListOffsetsPartitionResponse],
@@ -103,7 +108,9 @@ async def _search_and_answer(
     deadline_s = trio.current_time() + MAX_SEARCH_S
     for topic, partition, asked in searches:
         try:
-            found = await _searchers.run(partition.find_timestamp(_search_time(asked)), deadline=deadline_s)
+            log_dir, steps = partition.log.directory.parent, partition.find_timestamp(_search_time(asked))
+            in_thread = partial(broker.disks.run, log_dir)
+            found = await _searchers[log_dir].run(steps, deadline=deadline_s, in_thread=in_thread)
             if found is not None and found[1] >= reader.end_of(partition):
                 found = None
             if found is None:

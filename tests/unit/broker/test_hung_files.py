@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from pipeline.broker.disk_threads import STALLED_S
+from pipeline.broker.handlers.list_offsets import SEARCHERS
 from pipeline.broker.partition import Partition
 from pipeline.errors import RollDueError, StorageError
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN
@@ -18,6 +19,7 @@ from pipeline.log.files import DiskFiles
 from pipeline.model import Offset
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.produce import PartitionProduceResponse
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
@@ -211,8 +213,33 @@ async def test_an_abort_marker_waits_for_no_index_file(start: Start, tmp_path: P
         assert [entry.first_offset for entry in log.aborted_transactions(0, 3)] == [1]
 
 
+async def _search(broker: Broker, partition: int, lane: str = "") -> int:
+    asked = [ListOffsetsPartition(partition_index=partition, timestamp=1)]
+    response = await broker.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=asked)]), lane=lane)
+    (data,) = response.topics[0].partitions
+    assert data.error_code == ErrorCode.NONE
+    found: int = data.offset
+    return found
+
+
+async def test_searches_in_a_log_dir_that_hangs_hold_up_none_of_others(start: Start, tmp_path: Path) -> None:
+    async with hung(start, tmp_path) as found:
+        found.partition.log.flush()
+        found.partition.log.release_files()
+        async with trio.open_nursery() as nursery:
+            found.hang()
+            for number in range(SEARCHERS):
+                nursery.start_soon(_search, found.broker, found.hung, f"hung {number}")
+            await until(lambda: found.files.hanging == SEARCHERS)
+            with trio.fail_after(ROLL_S):
+                assert await _search(found.broker, found.well) == 0
+            assert found.files.hanging == SEARCHERS
+            found.files.released.set()
+
+
+@pytest.mark.parametrize("call", ["sync", "opening"])
 async def test_a_stop_gives_up_calls_that_hang_and_leaves_no_mark_of_their_log_dir(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     monkeypatch.setattr("pipeline.broker.disk_threads.HUNG_S", 1.0)
     files, dirs = FaultyFiles(DiskFiles(), random.Random(1)), [tmp_path / "a", tmp_path / "b"]
@@ -221,8 +248,13 @@ async def test_a_stop_gives_up_calls_that_hang_and_leaves_no_mark_of_their_log_d
             await broker.create("t", PARTITIONS, flush_messages="1")
             for index in range(PARTITIONS):
                 assert (await broker.produce("t", batch(b"x"), partition=index)).error_code == ErrorCode.NONE
-            files.hangs_below, files.hangs_in = dirs[0], {"sync"}
-            nursery.start_soon(partial(broker.produce, "t", batch(b"x"), partition=in_dir(dirs[0])[0]))
+            files.hangs_below, files.hangs_in = dirs[0], {call}
+            hung = in_dir(dirs[0])[0]
+            if call == "sync":
+                nursery.start_soon(partial(broker.produce, "t", batch(b"x"), partition=hung))
+            else:
+                broker.handle.replicas.partitions[names([hung])[0]].log.release_files()
+                nursery.start_soon(_search, broker, hung)
             await until(lambda: files.hanging == 1)
             nursery.cancel_scope.cancel()
     assert files.hanging >= 1

@@ -32,6 +32,13 @@ def check_cleanup_policies(value: str) -> str:
     return value
 
 
+def check_gzip_level(value: int) -> int:
+    """A level of gzip, which has none between -1 (its default) and 1. Raises ValueError."""
+    if value == 0:
+        raise ValueError("must be -1 or from 1 to 9")
+    return value
+
+
 def check_throttled_replicas(value: str) -> str:
     """`*`, nothing, or `partition:broker,...`. Raises ValueError."""
     for part in value.split(",") if value not in {"", "*"} else ():
@@ -115,7 +122,9 @@ class BrokerConfig(SettingsModel):
     compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
         default="producer", alias="compression.type"
     )
-    compression_gzip_level: int = Field(default=-1, alias="compression.gzip.level", ge=-1, le=9)
+    compression_gzip_level: Annotated[int, AfterValidator(check_gzip_level)] = Field(
+        default=-1, alias="compression.gzip.level", ge=-1, le=9
+    )
     compression_lz4_level: int = Field(default=9, alias="compression.lz4.level", ge=1, le=17)
     compression_zstd_level: int = Field(default=3, alias="compression.zstd.level", ge=-131_072, le=22)
     log_segment_bytes: int = Field(default=1_073_741_824, alias="log.segment.bytes", ge=1024, le=2**31 - 1)

@@ -9,10 +9,10 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.broker.admission import Admission
-from pipeline.broker.config import BrokerConfig, check_cleanup_policies, check_throttled_replicas
+from pipeline.broker.config import BrokerConfig, check_cleanup_policies, check_gzip_level, check_throttled_replicas
 from pipeline.records.compression import Codec
 from pipeline.settings import MAX_INT64
 
@@ -47,7 +47,9 @@ class TopicSettings(BaseModel):
     compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
         alias="compression.type"
     )
-    compression_gzip_level: int = Field(alias="compression.gzip.level", ge=-1, le=9)
+    compression_gzip_level: Annotated[int, AfterValidator(check_gzip_level)] = Field(
+        alias="compression.gzip.level", ge=-1, le=9
+    )
     compression_lz4_level: int = Field(alias="compression.lz4.level", ge=1, le=17)
     compression_zstd_level: int = Field(alias="compression.zstd.level", ge=-131_072, le=22)
     message_timestamp_before_max_ms: int = Field(alias="message.timestamp.before.max.ms", ge=0, le=MAX_INT64)
@@ -70,13 +72,6 @@ class TopicSettings(BaseModel):
     def is_deleted_from(self) -> bool:
         """Does `cleanup.policy` contain `delete`?"""
         return "delete" in self.cleanup_policy
-
-    @field_validator("compression_gzip_level")
-    @classmethod
-    def _check_gzip_level(cls, value: int) -> int:
-        if value == 0:
-            raise ValueError("must be -1 or from 1 to 9")
-        return value
 
     @cached_property
     def admission(self) -> Admission:

@@ -2,7 +2,8 @@ import pytest
 
 from pipeline.broker.config import BrokerConfig
 from pipeline.broker.replica_logs import log_config
-from pipeline.broker.topic_settings import readable_settings, topic_settings
+from pipeline.broker.topic_settings import BROKER_DEFAULTS, readable_settings, topic_settings
+from pipeline.errors import ConfigurationError
 
 BROKER = BrokerConfig.from_settings(
     {"broker.id": 1, "log.dirs": "/data", "zookeeper.connect": "z:1", "log.segment.bytes": 2048, "log.roll.ms": 7}
@@ -48,3 +49,36 @@ def test_what_is_stored_is_read_as_far_as_possible() -> None:
     settings, ignored = readable_settings({"segment.ms": "9", "flush.ms": "soon", "other": "1"}, BROKER)
     assert settings.segment_ms == 9
     assert ignored == ("flush.ms", "other")
+
+
+ODD_VALUES = (
+    "",
+    "0",
+    "-1",
+    "1",
+    "1024",
+    "nan",
+    "inf",
+    "-inf",
+    "1.0",
+    "1e3",
+    " 7 ",
+    "true",
+    "compact, delete",
+    str(2**63 - 1),
+)
+
+
+@pytest.mark.parametrize("setting", sorted(BROKER_DEFAULTS.values()))
+def test_no_default_that_a_broker_accepts_is_refused_by_its_topics(setting: str) -> None:
+    accepted = 0
+    for value in ODD_VALUES:
+        try:
+            config = BrokerConfig.from_settings(
+                {"broker.id": 1, "log.dirs": "/data", "zookeeper.connect": "z:1", setting: value}
+            )
+        except ConfigurationError:
+            continue
+        topic_settings({}, config)
+        accepted += 1
+    assert accepted or setting in {"compression.type", "log.message.timestamp.type"}

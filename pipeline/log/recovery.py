@@ -3,14 +3,19 @@
 Two kinds of damage end a segment (Kafka's 0.7 design, *Guarantees*): blocks that were never written, so that the file
 ends within a batch; and blocks without meaning, because the file's length reached the disk before its content did.
 The second kind is found by the checksum. Batches whose offsets do not rise are remains of an older file and end it too.
+
+A sound message of an older format is no damage. Kafka before 0.11 wrote it, and Kafka reads it still, so nothing is
+removed: the log cannot be opened here.
 """
 
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from pipeline.errors import CorruptBatchError
+from pipeline.errors import CorruptBatchError, StorageError
 from pipeline.log.files import LogFile
 from pipeline.log.segment import MAX_RELATIVE_OFFSET, Segment
 from pipeline.model import Offset
@@ -18,6 +23,11 @@ from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, verify
 
 _CHUNK_BYTES = 4 << 20
 _CRC_START = 21
+_OLD_MESSAGE = struct.Struct(">qiIb")
+"""The start of a message before format 2: offset, length of what follows, CRC-32 of what follows itself, format."""
+_OLD_LENGTH_START, _OLD_CRC_START = 12, 16
+_OLD_FORMATS = (0, 1)
+_MIN_OLD_LENGTH = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +46,14 @@ class Recovered:
 def check_segment(segment: Segment) -> Recovered:
     """Check every batch of a segment and rebuild its indexes from the good ones. Changes no log file.
 
-    Raises StorageError.
+    Raises StorageError, also where a sound message of an older format follows the good batches.
     """
     segment.reset_indexes()
     scan = _Scan(segment)
     for position, header in scan:
         segment.note(position, header.last_offset, header.max_timestamp, header.size_bytes)
+    if scan.damage is not None:
+        _refuse_old_message(segment, scan.position)
     return Recovered(Offset(scan.next_offset), scan.position, scan.damage, scan.is_torn)
 
 
@@ -99,6 +111,30 @@ class _Scan:
         if header.last_offset - self._segment.base_offset > MAX_RELATIVE_OFFSET:
             raise CorruptBatchError(f"offset {header.last_offset} is out of the reach of its segment")
         return header
+
+
+def _refuse_old_message(segment: Segment, position: int) -> None:
+    """Raise StorageError if a whole message of format 0 or 1 with a true checksum lies here."""
+    start = segment.file.read_at(_OLD_MESSAGE.size, position)
+    if len(start) < _OLD_MESSAGE.size:
+        return
+    _, length, expected, message_format = _OLD_MESSAGE.unpack(start)
+    end = position + _OLD_LENGTH_START + length
+    if message_format not in _OLD_FORMATS or length < _MIN_OLD_LENGTH or end > segment.size_bytes:
+        return
+    crc, at = 0, position + _OLD_CRC_START
+    while at < end:
+        part = segment.file.read_at(min(_CHUNK_BYTES, end - at), at)
+        if not part:
+            return
+        crc, at = zlib.crc32(part, crc), at + len(part)
+    if crc == expected:
+        reason = (
+            f"holds a message of format {message_format} at position {position}, as Kafka before 0.11 wrote them, and "
+            "only format 2 can be read: copy the topic with a client of Apache Kafka that still runs, or move the "
+            "partition's directory out of the log dir"
+        )
+        raise StorageError(str(segment.path), reason)
 
 
 def _verify_large(file: LogFile, position: int, header: BatchHeader, size_bytes: int, buffer: memoryview) -> None:

@@ -1,7 +1,10 @@
 import random
+import struct
+import zlib
 
 import pytest
 
+from pipeline.errors import StorageError
 from pipeline.log import recovery
 from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles
@@ -198,3 +201,36 @@ def test_opening_twice_changes_nothing(open_log, batches, tmp_path, small_segmen
     open_log(small_segments, clean=True).close()
     assert {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()} == before
     assert DiskFiles().names(tmp_path / "events-0") == sorted(before)
+
+
+def old_message(offset, message_format, value, codec=0, timestamp=1_400_000_000_000):
+    """A message as Kafka before 0.11 wrote it (KIP-31, KIP-32); compressed, its value is a message set."""
+    time = struct.pack(">q", timestamp) if message_format else b""
+    body = struct.pack(">bb", message_format, codec) + time + struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("good", [0, 3])
+@pytest.mark.parametrize(("message_format", "value", "codec"), [(0, b"", 0), (1, b"x" * 20, 0), (1, b"y" * 9000, 1)])
+def test_messages_of_an_older_format_are_refused_and_kept(
+    open_log, batches, tmp_path, monkeypatch, message_format, value, codec, good, clean
+):
+    monkeypatch.setattr(recovery, "_CHUNK_BYTES", 4096)
+    filled(open_log, batches, good).close()
+    content = log_file(tmp_path).read_bytes() + old_message(2 * good, message_format, value, codec)
+    log_file(tmp_path).write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=f"holds a message of format {message_format} .* move the partition"):
+            open_log(clean=clean)
+        assert log_file(tmp_path).read_bytes() == content
+
+
+def test_what_merely_looks_like_an_older_message_is_damage(open_log, batches, tmp_path):
+    filled(open_log, batches, 3).close()
+    whole = log_file(tmp_path).read_bytes()
+    message = old_message(6, 1, b"value")
+    for damaged in (message[:-1], message[:-1] + b"!", message[:16] + b"\x03" + message[17:], message[:20]):
+        log_file(tmp_path).write_bytes(whole + damaged)
+        assert open_log(clean=False).log_end_offset == 6
+        assert log_file(tmp_path).read_bytes() == whole

@@ -32,7 +32,7 @@ def install(machine, **environment):
     checkout, path = machine
     command = [checkout / "deploy" / "local" / "install.sh"]
     result = subprocess.run(
-        command, env={"PATH": str(path), **environment}, capture_output=True, text=True, timeout=30, check=False
+        command, env={"PATH": str(path), **environment}, capture_output=True, text=True, timeout=240, check=False
     )
     return result.returncode, result.stderr.strip().splitlines()
 

@@ -39,10 +39,18 @@ from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Observed, Start, batch
 from tests.unit.broker.test_replicas import CONFIG, OWN, TOPIC_ID, assigned
 
-BOUND_S = 10.0
+BOUND_S = 40.0
 """More than one wait for a disk that does not answer, less than CHANGES of them, and less than the hang."""
-CHANGES = 20
+CHANGES = 60
+STALLED_S = 3.0
+"""Longer than any call of a disk that is merely busy."""
 OTHER_ID = uuid.UUID(int=8)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("disk_threads", "replica_logs"):
+        monkeypatch.setattr(f"pipeline.broker.{module}.STALLED_S", STALLED_S)
 
 
 @asynccontextmanager
@@ -191,7 +199,7 @@ async def test_a_removal_that_hangs_holds_up_a_partition_of_that_name_alone(tmp_
 async def test_a_log_dir_that_stays_silent_counts_as_failed_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.broker.replicas.HUNG_S", 1.0)
+    monkeypatch.setattr("pipeline.broker.replicas.HUNG_S", 5.0)
     async with opened(tmp_path) as (replicas, _, files), trio.open_nursery() as nursery:
         nursery.start_soon(replicas.flush_for_ever)
         files.hangs_below = tmp_path / "a"

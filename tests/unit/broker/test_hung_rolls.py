@@ -23,7 +23,7 @@ from tests.unit.broker.conftest import Broker, Start, batch
 from tests.unit.broker.test_hung_roles import leaders, names, until
 from tests.unit.broker.test_offsets import commit, fetch
 
-ROLL_S = 10.0
+ROLL_S = 40.0
 """Far less than a hang that nobody ends."""
 RECORD = bytes(900)
 """Two do not fit into a segment."""

@@ -40,7 +40,7 @@ async def test_a_loop_that_was_held_is_seen_in_the_metrics_and_warned_of() -> No
             nursery.start_soon(watch_loop, metrics)
             await wait_all_tasks_blocked()
             time.sleep(WARNED_DELAY_S + INTERVAL_S + 0.05)  # noqa: ASYNC251 - the loop is held
-            await until(lambda: late_ones() == 1)
+            await until(lambda: late_ones() >= 1)  # the machine may hold it, too
             assert (metrics.get_sample_value(f"{NAME}_max_seconds") or 0) >= WARNED_DELAY_S
             nursery.cancel_scope.cancel()
     assert [entry["event"] for entry in logs] == ["event_loop_late"]

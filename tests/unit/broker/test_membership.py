@@ -34,7 +34,7 @@ from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from tests.unit.broker.conftest import Broker, Start, batch
 
 DEADLINE_S = 60
-FAST = {"replica_lag_time_max_ms": 2000, "replica_fetch_wait_max_ms": 50, "replica_fetch_backoff_ms": 50}
+FAST = {"replica_lag_time_max_ms": 20_000, "replica_fetch_wait_max_ms": 50, "replica_fetch_backoff_ms": 50}
 T0 = TopicPartition("t", 0)
 U0 = TopicPartition("u", 0)
 

@@ -38,9 +38,10 @@ async def test_a_small_scan_is_done_beside_more_endless_ones_than_there_are_thre
 
 
 async def test_a_scan_that_is_cancelled_is_closed_and_gives_its_thread_back() -> None:
-    threads, closed = ScanThreads(1), []
+    threads, begun, closed = ScanThreads(1), [], []
 
     def steps(number: int) -> Steps[None]:
+        begun.append(number)
         try:
             yield from endless()
         finally:
@@ -48,8 +49,11 @@ async def test_a_scan_that_is_cancelled_is_closed_and_gives_its_thread_back() ->
 
     with trio.fail_after(TIMEOUT_S):
         for number in range(3):
-            with trio.move_on_after(0.05):
-                await threads.run(steps(number))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(threads.run, steps(number))
+                while number not in begun:
+                    await trio.sleep(0.001)
+                nursery.cancel_scope.cancel()
         assert closed == [0, 1, 2]
         assert await threads.run(brief("after")) == "after"
 

@@ -40,7 +40,7 @@ from tests.support.znodes import remove_tree
 T = TopicPartition("t", 0)
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 SETTINGS = {
-    "replica_lag_time_max_ms": 2000,
+    "replica_lag_time_max_ms": 20_000,
     "replica_fetch_wait_max_ms": 50,
     "auto_leader_rebalance_enable": "false",
     "min_insync_replicas": 2,

@@ -17,7 +17,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.brokers import serving_cluster
 
 T0 = TopicPartition("t", 0)
-BOUND_S = 10
+BOUND_S = 25
 """Less than a client waits for an answer."""
 
 
@@ -68,7 +68,7 @@ async def test_registrations_of_all_versions_are_read():
 async def test_no_broker_answers(scripted, connect):
     async with scripted.broker(1):
         pass
-    async with connect(default_api_timeout_ms=100) as cluster:
+    async with connect(default_api_timeout_ms=1500) as cluster:
         with pytest.raises(NetworkError, match="no broker of the cluster answers"):
             await cluster.refresh()
 
@@ -90,7 +90,7 @@ async def test_offsets_are_listed_by_time(scripted, connect):
         assert (found.offset, found.timestamp_ms) == (0, 0)
         assert (await list_offsets(cluster, {T0: 1}, timeout_s=60))[T0].offset == -1
         with pytest.raises(KafkaError, match="nowhere-0"):
-            await list_offsets(cluster, {TopicPartition("nowhere", 0): LATEST}, timeout_s=0.2)
+            await list_offsets(cluster, {TopicPartition("nowhere", 0): LATEST}, timeout_s=2)
 
 
 async def test_topics_are_created_and_described(scripted, connect):
@@ -105,7 +105,7 @@ async def test_topics_are_created_and_described(scripted, connect):
 
 async def test_a_missing_topic_is_created_only_for_programs_that_allow_it(tmp_path):
     async with serving_cluster(tmp_path) as cluster:
-        strict = replace(cluster.config, default_api_timeout_ms=300)
+        strict = replace(cluster.config, default_api_timeout_ms=3000)
         async with open_cluster(strict) as clients:
             with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
                 await clients.topic("t")

@@ -214,7 +214,7 @@ async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(scripted, connect
 
 
 async def test_a_topic_that_stays_away_is_an_error(scripted, connect, consume):
-    async with scripted.broker(1), connect(default_api_timeout_ms=100) as cluster, consume(cluster) as consumer:
+    async with scripted.broker(1), connect(default_api_timeout_ms=2000) as cluster, consume(cluster) as consumer:
         consumer.assign({TopicPartition("nowhere", 0): 0})
         with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="nowhere-0") as caught:
             while True:

@@ -98,11 +98,11 @@ async def test_a_lost_broker_with_2000_leaders_costs_few_requests() -> None:
             for topic in range(10):
                 await rig.until(is_led(f"t{topic}", 200))
             rig.client.requests.clear()
-            started = time.process_time()
+            started = time.thread_time()
         await rig.until(
             lambda view: all(found.leader == 1 for topic in view.topics() for found in topic.partitions.values())
         )
-        assert time.process_time() - started < 3
+        assert time.thread_time() - started < 3
         assert 2000 / 250 <= rig.client.requests.count("transaction") <= 2000 / 250 + 2
         assert len(rig.client.requests) < 40, rig.client.requests
         assert (await state_of(other, "t3", 7)).leader_epoch == 1

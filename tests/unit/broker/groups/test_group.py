@@ -504,12 +504,12 @@ def test_topics_are_read_where_they_can_be(driver, protocol_type, subscriptions,
 def test_what_a_member_subscribes_to_is_not_opened_while_it_joins(driver):
     """However long it is; and one that names more topics than anybody reads is as good as unknown."""
     names = struct.pack(">hi", 3, 5_000_000) + bytes(10_000_000)
-    started = time.process_time()
+    started = time.thread_time()
     driver.enter(protocols=(("range", names),))
     driver.wait(6000)
     assert driver.group.state is State.COMPLETING
     assert driver.group.subscribed_topics is None
-    assert time.process_time() - started < 0.2
+    assert time.thread_time() - started < 0.2
 
 
 @pytest.mark.parametrize(("members", "is_known"), [(9, True), (11, False)])

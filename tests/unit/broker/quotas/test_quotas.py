@@ -208,7 +208,7 @@ async def test_a_replica_id_of_no_other_live_broker_escapes_no_quota(start: Star
     async with start() as broker:
         await broker.create("clicks")
         await broker.produce("clicks", batch(b"x" * 200_000))
-        await alter(broker, {"client-id": None}, consumer_byte_rate=100_000)
+        await alter(broker, {"client-id": None}, consumer_byte_rate=50_000)
         await until_told(broker, 1)
         assert (await broker.fetch("clicks", 0)).error_code == 0
         asked = FetchPartition(partition=0, partition_max_bytes=1 << 20)

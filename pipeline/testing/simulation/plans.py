@@ -20,6 +20,17 @@ POWER_FAULTS = (
 )
 LEAD_EVERY = 16
 LEAD_FAULTS = ("return", "return", "return", "interregnum")
+SESSIONS_EVERY = 16
+SESSIONS_FAULTS = (
+    "sessions",
+    "sessions",
+    "session",
+    "zookeeper cut",
+    "zookeeper connection",
+    "kill",
+    "stop",
+    "partition",
+)
 TRAVELLING_WITH_ADMINISTRATOR_EVERY = 24
 ADMINISTERED_TRAVELLING_FAULTS = ("topic vanishes", "zookeeper restored", "kill", "session", "stop")
 TRAVELLING_FAULTS = (
@@ -57,6 +68,7 @@ def plan_for(seed: int) -> Plan:
         has_administrator=seed % 2 == 1,
         has_cleaner=seed % 4 == 2,
         has_retention=seed % 4 in {0, 3},
+        fault_kinds=SESSIONS_FAULTS if seed % SESSIONS_EVERY == SESSIONS_EVERY - 9 else (),
     )
 
 

@@ -18,7 +18,9 @@ from pipeline.broker.context import BrokerContext
 from pipeline.broker.controller import controller_plan, reign
 from pipeline.broker.fetch_reading import FetchReading
 from pipeline.broker.groups.entries import Entries
+from pipeline.broker.membership import Membership
 from pipeline.broker.partition import Partition
+from pipeline.broker.replica_assigner import ReplicaAssigner
 from pipeline.broker.replicas import Replicas
 from pipeline.broker.replication import replica_role
 from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
@@ -270,6 +272,17 @@ def _telling_wall_time(_trio: Any) -> Any:
     return _WallTime()
 
 
+def _replacing_event(name: str) -> Callable[[Any], Any]:
+    def replacement(act: Any) -> Any:
+        async def broken(owner: Any) -> None:
+            setattr(owner, name, trio.Event())
+            await act(owner)
+
+        return broken
+
+    return replacement
+
+
 def _holding_any_of_the_name(_holds: Any) -> Any:
     def broken(entries: Entries, entry: Any) -> bool:
         return entries.find(entry.group.id, entry.partition) is not None
@@ -405,6 +418,15 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="an alarm of a group that went away touches no later group of its name",
         breaks=_replacing(Entries, "holds", _holding_any_of_the_name),
         first_seed=6,
+    ),
+    "waits for what was replaced": BrokenVariant(
+        rule="a broker that loses sessions again before it has joined follows the cluster afterwards",
+        breaks=_both(
+            _replacing(ReplicaAssigner, "pause", _replacing_event("_resumed")),
+            _replacing(Membership, "_lost", _replacing_event("_registered")),
+        ),
+        first_seed=7,
+        every=16,
     ),
     "counts fetches of a former life": BrokenVariant(
         rule="what a replica fetched counts for the broker epoch in which it fetched alone (KIP-903)",

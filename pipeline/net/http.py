@@ -1,16 +1,21 @@
 """The HTTP side of every service: one ASGI server on trio, with `/metrics`, `/healthz` and `/readyz`.
 
-Owns the listening socket for as long as `serve_http` runs; cancelling it closes the socket and the open requests.
+Owns the listening socket for as long as `serve_http` runs; cancelling it closes the socket and the open requests, also
+of clients that do not take their answers.
 """
 
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import suppress
+from functools import partial
 
 import hypercorn
-import hypercorn.trio
 import trio
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import wrap_app
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,7 +26,10 @@ from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.net.exposition import exposition
 
-SHUTDOWN_TIMEOUT_S = 3.0
+SHUTDOWN_TIMEOUT_S = 1.0
+"""How long clients may take the answers that are on their way when the service stops."""
+MAX_SEND_S = 30.0
+"""How long a client may take an answer. One that takes nothing holds its answer in memory for so long."""
 
 HealthCheck = Callable[[], str | None]
 """Returns None when all is well, or a sentence saying what is wrong."""
@@ -63,11 +71,9 @@ def operations_routes(
     ]
 
 
-def http_application(
-    routes: Sequence[BaseRoute], *, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None
-) -> Starlette:
+def http_application(routes: Sequence[BaseRoute]) -> Starlette:
     """A Starlette application of these routes."""
-    return Starlette(routes=list(routes), lifespan=lifespan)
+    return Starlette(routes=list(routes))
 
 
 async def serve_http(
@@ -80,14 +86,93 @@ async def serve_http(
     listener = _listen(address)
     host, port = listener.getsockname()[:2]
     config = hypercorn.Config()
-    config.bind = [f"fd://{listener.detach()}"]
-    config.graceful_timeout = SHUTDOWN_TIMEOUT_S
     config.h11_max_incomplete_size = 64 * 1024
     config.accesslog = None
     config.errorlog = logging.getLogger("pipeline.net.http")
     async with trio.open_nursery() as nursery:
-        await nursery.start(_serve, application, config)
+        connections = _Connections(application, config)
+        nursery.start_soon(connections.cut_off_when_cancelled)
+        nursery.start_soon(
+            trio.serve_listeners, connections.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
+        )
         task_status.started(HostPort(host, port))
+
+
+class _Connections:
+    """The connections of a server. Hypercorn lets nobody interrupt what it sends: a client that takes no answer is cut
+    off here, so that it ends after `MAX_SEND_S`, and does not hold up a stop.
+    """
+
+    def __init__(self, application: Starlette, config: hypercorn.Config) -> None:
+        self._serve = partial(
+            TCPServer,
+            wrap_app(application, config.wsgi_max_body_size, "asgi"),  # type: ignore[arg-type]
+            config,
+            WorkerContext(None),
+            ConnectionState({}),
+        )
+        self._streams: set[_Stream] = set()
+        self._ended = trio.Event()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve one connection until it ends."""
+        bounded = _Stream(stream)
+        self._streams.add(bounded)
+        try:
+            await self._serve(bounded)  # type: ignore[arg-type]
+        finally:
+            self._streams.discard(bounded)
+            self._ended.set()
+
+    async def cut_off_when_cancelled(self) -> None:
+        """Wait to be cancelled; then cut off the connections that have not ended soon after."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.move_on_after(SHUTDOWN_TIMEOUT_S, shield=True):
+                while self._streams:
+                    self._ended = trio.Event()
+                    await self._ended.wait()
+            for stream in self._streams:
+                stream.cut_off()
+
+
+class _Stream(trio.abc.HalfCloseableStream):
+    """A connection whose client must take each piece within `MAX_SEND_S`."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self.socket = stream.socket
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send. Raises BrokenResourceError, also if it takes too long."""
+        try:
+            with trio.fail_after(MAX_SEND_S):
+                await self._stream.send_all(data)
+        except trio.TooSlowError as error:
+            self.cut_off()
+            raise trio.BrokenResourceError("the client does not take its answer") from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until there is room to send."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Receive; nothing at the end."""
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        """Send nothing any more."""
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """Close."""
+        await self._stream.aclose()
+
+    def cut_off(self) -> None:
+        """Have what is sent or received fail at once."""
+        with suppress(OSError):
+            self.socket.shutdown(trio.socket.SHUT_RDWR)
 
 
 def _listen(address: HostPort) -> socket.socket:
@@ -102,7 +187,3 @@ def _listen(address: HostPort) -> socket.socket:
         listener.close()
         raise ConfigurationError("http.listen", f"cannot listen on {address}: {error}") from error
     return listener
-
-
-async def _serve(application: Starlette, config: hypercorn.Config, *, task_status: trio.TaskStatus[list[str]]) -> None:
-    await hypercorn.trio.serve(application, config, task_status=task_status)  # type: ignore[arg-type]

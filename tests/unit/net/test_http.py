@@ -1,11 +1,64 @@
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
+from starlette.responses import Response
+from starlette.routing import Route
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
-from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.net.http import MAX_SEND_S, http_application, operations_routes, serve_http
 from pipeline.net.nurseries import unwrapped_errors
+
+DEADLINE_S = 30
+LARGE_BYTES = 64 << 20
+"""More than the buffers of a connection hold."""
+
+
+@asynccontextmanager
+async def greedy_client():
+    """A service with a large answer, and a client that asked for it and takes nothing: the scope of the service, an
+    event that tells that it has ended, and the client.
+    """
+
+    async def serve_much(_request):
+        return Response(bytes(LARGE_BYTES))
+
+    scope, ended = trio.CancelScope(), trio.Event()
+
+    async def run(task_status=trio.TASK_STATUS_IGNORED):
+        with scope:
+            await serve_http(
+                http_application([Route("/", serve_much)]), HostPort("127.0.0.1", 0), task_status=task_status
+            )
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        address = await nursery.start(run)
+        async with await trio.open_tcp_stream(address.host, address.port) as client:
+            await client.send_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert await client.receive_some(1)
+            yield scope, ended, client
+        scope.cancel()
+
+
+async def test_a_client_that_takes_no_answer_does_not_hold_up_a_stop():
+    async with greedy_client() as (scope, ended, _client):
+        scope.cancel()
+        with trio.fail_after(DEADLINE_S):
+            await ended.wait()
+
+
+async def test_a_client_that_takes_no_answer_is_cut_off(mock_clock):
+    async with greedy_client() as (_scope, _ended, client):
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(MAX_SEND_S)
+        taken = 0
+        while received := await client.receive_some(1 << 20):
+            taken += len(received)
+    assert taken < LARGE_BYTES
 
 
 async def test_an_address_in_use_is_a_fault_of_the_settings_in_one_line():

@@ -223,7 +223,6 @@ class ProducerStates:
         if producer.transaction_start == _NO_TRANSACTION:
             self._idle[producer_id] = None
             self._idle.move_to_end(producer_id)
-        self.forget_silent(now_ms)
 
     def end_transaction(self, marker: BatchHeader) -> EndedTransaction | None:
         """A marker was appended: its producer's transaction is over. None if there was none."""
@@ -235,13 +234,21 @@ class ProducerStates:
         return EndedTransaction(marker.producer_id, Offset(start), Offset(marker.last_offset))
 
     def forget_silent(self, now_ms: int) -> None:
-        """Forget the producers that have been silent for longer than they may."""
+        """Forget the producers that have been silent for longer than they may.
+
+        Not to be called while the clock may be ahead for a moment: a producer that is forgotten may send a batch again.
+        """
         producers, before = self._producers, len(self._producers)
         while self._idle:
             oldest = next(iter(self._idle))
-            if now_ms - producers[oldest].last_append_ms <= self._expiration_ms:
+            silent_ms = now_ms - producers[oldest].last_append_ms
+            if 0 <= silent_ms <= self._expiration_ms:
                 break
-            del self._idle[oldest], producers[oldest]
+            if silent_ms < 0:  # the clock was set back: else it would keep all behind it from being forgotten
+                producers[oldest].last_append_ms = now_ms
+                self._idle.move_to_end(oldest)
+            else:
+                del self._idle[oldest], producers[oldest]
         if len(producers) != before:
             self._known.add(len(producers) - before)
 

@@ -94,12 +94,36 @@ def test_the_silent_are_forgotten_by_age():
         append(producers, header(0, producer_id=producer_id), now_ms=producer_id)
     append(producers, header(1, producer_id=0), now_ms=3)
     append(producers, header(0, producer_id=4), now_ms=1002)
+    assert len(producers) == 4
+    producers.forget_silent(1002)
     assert len(producers) == 3
     assert producers.check([header(5, producer_id=1)]) is None
     with pytest.raises(OutOfOrderSequenceError):
         producers.check([header(5, producer_id=0)])
     producers.forget_silent(1004)
     assert len(producers) == 1
+
+
+def test_a_clock_that_is_ahead_for_a_moment_lets_no_retry_be_appended_again():
+    producers = states()
+    append(producers, header(0, producer_id=1), now_ms=5000)
+    append(producers, header(0, producer_id=2), now_ms=10**12)
+    assert append(producers, header(0, producer_id=1), now_ms=5001) is not None
+
+
+def test_producers_of_a_clock_that_was_ahead_keep_no_others_from_being_forgotten():
+    producers = states()
+    append(producers, header(0, producer_id=0), header(0, producer_id=1), now_ms=10**12)
+    for number in range(2, 50):
+        append(producers, header(0, producer_id=number), now_ms=1000 * number)
+        producers.forget_silent(1000 * number)
+        assert len(producers) <= 4
+    again = states()
+    again.restore(producers.snapshot())
+    again.forget_silent(49_000)
+    assert again.ids == producers.ids == [48, 49]
+    again.forget_silent(51_000)
+    assert not again.ids
 
 
 def test_at_the_bound_new_producers_are_refused_and_none_is_forgotten():
@@ -183,12 +207,14 @@ def test_open_transactions_and_known_producers_make_no_append_slower():
         append(producers, header(0, offset=50_000 + number, producer_id=20_000 + number))
     assert len(producers) == 40_001
     append(producers, header(10_000, offset=70_000, producer_id=50_000), now_ms=1001)
+    producers.forget_silent(1001)
     assert len(producers) == 20_001
     for number in range(20_000):
         assert producers.first_unstable_offset == number
         producers.end_transaction(transactional(-1, offset=70_001 + number, producer_id=number))
     assert producers.first_unstable_offset is None
     append(producers, header(10_001, offset=99_000, producer_id=50_000), now_ms=1001)
+    producers.forget_silent(1001)
     assert len(producers) == 1
 
 
@@ -214,6 +240,7 @@ def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(st
             base_sequence=-1 if kind == "end" else 0, attributes=TRANSACTIONAL if kind != "plain" else 0
         )
         producers.update(made._replace(attributes=made.attributes | CONTROL) if kind == "end" else made, now_ms)
+        producers.forget_silent(now_ms)
         known.pop(producer_id, None)
         known[producer_id] = now_ms
         if kind == "open":

@@ -6,6 +6,7 @@ Invariants:
   out, read, and planned anew.
 - Every write demands the version of `/controller_epoch`. Once it is another, this reign writes nothing more.
 - Replicas are let go only while the states are those by which others are in sync: who is let go deletes its log.
+  A state is written only while the assignment is the one that it was planned for: nobody who was let go is elected.
 - An unclean election is written only after ZooKeeper was asked anew who is alive. A partition with an in-sync replica
   that is registered waits for it, however little is known of that broker, and is judged again after `HELD_BACK_S`.
 - A state that ZooKeeper lost is left to its leader for `LEADER_FIRST_S`: no other broker knows its ISR as well.
@@ -264,9 +265,13 @@ class Reign:
             isr=decision.isr,
             controller_epoch=self.epoch,
         )
-        if decision.before.state_version >= 0:
-            return StateChange(topic_id=topic.topic_id, state=state, version=decision.before.state_version)
-        return StateChange(topic_id=topic.topic_id, state=state, version=None, topic_version=topic.assignment_version)
+        known = decision.before.state_version
+        return StateChange(
+            topic_id=topic.topic_id,
+            state=state,
+            version=known if known >= 0 else None,
+            topic_version=topic.assignment_version,
+        )
 
     def _dethroned(self) -> _Dethroned:
         self._is_over = True

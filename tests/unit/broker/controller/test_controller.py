@@ -22,6 +22,7 @@ from pipeline.coordination.znodes import (
     TopicAssignment,
     TopicConfig,
     broker_path,
+    partition_state_path,
     topic_path,
 )
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
@@ -291,6 +292,32 @@ async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then()
         await trio.testing.wait_all_tasks_blocked()
         assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data).removing_replicas == {0: (1,)}
         assert ends == 2
+
+
+async def test_nobody_is_elected_who_was_let_go_after_the_plan() -> None:
+    """The view may not show yet that a reassignment is over, while its target is shutting down, or dies."""
+    zookeeper, name = MemoryZooKeeper(), TopicPartition("t", 0)
+    async with running(zookeeper, 1) as rig, zookeeper.open() as other:
+        async with zookeeper.open() as dying:
+            await register(dying, 2)
+            await rig.until(lambda view: 2 in view.brokers)
+            await make_topic(other, "t", [(2, 1)])
+            await rig.until(is_led("t", 1))
+            plain = rig.client.client.transaction
+            moved = TopicAssignment.decode("t", (await other.get(topic_path("t"))).data)
+            moved = replace(moved, partitions={0: (BrokerId(2),)})
+
+            async def transaction(operations: Sequence[Operation]) -> None:
+                if any(operation.path == partition_state_path("t", 0) for operation in operations):
+                    rig.client.client.transaction = plain  # type: ignore[method-assign]
+                    await other.set(moved.path, moved.encode())
+                await plain(operations)
+
+            rig.client.client.transaction = transaction  # type: ignore[method-assign]
+        await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader_epoch > 0)
+        await trio.testing.wait_all_tasks_blocked()
+        state = await state_of(other, "t")
+        assert (state.leader, state.isr) == (-1, (2,))
 
 
 async def test_an_assignment_of_a_deleted_topic_is_not_written_over_that_of_a_recreated_one() -> None:

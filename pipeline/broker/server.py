@@ -7,9 +7,8 @@ down.
 """
 
 import random
-import uuid
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.broker.failed_replicas import leave_what_failed
 from pipeline.broker.fetch_sessions import FetchSessions
 from pipeline.broker.file_openings import FileOpenings
+from pipeline.broker.former_self import Holdings, owned_by, refuse_other_owner
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
 from pipeline.broker.log_cleaner import LogCleaner
@@ -54,13 +54,14 @@ from pipeline.broker.stopping import run_until_relieved
 from pipeline.broker.stray_keeper import StrayKeeper
 from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
-from pipeline.coordination.znodes import BrokerRegistration, Listener, broker_path
-from pipeline.errors import ConfigurationError, CoordinationError, NodeOwnedError, StorageError
-from pipeline.log.directories import LogDirectories, find_cluster_id_of, find_directory_ids
+from pipeline.coordination.znodes import BrokerRegistration, Listener
+from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
+from pipeline.log.directories import LogDirectories, find_cluster_id_of
 from pipeline.log.directory import CLOSE_TIMEOUT_S, LogDirectory
+from pipeline.log.directory_identity import find_lock_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.known_producers import KNOWN_PRODUCERS
-from pipeline.model import BrokerEndpoint, BrokerId, Clock, HostPort
+from pipeline.model import BrokerEndpoint, Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
 from pipeline.net.nurseries import unwrapped_errors
@@ -158,12 +159,14 @@ async def _run(
     address = config.advertised_address(listeners[0].port)
     OPENED_BATCHES.resize(config.opened_batches_max_bytes)
     KNOWN_PRODUCERS.resize(config.known_producers_max)
-    await _refuse_other_owner(world.zookeeper, config, world.files)
+    await refuse_other_owner(world.zookeeper, config, world.files)
     known = await trio.to_thread.run_sync(find_cluster_id_of, config.log_dirs, world.files)
     cluster_id = await find_cluster_id(world.zookeeper, world.random, known)
     disks = DiskThreads()
     async with _open_directories(config, world, cluster_id, disks) as directories:
-        parts = _assemble(config, world, address, cluster_id, directories, disks)
+        paths = [directory.path for directory in directories.opened]
+        locks = await trio.to_thread.run_sync(find_lock_ids, paths, world.files)
+        parts = _assemble(config, world, address, cluster_id, directories, locks, disks)
         status.replicas = parts.replicas
         status.session = parts.broker.session
         with unwrapped_errors():
@@ -185,6 +188,7 @@ def _assemble(
     address: HostPort,
     cluster_id: str,
     directories: LogDirectories,
+    locks: Sequence[str],
     disks: DiskThreads,
 ) -> _Parts:
     """Everything, not yet running."""
@@ -196,6 +200,7 @@ def _assemble(
         rack=own.rack,
         timestamp_ms=clock(),
         directories=tuple(directories.ids),
+        locks=tuple(locks),
     )
     view = ClusterView(cluster_id)
     settings = DynamicSettings(config)
@@ -461,39 +466,10 @@ async def _close(directories: LogDirectories, abandoned: Collection[Path]) -> No
 async def _keep_joined(
     membership: Membership, registration: BrokerRegistration, *, task_status: trio.TaskStatus[None]
 ) -> None:
+    own = Holdings(directories=registration.directories, locks=registration.locks)
     try:
         await membership.run(
-            lambda data: _names_any(registration.id, data, registration.directories), task_status=task_status
+            lambda data: own.is_former_self(BrokerRegistration.decode(registration.id, data)), task_status=task_status
         )
     except NodeOwnedError as error:
-        raise _owned_by(registration.id, error.data) from error
-
-
-async def _refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig, files: Files) -> None:
-    """Find out before anything is touched that our broker id is somebody else's. Unreadable data are judged later."""
-    found = await zookeeper.get_or_none(broker_path(config.broker_id))
-    if found is not None:
-        known = await trio.to_thread.run_sync(find_directory_ids, config.log_dirs, files)
-        with suppress(CoordinationError):
-            if not _names_any(config.broker_id, found.data, known):
-                raise _owned_by(config.broker_id, found.data)
-
-
-def _names_any(broker_id: BrokerId, data: bytes, directory_ids: Iterable[uuid.UUID]) -> bool:
-    """Whether a registration names one of these log dirs. Who holds the lock of one is its only living owner.
-
-    Raises CoordinationError for one that cannot be read.
-    """
-    return not set(directory_ids).isdisjoint(BrokerRegistration.decode(broker_id, data).directories)
-
-
-def _owned_by(broker_id: BrokerId, data: bytes) -> ConfigurationError:
-    owner = None
-    with suppress(CoordinationError):
-        owner = BrokerRegistration.decode(broker_id, data).endpoint()
-    where = "somebody else" if owner is None else f"the broker at {owner.address}"
-    reason = (
-        f"{broker_id} is registered already by {where} with other log dirs; choose another id"
-        " (if that was this broker with disks it has no more: start it again once its session has ended)"
-    )
-    return ConfigurationError("broker.id", reason)
+        raise owned_by(registration.id, error.data, own) from error

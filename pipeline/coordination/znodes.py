@@ -102,6 +102,7 @@ class _BrokerJson(BaseModel):
     rack: _Text | None = None
     listener_security_protocol_map: dict[str, str] | None = None
     directories: list[str] = []
+    locks: list[_Text] = []
     shutting_down: bool = False
     epoch: int = NO_BROKER_EPOCH
     offline_replicas: dict[str, tuple[int, ...]] = {}
@@ -118,6 +119,8 @@ class BrokerRegistration:
     """When the broker registered."""
     directories: tuple[uuid.UUID, ...] = ()
     """The ids of its log dirs (KIP-858), which Kafka's brokers tell to a KRaft controller alone."""
+    locks: tuple[str, ...] = ()
+    """Ours: the lock files of its log dirs, which a copy of a log dir does not share. Empty if not known."""
     is_shutting_down: bool = False
     """Ours: the broker asks to be relieved of its leaderships, as Kafka's brokers do by ControlledShutdown."""
     epoch: int = NO_BROKER_EPOCH
@@ -156,6 +159,8 @@ class BrokerRegistration:
             fields["rack"] = self.rack
         if self.directories:
             fields["directories"] = [encode_uuid(directory) for directory in self.directories]
+        if self.locks:
+            fields["locks"] = list(self.locks)
         if self.is_shutting_down:
             fields["shutting_down"] = True
         if self.epoch != NO_BROKER_EPOCH:
@@ -183,6 +188,7 @@ class BrokerRegistration:
             rack=fields.rack,
             timestamp_ms=fields.timestamp,
             directories=tuple(decode_uuid(path, text) for text in fields.directories),
+            locks=tuple(fields.locks),
             is_shutting_down=fields.shutting_down,
             epoch=fields.epoch,
             offline_replicas=fields.offline_replicas,

@@ -38,6 +38,7 @@ from pipeline.errors import ConfigurationError, DiskFullError, OddEntryError, Pi
 from pipeline.log.checkpoint import (
     CLEAN_OFFSETS,
     HIGH_WATERMARKS,
+    LOCK,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     read_partition_metadata,
@@ -66,7 +67,6 @@ from pipeline.log.tails import note_failed_tails, settle_tail
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 
-LOCK = ".lock"
 CHECKPOINT_INTERVAL_MS = 60_000
 CLOSE_TIMEOUT_S = 300.0
 """How long a stop waits for a disk. Logs that are not on the disk by then count as suspect after a loss of power."""

@@ -10,12 +10,15 @@ Invariants:
 
 import random
 import uuid
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from pipeline.errors import ConfigurationError
+from pipeline.errors import ConfigurationError, StorageError
 from pipeline.log.checkpoint import (
     BOOT_ID,
     DIRECTORY_ID,
+    LOCK,
     META_PROPERTIES,
     decode_properties,
     encode_id,
@@ -61,3 +64,15 @@ def take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: st
         properties = {**found, DIRECTORY_ID: encode_id(directory_id)}
         replace_file(files, path / META_PROPERTIES, encode_properties(properties))
     return directory_id
+
+
+def find_lock_ids(paths: Sequence[Path], files: Files) -> Sequence[str]:
+    """The lock files of directories, as no copy of them, and no other boot or machine, has them.
+
+    Those that are not there are passed over; all, if the boot is not known.
+    """
+    boot, found = files.boot_id(), []
+    for path in paths if boot else ():
+        with suppress(StorageError):
+            found.append(f"{boot}:{files.file_id(path / LOCK)}")
+    return found

@@ -138,6 +138,10 @@ class Files(Protocol):
         """Take the lock on this file; None if another process has it."""
         ...
 
+    def file_id(self, path: Path) -> str:
+        """Which file of this machine that is, whatever its name. A copy is another one. Raises StorageError."""
+        ...
+
     def boot_id(self) -> str:
         """Which start of the machine this is: while it is the same, what was written is there, synced or not. Empty if
         that is not known.
@@ -389,6 +393,12 @@ class DiskFiles:
             except BlockingIOError:
                 return None
         return DiskLock(file)
+
+    def file_id(self, path: Path) -> str:
+        """Return device and inode. Raises StorageError."""
+        with _translated(path):
+            found = path.stat()
+        return f"{found.st_dev:x}:{found.st_ino}"
 
     def boot_id(self) -> str:
         """Of the kernel; empty if it does not tell."""

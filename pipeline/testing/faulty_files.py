@@ -342,6 +342,9 @@ class FaultyFiles:
             self._locks.append(lock)
         return lock
 
+    def file_id(self, path: Path) -> str:
+        return self.inner.file_id(path)
+
     def boot_id(self) -> str:
         return self.boot
 

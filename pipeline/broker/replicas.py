@@ -14,6 +14,7 @@ Invariants:
   `disk_threads`): a disk that hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.
 - A partition whose log dir does not answer has no role until the log dir does; meanwhile nothing of an earlier role is
   under way but the call that hangs. After HUNG_S the partition is in `failed`, until the log dir answers.
+- A partition whose log could not be made for want of room is in `failed` until there is room.
 """
 
 import uuid
@@ -42,7 +43,7 @@ from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
 from pipeline.broker.replication.spent_epochs import SpentEpochs, raise_after_s, spent_epoch
 from pipeline.broker.replication.throttle import is_throttled
 from pipeline.broker.topic_settings import TopicSettings
-from pipeline.errors import LogDirSilentError, PipelineError, StorageError
+from pipeline.errors import DiskFullError, LogDirSilentError, PipelineError, StorageError
 from pipeline.log.directories import LogDirectories
 from pipeline.log.logs_set_aside import HeldLog, LogName
 from pipeline.log.served_replicas import ReplicaId
@@ -51,6 +52,8 @@ from pipeline.model import BrokerId, Clock, TopicPartition
 
 ROLES_AT_ONCE = 100
 """So many partitions change their roles before others have their turn."""
+ROOM_CHECK_S = 5.0
+"""How often a log that there was no room for is tried again."""
 
 log = structlog.get_logger()
 
@@ -132,17 +135,16 @@ class Replicas:
         """Let these partitions be as the cluster has them; all others stay as they are. Idempotent.
 
         One whose log cannot be opened is noted in `failed`. To be called once this broker has left the ISR of all that
-        it `lacks`. Waits for a log dir for STALLED_S at most. Returns the partitions whose log dir did not answer: they
-        have no role, and are to be assigned again when `wait_for_answers` has returned.
+        it `lacks`. Waits for a log dir for STALLED_S at most. Returns the partitions whose log dir did not answer, or
+        had no room: they have no role, and are to be assigned again when `wait_for_answers` has returned.
         """
         async with self._changing:
             began_s = trio.current_time()
             since_s = {item.topic_partition: self._unpostpone(item.topic_partition) for item in assigned}
             busy = await self._logs.pending.wait_until_free(since_s)
             free = [item for item in assigned if item.topic_partition not in busy]
-            await self._open(
-                [item for item in free if not self._is_open(item) and item.topic_partition not in self._failed]
-            )
+            failed = {name for name in self._failed if not self._lacks_room(name)}
+            await self._open([item for item in free if not self._is_open(item) and item.topic_partition not in failed])
             changing = [item for item in free if self._changes_role(item)]
             touched = await self._leave_fetchers([item.topic_partition for item in changing])
             for number, item in enumerate(changing, start=1):
@@ -156,7 +158,10 @@ class Replicas:
             for name in postponed:
                 self._postpone(name, since_s[name] or began_s)
             await self.settle()
-            return sorted(postponed)
+            return sorted(postponed | {item.topic_partition for item in free if self._lacks_room(item.topic_partition)})
+
+    def _lacks_room(self, topic_partition: TopicPartition) -> bool:
+        return isinstance(self._failed.get(topic_partition), DiskFullError)
 
     def _unpostpone(self, topic_partition: TopicPartition) -> float | None:
         """Return since when a partition has waited for its log dir; None if it does not."""
@@ -198,8 +203,14 @@ class Replicas:
         return frozenset(name for name in names if self._logs.pending.is_busy(name))
 
     async def wait_for_answers(self) -> None:
-        """Return when a log dir has answered that `assign`, `close` or `remove` did not wait for."""
-        await self._logs.pending.wait_for_late_ones()
+        """Return when a log dir has answered that `assign`, `close` or `remove` did not wait for, or when it is time to
+        try again what there was no room for.
+        """
+        while True:
+            with trio.move_on_after(ROOM_CHECK_S) as waiting:
+                await self._logs.pending.wait_for_late_ones()
+            if not waiting.cancelled_caught or any(map(self._lacks_room, self._failed)):
+                break
         self.note_strays()
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
@@ -330,9 +341,13 @@ class Replicas:
     def _opened(self, item: AssignedPartition, found: UnifiedLog | PipelineError) -> None:
         name = item.topic_partition
         if isinstance(found, PipelineError):
-            log.error("partition_offline", topic_partition=str(name), error=str(found))
+            if type(found) is not type(self._failed.get(name)):
+                log.error("partition_offline", topic_partition=str(name), error=str(found))
             self._note_failure(name, found)
             return
+        if self._failed.pop(name, None) is not None:
+            log.info("partition_online", topic_partition=str(name))
+            self._has_other_failures.set()
         found.config = self._logs.log_config(item.settings)
         found.waits_for_disk = False
         high_watermark = self._directories.high_watermark(name)

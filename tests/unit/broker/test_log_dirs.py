@@ -51,6 +51,28 @@ async def fail(broker: Broker, files: FaultyFiles, partition: int) -> None:
     assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+async def test_a_topic_that_there_was_no_room_for_is_led_once_there_is(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.broker.replicas.ROOM_CHECK_S", 0.05, raising=False)
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    async with start(files=files, log_dirs=setting(dirs)) as broker:
+        await broker.create("before", 2)
+        files.capacity_bytes = files.used_bytes
+        made = CreatableTopic(name="new", num_partitions=3, replication_factor=1)
+        await broker.ask(CreateTopicsRequest(topics=[made], timeout_ms=0))
+        names = {TopicPartition("new", index) for index in range(3)}
+        with trio.fail_after(TIMEOUT_S):
+            while broker.handle.replicas.failed.keys() != names:
+                await trio.sleep(0.01)
+        files.capacity_bytes = None
+        with trio.fail_after(TIMEOUT_S):
+            for name in names:
+                while (await broker.produce("new", batch(b"a"), partition=name.partition)).error_code:
+                    await trio.sleep(0.01)
+        assert not broker.handle.replicas.failed
+
+
 async def test_a_failed_sync_takes_its_log_dir_offline_alone(start: Start, dirs: list[Path]) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     async with start(files=files, log_dirs=setting(dirs)) as broker:

@@ -99,6 +99,7 @@ class BrokerConfig(SettingsModel):
     opened_batches_max_bytes: int = Field(
         default=DEFAULT_CAPACITY_BYTES, alias="opened.batches.max.bytes", ge=16_777_216, le=MAX_INT64
     )
+    client_state_max_bytes: int = Field(default=41_943_040, alias="client.state.max.bytes", ge=1_048_576, le=MAX_INT64)
     fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
     max_fetch_sessions: int = Field(default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000)
 

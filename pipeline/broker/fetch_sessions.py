@@ -9,9 +9,10 @@ Invariants
   B. `due` is in the order in which the partitions are to be read: one that gave data goes to the end, so that limits
      starve nobody.
   C. A session that left the cache watches no partition any more.
-  D. There are at most `max_sessions` sessions, which take about `MAX_HELD_BYTES` of memory in all. A newcomer takes the
-     place of one that was silent for `EVICTION_S`; else of a smaller one that is older than that, or, being a follower,
-     which comes back at every poll, of a consumer's of any age. A client that gets no session is served without one.
+  D. There are at most `max_sessions` sessions, within the memory for what clients have kept (`kept_memory`). A newcomer
+     takes the place of one that was silent for `EVICTION_S`; else of a smaller one that is older than that, or, being a
+     follower, which comes back at every poll, of a consumer's of any age. A client that gets no session is served
+     without one.
   E. A session that was silent for `EVICTION_S` ends at the next `end_silent`: its client may have left, and if it did
      not, asks for a new one.
 """
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 
@@ -33,7 +35,6 @@ FIRST_EPOCH = 1
 MAX_EPOCH = 2**31 - 1
 MAX_ID = 2**31 - 1
 EVICTION_S = 120.0
-MAX_HELD_BYTES = 32 << 20
 PARTITION_BYTES = 512
 """About what a partition of a session takes beside the name of its topic."""
 NOT_TOLD = -1
@@ -188,11 +189,12 @@ class FetchSession:
 class FetchSessions:
     """The sessions of a broker."""
 
-    def __init__(self, max_sessions: int, rng: random.Random) -> None:
+    def __init__(self, max_sessions: int, rng: random.Random, kept: KeptMemory) -> None:
         self._max_sessions = max_sessions
         self._random = rng
         self._sessions: dict[int, FetchSession] = {}
         self._held_bytes = 0
+        self._most_bytes = kept.add_use(lambda: self._held_bytes)
 
     @property
     def sessions(self) -> Mapping[int, FetchSession]:
@@ -262,7 +264,7 @@ class FetchSessions:
         held_bytes = session.held_bytes
         session.update(topics, forgotten)
         self._held_bytes += session.held_bytes - held_bytes
-        if self._held_bytes > MAX_HELD_BYTES:
+        if self._held_bytes > self._most_bytes():
             self._remove(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
@@ -276,7 +278,7 @@ class FetchSessions:
         now_s: float,
     ) -> FetchSession | None:
         size = sum(len(topic.partitions) for topic in named)
-        if not size or self._held_bytes + memory_of(named) > MAX_HELD_BYTES:
+        if not size or self._held_bytes + memory_of(named) > self._most_bytes():
             return None
         if len(self._sessions) >= self._max_sessions and not self._make_room(is_follower, size, now_s):
             return None

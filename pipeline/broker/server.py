@@ -31,6 +31,7 @@ from pipeline.broker.file_openings import FileOpenings
 from pipeline.broker.former_self import Holdings, owned_by, refuse_other_owner
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.broker.log_cleaner import LogCleaner
 from pipeline.broker.loop_watch import watch_loop
 from pipeline.broker.lost_replicas import LostReplicas
@@ -215,7 +216,8 @@ def _assemble(
         fetchers=replica_fetchers(settings, view, clock, world.network),
         producer_expiration_ms=config.producer_id_expiration_ms,
     )
-    groups = GroupService(config, view, clock, world.random)
+    kept = KeptMemory(config.client_state_max_bytes)
+    groups = GroupService(config, view, clock, world.random, kept)
     watcher = ClusterWatcher(zookeeper, settings, view, own)
     strays = StrayKeeper(zookeeper, view, replicas, own.id, world.network)
     controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)
@@ -239,7 +241,7 @@ def _assemble(
         zookeeper=zookeeper,
         session=SessionWatch(zookeeper, config.zookeeper_session_timeout_ms / 1000),
         producer_ids=ProducerIds(zookeeper, config.broker_id, clock),
-        fetch_sessions=FetchSessions(config.max_fetch_sessions, world.random),
+        fetch_sessions=FetchSessions(config.max_fetch_sessions, world.random, kept),
         quotas=_quota_keeper(config),
         journal=groups.journal,
         coordinator=groups.coordinator,

@@ -50,6 +50,7 @@ BROKER_DOCUMENTS: Mapping[str, str] = MappingProxyType(
         "max.connections.per.ip": "Connections that are held from one address at the same time.",
         "max.connections.per.ip.overrides": "The same for single addresses, as address:count.",
         "queued.max.request.bytes": "Memory in bytes of all large requests that are under way; -1 or 0 sets no bound.",
+        "client.state.max.bytes": "Memory in bytes of fetch sessions, members of groups and committed offsets.",
         "opened.batches.max.bytes": "Memory in bytes of all batches that are opened at the same time.",
         "connections.max.idle.ms": "Silence in ms after which a connection is closed.",
         "socket.request.max.bytes": "Largest request in bytes; a larger one ends its connection.",

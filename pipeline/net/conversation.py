@@ -6,10 +6,10 @@ same key: up to `MAX_OWED` of their answers are owed at a time. All answers that
 
 Invariants
   A. Between receiving and `park` nothing is awaited: the receive buffer is the one of all connections.
-  B. A large request takes its memory from the server's `RequestMemory` before it is received, and gives it back when
-     it was handled; when the connection ends in any case. One without records takes a multiple of its size, from memory
-     of its own kind (`decoded_memory`), so that it never holds up records; one with very many elements takes more
-     before it is decoded. That is for what it is decoded to and for its answer: it is held until a long one is sent.
+  B. A large request takes its memory from the server's `Memories` before it is received, and gives it back when it was
+     handled; when the connection ends in any case. One without records takes a multiple of its size, from memory of
+     its own kind, so that it never holds up records; one with very many elements takes more before it is decoded.
+     That is for what it is decoded to and for its answer: it is held until a long one is sent.
      So does a short request whose answer copies very much (`LargeAnswer.copied_bytes`), before that is encoded, or
      whose answer is very long (`PendingAnswer`), before that is built.
      Only a long poll gives it back before it waits, but for a Fetch of very many elements, which waits for a moment.
@@ -30,6 +30,7 @@ from pipeline.errors import NetworkError
 from pipeline.net.answers import Answer, Debt, Handler, LargeAnswer, Outcome, Owed, Peer, PendingAnswer, Throttled
 from pipeline.net.claimed_sending import send_claimed
 from pipeline.net.garbage import RARE_COLLECTIONS
+from pipeline.net.memories import ELEMENTS_BYTES, Memories
 from pipeline.net.network import HangupWatch
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics
@@ -47,11 +48,6 @@ MAX_OWED = 64
 CODERS = 2
 """Large requests that are decoded, and large answers that are encoded, at a time."""
 
-DECODED_FACTOR = 3
-"""What a large request without records takes, by its size: received, decoded, answered."""
-ELEMENTS_BYTES = 64 << 20
-"""What the elements of a very large request and of its answer take beside their names, at most."""
-
 _coders = trio.CapacityLimiter(CODERS)
 
 _HANDLED = ApiVersionsRequest()
@@ -66,8 +62,7 @@ class Shared:
     apis: Mapping[int, ApiKey]
     long_polls: Collection[int]
     max_request_bytes: int
-    memory: RequestMemory
-    decoded_memory: RequestMemory
+    memories: Memories
     requests: Mapping[ApiKey, RequestStatistics]
     hangups: HangupWatch
     buffer: memoryview = field(default_factory=receive_buffer)
@@ -82,6 +77,7 @@ class Conversation:
         "_arrived_at",
         "_claim",
         "_debts",
+        "_elements",
         "_granted",
         "_is_abandonable",
         "_is_gone",
@@ -106,8 +102,10 @@ class Conversation:
         self._machine = ServerConnection(shared.max_request_bytes, shared.apis, shared.buffer)
         self._scope = trio.CancelScope()
         self._claim: Claim | None = None
-        self._memory = shared.memory
+        self._memory = shared.memories.decoded
         """Where the claim is held."""
+        self._elements: Claim | None = None
+        """Beside a claim for records: that for very many elements."""
         self._granted: trio.Event | None = None
         self._ready: list[Piece] = []
         self._ready_bytes = 0
@@ -178,12 +176,8 @@ class Conversation:
         if transport.had_its_share:
             machine.park()
             await transport.give_way()
-        growth = machine.growth
-        if growth:
-            if machine.large_has_records:
-                await self._take_memory(growth, shared.memory)
-            else:
-                await self._take_memory(DECODED_FACTOR * growth, shared.decoded_memory)
+        if machine.growth:
+            await self._take_memory(*shared.memories.growth(machine))
         while (received := transport.receive_now(machine.get_buffer())) is None:
             machine.park()
             await self._wait_meanwhile(transport.wait_readable)
@@ -199,8 +193,12 @@ class Conversation:
         """Have a thread decode a large request, after all before it was answered, and answer it."""
         await self._settle_all()
         await self._send_much()
-        memory = self._shared.decoded_memory if self._claim is None else self._memory
-        await self._take_memory(ELEMENTS_BYTES, memory)
+        memory = self._shared.memories.decoded
+        if self._claim is None or self._memory is memory:
+            await self._take_memory(memory, ELEMENTS_BYTES)
+        else:
+            self._elements = Claim()
+            await self._ask(self._elements, memory, ELEMENTS_BYTES)
         with RARE_COLLECTIONS:
             decoded = await trio.to_thread.run_sync(request.decode, limiter=_coders)
             del request
@@ -339,9 +337,11 @@ class Conversation:
         if size_bytes <= MAX_HELD_BYTES:
             return
         await self._send_much()
-        memory = self._shared.decoded_memory if self._claim is None else self._memory
+        memory = self._shared.memories.decoded if self._claim is None else self._memory
+        if self._claim is not None:  # what was promised to the request is for its answer, too
+            size_bytes = min(size_bytes, self._claim.whole - self._claim.held)
         self._abandon_when_gone()
-        await self._take_memory(size_bytes, memory)
+        await self._take_memory(memory, size_bytes)
         self._is_abandonable = False
         if self._claim is not None:
             memory.complete(self._claim)
@@ -468,14 +468,16 @@ class Conversation:
         for statistics, arrived, answered in unsent:
             statistics.sent(arrived, answered, started, ended)
 
-    async def _take_memory(self, size: int, memory: RequestMemory) -> None:
-        """Wait until a large request may take so much more."""
-        shared, claim = self._shared, self._claim
-        if claim is None:
-            claim = self._claim = Claim()
+    async def _take_memory(self, memory: RequestMemory, size: int, whole: int = 0) -> None:
+        """Wait until a large request may take so much more; `whole`: the most that it will take in all."""
+        if self._claim is None:
+            self._claim = Claim()
             self._memory = memory
-            shared.holders[claim] = self
-        self._wake(memory.take(claim, size, trio.current_time()))
+        await self._ask(self._claim, memory, size, whole)
+
+    async def _ask(self, claim: Claim, memory: RequestMemory, size: int, whole: int = 0) -> None:
+        self._shared.holders[claim] = self
+        self._wake(memory.take(claim, size, trio.current_time(), whole))
         while claim.state is ClaimState.WAITING:
             self._machine.park()
             self._is_held_up = True
@@ -485,9 +487,11 @@ class Conversation:
             self.active_at = trio.current_time()
 
     def _release(self, claim: Claim) -> None:
-        self._claim = None
-        del self._shared.holders[claim]
-        self._wake(self._memory.release(claim))
+        elements, self._claim, self._elements = self._elements, None, None
+        for each, memory in (claim, self._memory), (elements, self._shared.memories.decoded):
+            if each is not None:
+                del self._shared.holders[each]
+                self._wake(memory.release(each))
 
     def _wake(self, claims: Sequence[Claim]) -> None:
         for claim in claims:

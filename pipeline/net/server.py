@@ -21,8 +21,9 @@ import trio
 from pipeline.errors import NetworkError, ProtocolError
 from pipeline.net.answers import Answer, Handler, Outcome, Peer, Throttled
 from pipeline.net.conversation import Conversation, Shared
+from pipeline.net.memories import Memories, memories_of
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
-from pipeline.net.request_memory import CHECK_S, RequestMemory
+from pipeline.net.request_memory import CHECK_S
 from pipeline.net.request_statistics import RequestStatistics
 from pipeline.net.transport import Transport
 from pipeline.protocol.api import ApiKey
@@ -42,9 +43,6 @@ log = structlog.get_logger()
 
 ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-MAX_DECODED_BYTES = 96 << 20
-"""Memory of all large requests without records together, with what they are decoded to and answered with. One of them
-may exceed it."""
 IDLE_CHECKS = 8
 """How often a silent connection is looked at until it is closed."""
 MAX_INT32 = 2**31 - 1
@@ -67,8 +65,7 @@ class ServerStatistics:
     """Plain counts, read by whoever publishes metrics."""
 
     requests: Mapping[ApiKey, RequestStatistics]
-    memory: RequestMemory
-    decoded_memory: RequestMemory
+    memories: Memories
     open_connections: int = 0
     accepted: int = 0
     refused: int = 0
@@ -88,17 +85,15 @@ class Server:
         network: Network = SOCKETS,
     ) -> None:
         self._config = config
-        memory = RequestMemory(config.max_memory_bytes)
-        decoded_memory = RequestMemory(MAX_DECODED_BYTES)
+        memories = memories_of(config.max_memory_bytes)
         requests = {key: RequestStatistics() for key in apis.values()}
-        self.statistics = ServerStatistics(requests, memory, decoded_memory)
+        self.statistics = ServerStatistics(requests, memories)
         self._shared = Shared(
             handle=handle,
             apis=apis,
             long_polls=long_polls,
             max_request_bytes=config.max_request_bytes,
-            memory=memory,
-            decoded_memory=decoded_memory,
+            memories=memories,
             requests=requests,
             hangups=network.hangups(),
         )
@@ -197,7 +192,6 @@ class Server:
         shared = self._shared
         while True:
             await trio.sleep(CHECK_S)
-            now = trio.current_time()
-            for claim in [*shared.memory.overdue(now), *shared.decoded_memory.overdue(now)]:
+            for claim in shared.memories.overdue(trio.current_time()):
                 self.statistics.broken += 1
                 shared.holders[claim].end("its request or answer went too slowly while others waited for memory")

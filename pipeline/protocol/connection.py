@@ -102,6 +102,11 @@ class ServerConnection:
         """Bytes of memory that the next `get_buffer` takes for a large request; 0 if it needs none."""
         return self._frames.growth
 
+    @property
+    def large_size(self) -> int:
+        """Bytes of the large request that is under way; 0 if there is none."""
+        return self._frames.large_size
+
     def park(self) -> None:
         """Before waiting for anything: leave a shared buffer to others."""
         self._frames.park()

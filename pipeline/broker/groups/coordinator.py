@@ -43,6 +43,7 @@ from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.transitions import State
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -51,8 +52,6 @@ from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 MAX_AT_ONCE = 100
 """So many alarms are rung, or groups put down, before others have their turn."""
-MAX_HELD_BYTES = 128 << 20
-"""Memory for the members of all groups of a broker, about: of 40,000 members as consumers are."""
 MAX_ID_PREFIX = 249
 """Characters of a client id or instance id in a member id: as long as Kafka's own clients let an instance id be."""
 
@@ -78,6 +77,7 @@ class Coordinator:
     limits: GroupLimits
     clock: Clock
     random: random.Random
+    kept: KeptMemory
     rebalances: int = 0
     """Rebalances that came to an end: everybody got their part."""
     _entries: Entries = field(default_factory=Entries)
@@ -85,9 +85,11 @@ class Coordinator:
     _alarms: Alarms = field(init=False)
     _numbers: "count[int]" = field(default_factory=count)
     _nursery: trio.Nursery | None = None
+    _most_bytes: Callable[[], int] = field(init=False)
 
     def __post_init__(self) -> None:
         self._alarms = Alarms(self._entries)
+        self._most_bytes = self.kept.add_use(lambda: self._entries.held_bytes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ring alarms and write what groups decide, until cancelled."""
@@ -287,7 +289,7 @@ class Coordinator:
             more += MEMBER_BYTES + names_bytes(group_id, request.client_id, request.group_instance_id)
         else:
             more -= protocols_bytes(member.protocols)
-        if more > 0 and self._entries.held_bytes + more > MAX_HELD_BYTES:
+        if more > 0 and self._entries.held_bytes + more > self._most_bytes():
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _find(self, group_id: str) -> Entry | None:

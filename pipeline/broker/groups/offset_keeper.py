@@ -1,7 +1,9 @@
 """The committed offsets of the groups coordinated here: `Offsets` decides, this writes and lets time pass.
 
-Offsets of groups without members are refused when all offsets take `MAX_HELD_BYTES`: anybody can make up such groups,
-and their offsets stay for `offsets.retention.minutes`. Offsets of groups with members are always taken.
+Offsets that take more memory are refused when there is none left for what clients have kept (`kept_memory`). Groups
+without members are refused earlier, so that strangers do not stop the progress of those that have some: anybody can
+make up such groups, and their offsets stay for `offsets.retention.minutes`. Offsets that replace others of the same
+size are always taken.
 
 Invariants: what `of_group` tells is in the journal, as durable as its settings say. A change is applied by the journal,
 in its order, so memory never differs from what a restart would load. An expired offset, one of a deleted topic, and a
@@ -20,11 +22,13 @@ import trio
 from pipeline.broker.clock_steps import ClockSteps
 from pipeline.broker.groups.model import Journal, LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Change, Membership, Offsets, Standing, journal_records
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.errors import ProtocolError
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
-MAX_HELD_BYTES = 128 << 20
+STRANGERS_SHARE = 0.75
+"""Groups without members may use this share of the memory for offsets."""
 WARNING_INTERVAL_S = 60.0
 GROUPS_AT_ONCE = 100
 SLICE_S = 0.005
@@ -78,11 +82,16 @@ class Gone:
 class OffsetKeeper:
     """Listens to the journal. `retention_ms` is how long offsets live that nobody uses."""
 
-    def __init__(self, journal: OrderedJournal, membership: Membership, clock: Clock, *, retention_ms: int) -> None:
+    def __init__(
+        self, journal: OrderedJournal, membership: Membership, clock: Clock, kept: KeptMemory, *, retention_ms: int
+    ) -> None:
         self._journal = journal
         self._membership = membership
         self._clock = clock
         self._retention_ms = retention_ms
+        self._most_bytes = kept.add_use(lambda: self.held_bytes)
+        self._begun_bytes = 0
+        """About what offsets take that are being written."""
         self._loaded: dict[int, Offsets] = {}
         self._gone: dict[str, Gone] = {}
         """Deleted topics whose offsets are still to be removed."""
@@ -132,26 +141,29 @@ class OffsetKeeper:
         `records` are the change as the journal's records, if they were made before.
         """
         offsets = self._offsets(group_id)
-        self._check_room(offsets, group_id, change)
-        pending = self._begin(offsets, group_id, change, records)
+        more_bytes = max(0, offsets.growth(group_id, change))
+        self._check_room(group_id, more_bytes)
+        pending = self._begin(offsets, group_id, change, records, more_bytes)
         if self._gone:
             for name in change:
                 if name.topic in self._gone:
                     self._gone[name.topic].since.add((group_id, name))
         return pending
 
-    def _check_room(self, offsets: Offsets, group_id: str, change: Change) -> None:
-        """Raise KafkaError if a group without members wants more memory than there is for all offsets."""
-        more = offsets.growth(group_id, change)
-        if more <= 0 or self.held_bytes + more <= MAX_HELD_BYTES:
+    def _check_room(self, group_id: str, more_bytes: int) -> None:
+        """Raise KafkaError if a group wants more memory than there is for it."""
+        if not more_bytes:
             return
-        if (self._membership.standing(group_id) or Standing()).has_members:
+        wanted, most = self.held_bytes + self._begun_bytes + more_bytes, self._most_bytes()
+        if wanted <= most * STRANGERS_SHARE:
+            return
+        if wanted <= most and (self._membership.standing(group_id) or Standing()).has_members:
             return
         now_s = trio.current_time()
         if now_s - self._warned_s >= WARNING_INTERVAL_S:
             self._warned_s = now_s
-            log.warning("offsets_refused", group=group_id, reason="no room for more offsets of groups without members")
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No room for more offsets of groups without members.")
+            log.warning("offsets_refused", group=group_id, reason="no room; raise client.state.max.bytes")
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No room for more offsets.")
 
     async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
         """Forget these offsets of a group, or all. Raises KafkaError."""
@@ -168,11 +180,16 @@ class OffsetKeeper:
         group_id: str,
         change: Change,
         records: Sequence[tuple[bytes, bytes | None]] | None = None,
+        more_bytes: int = 0,
     ) -> Pending:
         def ended(error: KafkaError | None) -> None:
             if error is None:
                 offsets.apply(group_id, change)
+            end()
+
+        def end() -> None:
             offsets.end(group_id, change)
+            self._begun_bytes -= more_bytes
 
         try:
             records = journal_records(group_id, change) if records is None else records
@@ -180,13 +197,14 @@ class OffsetKeeper:
             raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error)) from error
         has_begun = False
         offsets.begin(group_id, change)
+        self._begun_bytes += more_bytes
         try:
             pending = self._journal.begin(group_id, records, ended=ended)
             has_begun = True
             return pending
         finally:
             if not has_begun:
-                offsets.end(group_id, change)
+                end()
 
     # What time does
 

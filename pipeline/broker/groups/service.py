@@ -13,6 +13,7 @@ from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.journal import Journal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.groups.rebalance import GroupLimits
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.model import Clock
 
 MINUTE_MS = 60_000
@@ -21,7 +22,9 @@ MINUTE_MS = 60_000
 class GroupService:
     """The parts, wired."""
 
-    def __init__(self, config: BrokerConfig, view: ClusterView, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, config: BrokerConfig, view: ClusterView, clock: Clock, rng: random.Random, kept: KeptMemory
+    ) -> None:
         self.journal = Journal(
             view,
             clock,
@@ -31,9 +34,9 @@ class GroupService:
         limits = GroupLimits(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms, max_size=config.group_max_size
         )
-        self.coordinator = Coordinator(self.journal, limits, clock, rng)
+        self.coordinator = Coordinator(self.journal, limits, clock, rng, kept)
         retention_ms = config.offsets_retention_minutes * MINUTE_MS
-        self.offsets = OffsetKeeper(self.journal, self.coordinator, clock, retention_ms=retention_ms)
+        self.offsets = OffsetKeeper(self.journal, self.coordinator, clock, kept, retention_ms=retention_ms)
         self._check_interval_ms = config.offsets_retention_check_interval_ms
         self.journal.tell(self.offsets)
         self.journal.tell(self.coordinator)

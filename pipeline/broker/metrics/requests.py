@@ -75,12 +75,10 @@ def _errors(counts: RequestStatistics) -> Iterator[tuple[str, int]]:
 
 def collect_connections(statistics: ServerStatistics) -> Iterator[Metric]:
     """Open connections and what became of others, and the memory of large requests under way."""
-    used = statistics.memory.held + statistics.decoded_memory.held
-    waiting = statistics.memory.waiting + statistics.decoded_memory.waiting
     for name, value, text in (
         (f"{_CONNECTIONS}_connection_count", statistics.open_connections, "Open connections."),
-        (f"{_CONNECTIONS}_memory_pool_used", used, "Bytes of large requests under way."),
-        (f"{_CONNECTIONS}_memory_pool_waiting", waiting, "Large requests that wait for memory."),
+        (f"{_CONNECTIONS}_memory_pool_used", statistics.memories.held, "Bytes of large requests under way."),
+        (f"{_CONNECTIONS}_memory_pool_waiting", statistics.memories.waiting, "Large requests that wait for memory."),
     ):
         yield GaugeMetricFamily(name, text, value=value)
     for name, value, text in (

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.broker import fetch_sessions
 from pipeline.broker.fetch_sessions import EVICTION_S, FetchSession, FetchSessions, SessionPartition, memory_of
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.protocol.codec import decode_from, encode
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -48,7 +49,7 @@ def _refused(sessions: FetchSessions, session_id: int, epoch: int, **more: Any) 
 
 @pytest.fixture
 def sessions() -> FetchSessions:
-    return FetchSessions(2, random.Random(1))
+    return FetchSessions(2, random.Random(1), KeptMemory(32 << 20))
 
 
 def test_epochs_count_up_and_partitions_come_and_go(sessions: FetchSessions) -> None:
@@ -108,15 +109,15 @@ def test_room_is_made_as_in_kafka(sessions: FetchSessions) -> None:
     assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2), now_s=2 * later) is None
 
 
-def test_there_is_a_bound_on_memory(sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "MAX_HELD_BYTES", memory_of(_topics(0, 1, 2)))
+def test_there_is_a_bound_on_memory() -> None:
+    sessions = FetchSessions(2, random.Random(1), KeptMemory(memory_of(_topics(0, 1, 2))))
     assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2, 3)) is None
     assert _begin(sessions, 0, 0, topics=_topics(0, 1), all_topics=_topics(0, 1, 2, 3)) is None
     assert _begin(sessions, 0, 0, topics=_topics(0, 1, 2, name="t" * 240)) is None, "names count"
     session = _made(sessions, 0, 1)
     code = _refused(sessions, session.id, 1, topics=_topics(2, 3))
     assert (code, sessions.held_bytes) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
-    assert _begin(FetchSessions(0, random.Random(1)), 0, 0, topics=_topics(0)) is None
+    assert _begin(FetchSessions(0, random.Random(1), KeptMemory(1 << 20)), 0, 0, topics=_topics(0)) is None
 
 
 @pytest.mark.parametrize("per_topic", [1, 8])
@@ -206,7 +207,7 @@ def test_partitions_with_data_go_to_the_end_and_those_cut_off_stay_first(session
 @given(st.lists(st.tuples(st.sampled_from("axfpm"), st.integers(0, 3), st.integers(1, 3)), max_size=40))
 def test_nothing_readable_is_ever_forgotten(steps: list[tuple[str, int, int]]) -> None:
     """Against a model that looks at everything: what a client may read is due, and what is due is bounded by it."""
-    sessions = FetchSessions(1, random.Random(1))
+    sessions = FetchSessions(1, random.Random(1), KeptMemory(1 << 20))
     session = _made(sessions, 0, 1, 2, 3)
     ends, told = [0, 0, 0, 0], [-1, -1, -1, -1]
     for kind, number, amount in steps:

@@ -7,9 +7,10 @@ import pytest
 import trio
 
 from pipeline.errors import NetworkError
+from pipeline.net import memories as memories_module
 from pipeline.net import server as server_module
 from pipeline.net.answers import LargeAnswer, PendingAnswer
-from pipeline.net.conversation import DECODED_FACTOR, ELEMENTS_BYTES
+from pipeline.net.memories import DECODED_FACTOR, ELEMENTS_BYTES
 from pipeline.net.server import Peer
 from pipeline.net.transport import SocketTransport
 from pipeline.protocol.api import ApiKey
@@ -67,7 +68,7 @@ async def read_all(transport: SocketTransport) -> None:
 async def test_requests_of_names_take_turns_and_never_hold_up_records(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", 5_000_000)
+    monkeypatch.setattr(memories_module, "MAX_DECODED_BYTES", 5_000_000)
     under_way = highest = 0
     may_go_on = trio.Event()
 
@@ -88,7 +89,7 @@ async def test_requests_of_names_take_turns_and_never_hold_up_records(
         connected(address, 4) as (*others, producer),
         trio.open_nursery() as nursery,
     ):
-        memory = server.statistics.decoded_memory
+        memory = server.statistics.memories.decoded
         for transport in others:
             nursery.start_soon(transport.send, [data])
         await until(lambda: under_way == 1 and memory.waiting == 2)
@@ -105,7 +106,7 @@ async def test_requests_of_names_take_turns_and_never_hold_up_records(
 async def test_a_long_answer_holds_its_memory_until_it_is_read_or_needed(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", 50_000_000)
+    monkeypatch.setattr(memories_module, "MAX_DECODED_BYTES", 50_000_000)
     monkeypatch.setattr(server_module, "CHECK_S", 0.05)
     data = names_bytes(500)
     async with (
@@ -113,7 +114,7 @@ async def test_a_long_answer_holds_its_memory_until_it_is_read_or_needed(
         connected(address, 2) as (deaf, other),
         trio.open_nursery() as nursery,
     ):
-        memory = server.statistics.decoded_memory
+        memory = server.statistics.memories.decoded
         await deaf.send([data])
         await until(lambda: server.statistics.requests[ApiKey.METADATA].response_bytes > 0)
         assert memory.held >= DECODED_FACTOR * len(data) * 0.9
@@ -127,14 +128,14 @@ async def test_answers_much_larger_than_their_requests_take_memory_before_they_a
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size_bytes, clients = 20_000_000, 4
-    monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
+    monkeypatch.setattr(memories_module, "MAX_DECODED_BYTES", size_bytes * 3 // 2)
     topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (size_bytes // NAME_BYTES)
 
     def handle(request: Request[Message], peer: Peer) -> LargeAnswer:
         return LargeAnswer(MetadataResponse(topics=topics), size_bytes)
 
     async with serve(handle) as (address, server), connected(address, clients) as transports:
-        memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
+        memory, statistics = server.statistics.memories.decoded, server.statistics.requests[ApiKey.METADATA]
         for transport in transports:
             await transport.send([names_bytes(1)])
         await until(lambda: statistics.response_bytes > 0 and memory.waiting == clients - 1)
@@ -154,7 +155,7 @@ class LargePendingAnswers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.built = 0
         self._topics = [MetadataResponseTopic(name="x" * NAME_BYTES)] * (self.SIZE_BYTES // NAME_BYTES)
-        monkeypatch.setattr(server_module, "MAX_DECODED_BYTES", self.SIZE_BYTES * 3 // 2)
+        monkeypatch.setattr(memories_module, "MAX_DECODED_BYTES", self.SIZE_BYTES * 3 // 2)
         # a busy machine ends no answer that waits to be read
         monkeypatch.setattr(server_module, "CHECK_S", 2 * DEADLINE_S)
 
@@ -172,7 +173,7 @@ async def test_a_pending_answer_is_built_once_there_is_memory_for_it(
 ) -> None:
     clients, large = 4, LargePendingAnswers(monkeypatch)
     async with serve(large.handle) as (address, server), connected(address, clients) as transports:
-        memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
+        memory, statistics = server.statistics.memories.decoded, server.statistics.requests[ApiKey.METADATA]
         for transport in transports:
             await transport.send([names_bytes(1)])
         await until(lambda: statistics.response_bytes > 0 and memory.waiting == clients - 1)
@@ -190,7 +191,7 @@ async def test_nothing_is_built_for_a_client_that_left_while_it_waited_for_memor
 ) -> None:
     clients, large = 4, LargePendingAnswers(monkeypatch)
     async with serve(large.handle) as (address, server), connected(address, clients) as transports:
-        memory, statistics = server.statistics.decoded_memory, server.statistics.requests[ApiKey.METADATA]
+        memory, statistics = server.statistics.memories.decoded, server.statistics.requests[ApiKey.METADATA]
         await transports[0].send([names_bytes(1)])
         await until(lambda: statistics.response_bytes > 0)
         for transport in transports[1:]:
@@ -210,13 +211,13 @@ async def test_very_many_elements_take_memory_before_they_are_decoded(serve: Any
 
     def handle(request: Request[Message], peer: Peer) -> Message:
         assert request.is_large
-        held.append(server.statistics.decoded_memory.held)
+        held.append(server.statistics.memories.decoded.held)
         return echo(request, peer)
 
     async with serve(handle) as (address, server), connected(address) as (transport,):
         await transport.send([names_bytes(MANY, 8)])
         await read_all(transport)
-        await until(lambda: server.statistics.decoded_memory.held == 0)
+        await until(lambda: server.statistics.memories.decoded.held == 0)
         assert held[0] >= ELEMENTS_BYTES
 
 
@@ -234,10 +235,10 @@ async def test_only_a_fetch_of_very_many_partitions_holds_memory_while_it_waits(
         await transport.send([request_bytes(FetchRequest(topics=topics), 11)])
         with trio.fail_after(DEADLINE_S):
             await waits.wait()
-        assert (server.statistics.decoded_memory.held > 0) == (count == MANY)
+        assert (server.statistics.memories.decoded.held > 0) == (count == MANY)
         may_go_on.set()
         await read_all(transport)
-        await until(lambda: server.statistics.decoded_memory.held == 0)
+        await until(lambda: server.statistics.memories.decoded.held == 0)
 
 
 async def test_a_request_without_records_that_is_larger_than_any_client_sends_is_refused(serve: Any) -> None:
@@ -249,14 +250,14 @@ async def test_a_request_without_records_that_is_larger_than_any_client_sends_is
             assert await answer_size(transport) == 0
             raise NetworkError("closed")
         await until(lambda: server.statistics.broken == 1)
-        assert server.statistics.decoded_memory.held == 0
+        assert server.statistics.memories.decoded.held == 0
 
 
 async def test_produce_requests_of_very_many_partitions_take_memory_for_these(serve: Any) -> None:
     held = []
 
     def handle(request: Request[Message], peer: Peer) -> Message:
-        held.append(server.statistics.memory.held + server.statistics.decoded_memory.held)
+        held.append(server.statistics.memories.records.held + server.statistics.memories.decoded.held)
         return answer(request, peer)
 
     data = [PartitionProduceData(index=number, records=b"") for number in range(MANY)]
@@ -264,7 +265,7 @@ async def test_produce_requests_of_very_many_partitions_take_memory_for_these(se
     async with serve(handle) as (address, server), connected(address) as (transport,):
         await transport.send([request])
         await read_all(transport)
-        await until(lambda: server.statistics.memory.held == server.statistics.decoded_memory.held == 0)
+        await until(lambda: server.statistics.memories.records.held == server.statistics.memories.decoded.held == 0)
         assert held[0] >= ELEMENTS_BYTES
 
 

@@ -10,6 +10,7 @@ from pipeline.net.request_memory import (
     Claim,
     ClaimState,
     RequestMemory,
+    share,
 )
 
 
@@ -36,18 +37,41 @@ def test_who_began_first_goes_first() -> None:
     assert memory.release(second) == [third]
 
 
-def test_the_oldest_goes_on_when_all_wait() -> None:
+def test_nobody_takes_what_an_older_request_will_need() -> None:
     memory = RequestMemory(100)
     first, second = Claim(), Claim()
-    memory.take(first, 50, 0)
-    memory.take(second, 50, 0)
-    assert memory.take(second, 50, 0) == []
-    assert memory.take(first, 50, 0) == [first]
-    assert memory.held == 150
-    assert memory.take(first, 100, 0) == [first]
+    memory.take(first, 20, 0, whole=70)
+    assert memory.take(second, 30, 0, whole=80) == (second,)
+    assert memory.take(second, 1, 0) == [], "the first, that has still to come, would not fit"
+    assert memory.take(first, 50, 0) == (first,)
     memory.complete(first)
     assert memory.release(first) == [second]
-    assert memory.held == 100
+    assert memory.take(second, 49, 0) == (second,)
+    assert memory.held == 80
+
+
+def test_a_single_request_may_be_larger_than_the_memory() -> None:
+    memory = RequestMemory(100)
+    first, second = Claim(), Claim()
+    memory.take(first, 60, 0, whole=150)
+    assert memory.take(second, 10, 0) == []
+    assert memory.take(first, 90, 0) == (first,)
+    assert memory.release(first) == [second]
+
+
+def test_each_kind_has_its_least_and_takes_from_others_what_they_leave() -> None:
+    one, other = RequestMemory(90, 20), RequestMemory(80, 10)
+    share((one, other))
+    large, small, late, younger = Claim(), Claim(), Claim(), Claim()
+    assert one.take(large, 90, 0) == (large,)
+    assert other.take(small, 10, 0, whole=30) == (small,)
+    assert other.take(small, 20, 0) == [], "beyond the least, and there is no more"
+    assert one.take(late, 20, 0) == []
+    assert one.release(large) == [late, small]
+    assert (one.held, other.held) == (20, 30)
+    assert other.take(large, 60, 0) == []
+    assert one.take(younger, 20, 0) == [], "one of the other kind waits for longer"
+    assert other.release(small) == [large, younger]
 
 
 def test_nothing_is_bounded_without_a_capacity() -> None:
@@ -78,27 +102,27 @@ def test_who_is_slow_or_waits_too_long_is_ended_while_somebody_waits() -> None:
 
 @settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 12))
-def test_all_are_served_in_the_end_and_the_bound_is_exceeded_by_one_request_at_most(seed: int, count: int) -> None:
-    """Requests of any size up to the capacity, that take their memory by doubling, in any order of events."""
-    order, capacity = random.Random(seed), 1000
-    memory = RequestMemory(capacity)
-    sizes = {Claim(): order.randint(1, capacity) for _ in range(count)}
-    handled = 0
+def test_all_are_served_in_the_end_and_the_bound_is_never_exceeded(seed: int, count: int) -> None:
+    """Requests of any size up to their capacity, of three kinds, that take memory by doubling, in any order."""
+    order, capacity, leasts = random.Random(seed), 1000, (100, 0, 60)
+    kinds = [RequestMemory(capacity - sum(leasts) + least, least) for least in leasts]
+    share(kinds)
+    sizes: dict[Claim, tuple[RequestMemory, int]] = {}
+    for _ in range(count):
+        kind = order.choice(kinds)
+        sizes[Claim()] = kind, order.randint(1, kind.capacity or 0)
     while sizes:
         movable = [claim for claim in sizes if claim.state is not ClaimState.WAITING]
         assert movable, "all wait"
         claim = order.choice(movable)
-        if claim.state is ClaimState.COMPLETE:
+        memory, size = sizes[claim]
+        if claim.state is ClaimState.COMPLETE or order.random() < 0.05:
             memory.release(claim)
             del sizes[claim]
-            handled += 1
-        elif claim.held == sizes[claim]:
+        elif claim.held == size:
             memory.complete(claim)
-        elif order.random() < 0.05:
-            memory.release(claim)
-            del sizes[claim]
         else:
-            memory.take(claim, min(max(claim.held, 10), sizes[claim] - claim.held), 0)
-        assert memory.held == sum(claim.held for claim in sizes) < 2 * capacity
-        assert memory.waiting == sum(claim.state is ClaimState.WAITING for claim in sizes)
-    assert memory.held == 0
+            memory.take(claim, min(max(claim.held, 10), size - claim.held), 0, size)
+        assert sum(kind.held for kind in kinds) == sum(claim.held for claim in sizes) <= capacity
+        assert sum(kind.waiting for kind in kinds) == sum(claim.state is ClaimState.WAITING for claim in sizes)
+    assert all(kind.held == 0 for kind in kinds)

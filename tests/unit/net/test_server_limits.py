@@ -88,7 +88,7 @@ async def test_large_requests_take_turns_when_memory_is_short(serve: Any) -> Non
 
     def handle(request: Request[Message], peer: Peer) -> Message:
         nonlocal highest
-        highest = max(highest, server.statistics.memory.held)
+        highest = max(highest, server.statistics.memories.records.held)
         return answer(request, peer)
 
     data = produce_bytes(MEGABYTE)
@@ -100,13 +100,13 @@ async def test_large_requests_take_turns_when_memory_is_short(serve: Any) -> Non
     ):
         for transport in transports:
             await transport.send([data[:100_000]])
-        await until(lambda: server.statistics.memory.waiting == 9)
+        await until(lambda: server.statistics.memories.records.waiting == 9)
         for transport in transports:
             nursery.start_soon(transport.send, [data[100_000:]])
         for transport in transports:
             assert await answer_size(transport) > 0
         assert highest <= 2 * MEGABYTE
-        assert server.statistics.memory.held == 0
+        assert server.statistics.memories.records.held == 0
 
 
 async def test_a_request_that_stands_still_is_ended_when_others_need_its_memory(
@@ -119,7 +119,7 @@ async def test_a_request_that_stands_still_is_ended_when_others_need_its_memory(
         connected(address, 2) as (slow, quick),
     ):
         await slow.send([data[:100_000]])
-        await until(lambda: server.statistics.memory.held > 0)
+        await until(lambda: server.statistics.memories.records.held > 0)
         await trio.sleep(0.1)
         assert server.statistics.open_connections == 2
         async with trio.open_nursery() as nursery:
@@ -130,15 +130,15 @@ async def test_a_request_that_stands_still_is_ended_when_others_need_its_memory(
             await slow.send([data])
             await slow.send([data])
         assert server.statistics.broken == 1
-        assert server.statistics.memory.held == 0
+        assert server.statistics.memories.records.held == 0
 
 
 async def test_memory_is_given_back_by_a_client_that_leaves_half_way(serve: Any) -> None:
     async with serve(answer, max_memory_bytes=MEGABYTE * 2) as (address, server):
         async with connected(address) as (transport,):
             await transport.send([produce_bytes(MEGABYTE)[:100_000]])
-            await until(lambda: server.statistics.memory.held > 0)
-        await until(lambda: server.statistics.memory.held == 0)
+            await until(lambda: server.statistics.memories.records.held > 0)
+        await until(lambda: server.statistics.memories.records.held == 0)
 
 
 async def test_a_long_poll_ends_with_its_client(serve: Any) -> None:
@@ -236,7 +236,7 @@ async def test_claimed_sizes_cost_nothing(serve: Any) -> None:
         for transport in transports:
             await transport.send([struct.pack(">i", 4_000_000), b"12345"])
         await trio.testing.wait_all_tasks_blocked(0.02)
-        assert server.statistics.memory.held == 0
+        assert server.statistics.memories.records.held == 0
         assert server.statistics.open_connections == 5
 
 

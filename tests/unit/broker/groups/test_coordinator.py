@@ -16,6 +16,7 @@ from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.transitions import TABLE, Event, Reaction, State
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 SESSION_MS = 45_000
@@ -45,10 +46,12 @@ class MemoryJournal:
 
 
 @asynccontextmanager
-async def running(delay_ms=0):
+async def running(delay_ms=0, kept_bytes=128 << 20):
     journal = MemoryJournal()
     limits = GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=10_000)
-    coordinator = Coordinator(journal, limits, clock=lambda: 1_431_849_903_000, random=random.Random(1))
+    coordinator = Coordinator(
+        journal, limits, clock=lambda: 1_431_849_903_000, random=random.Random(1), kept=KeptMemory(kept_bytes)
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(coordinator.run)
         yield coordinator, journal, nursery

@@ -6,7 +6,6 @@ import tracemalloc
 import pytest
 import trio
 
-from pipeline.broker.groups import coordinator as coordinators
 from pipeline.broker.groups.events import Leaver
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Offsets
@@ -15,11 +14,6 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.groups.test_coordinator import SESSION_MS, ask_join, enter_alone, join, running, sync
 
 MAX_HELD_BYTES = 100_000
-
-
-@pytest.fixture(autouse=True)
-def little_room(monkeypatch):
-    monkeypatch.setattr(coordinators, "MAX_HELD_BYTES", MAX_HELD_BYTES)
 
 
 def fill(coordinator, **more):
@@ -36,7 +30,7 @@ def fill(coordinator, **more):
 
 
 async def test_ids_that_nobody_uses_are_bounded_and_their_room_comes_back(autojump_clock):
-    async with running() as (coordinator, *_):
+    async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         assert 40 <= fill(coordinator) <= 50
         assert MAX_HELD_BYTES - 3000 < coordinator.held_bytes <= MAX_HELD_BYTES
         await trio.sleep(SESSION_MS / 1000 + 1)
@@ -45,7 +39,7 @@ async def test_ids_that_nobody_uses_are_bounded_and_their_room_comes_back(autoju
 
 
 async def test_names_that_clients_make_up_count(autojump_clock):
-    async with running() as (coordinator, *_):
+    async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         name = "n" * 10_000
         ask_join(coordinator, name, must_know_id=True)
         assert 12_000 < coordinator.held_bytes < 13_000
@@ -60,7 +54,7 @@ async def test_names_that_clients_make_up_count(autojump_clock):
 
 async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock):
     """And comes back with what it said before; with more it has to wait."""
-    async with running() as (coordinator, *_):
+    async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         joined = await enter_alone(coordinator)
         fill(coordinator)
         again = await join(coordinator, member_id=joined.member_id)
@@ -71,7 +65,7 @@ async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock):
 
 
 async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock):
-    async with running() as (coordinator, journal, _):
+    async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, journal, _):
         by_leaving = await enter_alone(coordinator, "a")
         await enter_alone(coordinator, "b")
         large = await join(coordinator, "c", protocols=(("range", bytes(50_000)),))
@@ -99,7 +93,7 @@ async def test_small_groups_without_members_count_for_what_they_take() -> None:
         for number in range(count)
     }
     offsets = Offsets()
-    async with running() as (coordinator, *_):
+    async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         gc.collect()
         tracemalloc.start()
         try:

@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.broker.groups import offset_keeper
 from pipeline.broker.groups.model import LoadedGroup, MemberId, OffsetAndMetadata
-from pipeline.broker.groups.offset_keeper import FORGOTTEN_BYTES, OffsetKeeper
+from pipeline.broker.groups.offset_keeper import FORGOTTEN_BYTES, STRANGERS_SHARE, OffsetKeeper
 from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.records import OffsetKey, decode_key
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.loop_steps import measured_steps
@@ -133,8 +133,13 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Rig:
+    return make_rig()
+
+
+def make_rig(kept_bytes: int = 1 << 30) -> Rig:
     journal, groups = ListedJournal(), Groups()
-    keeper = OffsetKeeper(journal, groups, lambda: made.now_ms, retention_ms=RETENTION_MS)
+    kept = KeptMemory(kept_bytes)
+    keeper = OffsetKeeper(journal, groups, lambda: made.now_ms, kept, retention_ms=RETENTION_MS)
     made: Rig = Rig(journal, groups, keeper)
     keeper.on_loaded(0, {"even": LoadedGroup(offsets={A: committed(1)})})
     keeper.on_loaded(1, {"odd": LoadedGroup(offsets={A: committed(2), B: committed(3)}), "empty": LoadedGroup()})
@@ -374,15 +379,25 @@ async def test_a_write_that_does_not_begin_leaves_nothing_under_way(rig: Rig, mo
     assert rig.keeper.under_way == 0
 
 
-async def test_offsets_of_groups_without_members_are_refused_when_there_is_no_room(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_offsets_that_are_being_written_count() -> None:
+    rig = make_rig(40_000)
+    rig.journal.gate = trio.Event()
+    note = OffsetAndMetadata(offset=Offset(1), metadata="x" * 15_000, commit_timestamp_ms=1000)
+    pending = rig.keeper.commit("odd", {A: note})
+    with pytest.raises(KafkaError, match="No room"):
+        rig.keeper.commit("even", {A: note})
+    rig.journal.gate.set()
+    await pending.wait()
+    rig.keeper.commit("odd", {A: note})
+
+
+async def test_offsets_are_refused_when_there_is_no_room_and_those_of_groups_without_members_first() -> None:
     def with_note(size: int) -> OffsetAndMetadata:
         return OffsetAndMetadata(offset=Offset(1), metadata="x" * size, commit_timestamp_ms=1000)
 
-    at_first = rig.keeper.held_bytes
+    at_first = make_rig().keeper.held_bytes
     assert at_first > 0
-    monkeypatch.setattr(offset_keeper, "MAX_HELD_BYTES", at_first + 24_000)
+    rig = make_rig(int((at_first + 24_000) / STRANGERS_SHARE) + 1)
     groups = [f"group {number}" for number in range(100)]
     refused = 0
     for group_id in groups:
@@ -396,6 +411,8 @@ async def test_offsets_of_groups_without_members_are_refused_when_there_is_no_ro
     rig.keeper.commit(groups[0], {A: with_note(4000)})  # takes no more than it had
     rig.groups.standings["joined"] = Standing(has_members=True)
     rig.keeper.commit("joined", {A: with_note(4000)})
+    with pytest.raises(KafkaError, match="No room"):
+        rig.keeper.commit("joined", {B: with_note(10_000)})
     for group_id in [*groups, "joined"]:
         await rig.keeper.delete(group_id)
     assert rig.keeper.held_bytes == at_first

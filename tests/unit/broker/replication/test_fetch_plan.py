@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipeline.broker.fetch_sessions import FetchSessions
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.broker.replication.fetch_plan import (
     FIRST_BACKOFF_S,
     REACTIONS,
@@ -193,7 +194,7 @@ def test_without_room_for_a_session_every_request_is_whole_and_waits() -> None:
 def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> None:
     rng = random.Random(seed)
     plan = FetchPlan(LIMITS)
-    sessions = FetchSessions(10, rng)
+    sessions = FetchSessions(10, rng, KeptMemory(1 << 20))
     now_s = 0.0
     for step in range(120):
         now_s += rng.random()

@@ -39,6 +39,12 @@ async def metrics_until(http: httpx.AsyncClient, condition: Callable[[str], bool
             await trio.sleep(0.01)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not condition():
+            await trio.sleep(0.01)
+
+
 @pytest.mark.parametrize(("request_", "name", "version"), [(fetch, "Fetch", 11), (join, "JoinGroup", 2)])
 async def test_a_wait_ends_with_its_client(start: Start, request_: Message, name: str, version: int) -> None:
     async with (
@@ -51,8 +57,8 @@ async def test_a_wait_ends_with_its_client(start: Start, request_: Message, name
         transport = await connect(broker.address)
         await transport.send(ClientConnection("leaver").encode_request(request_, version)[1])
         await metrics_until(http, lambda text: f'request="{name}"' in text)
-        assert len(waiters) == (request_ is fetch)
+        await until(lambda: len(waiters) == (request_ is fetch))
         assert re.findall(r"connection_count (\d+)", (await http.get("/metrics")).text) != open_before
         transport.close()
         await metrics_until(http, lambda text: re.findall(r"connection_count (\d+)", text) == open_before)
-        assert not waiters
+        await until(lambda: not waiters)

@@ -15,7 +15,7 @@ from pipeline.processes import free_port
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.clients import wait_for
 
-DEADLINE_S = 90
+DEADLINE_S = 240
 SCHEMA = '{"type": "record", "name": "Visit", "fields": [{"name": "page", "type": "string"}]}'
 
 

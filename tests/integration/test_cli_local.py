@@ -19,7 +19,7 @@ from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.processes import free_port
 from tests.support.clients import wait_for
 
-DEADLINE_S = 90
+DEADLINE_S = 240
 
 
 @contextmanager

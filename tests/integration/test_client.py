@@ -33,7 +33,7 @@ from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 from pipeline.testing.local_cluster import LocalCluster
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ async def test_batches_are_copied_as_they_are(cluster):
 async def test_a_cluster_is_found_through_zookeeper(local, cluster):
     await new_topic(cluster, "found")
     async with (
-        open_zookeeper(local.zookeeper, session_timeout_ms=6000) as zookeeper,
+        open_zookeeper(local.zookeeper, session_timeout_ms=20_000) as zookeeper,
         open_cluster(ClientConfig(), discover=from_zookeeper(zookeeper)) as found,
     ):
         assert "found" in await list_topics(found)

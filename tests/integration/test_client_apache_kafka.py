@@ -33,7 +33,7 @@ from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 from tests.support.kafka import Kafka, running_kafka
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 @pytest.fixture(scope="module")

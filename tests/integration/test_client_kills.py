@@ -19,7 +19,7 @@ from pipeline.testing.local_cluster import LocalCluster
 
 KILLS = 4
 PARTITIONS = [TopicPartition("killed", number) for number in range(3)]
-DEADLINE_S = 120
+DEADLINE_S = 400
 
 
 @pytest.fixture

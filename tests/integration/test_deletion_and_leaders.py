@@ -37,7 +37,8 @@ LOG_OF_DOOMED = re.compile(rf"^{DOOMED}-[0-9]+$", re.MULTILINE)
 CHANGES_ALONE = 20
 MAX_DELAY_S = 0.5
 GENEROUS_S = 5.0
-"""On a machine that does other things, too."""
+SLOWER_BY = 10
+"""What a machine that does other things adds is seen in the changes without a deletion."""
 ROUNDS = 3
 """The best of them counts: a deletion that holds the roles of a broker is bad in all."""
 DEADLINE_S = 240
@@ -152,7 +153,7 @@ async def test_leaders_change_while_a_topic_is_deleted(tmp_path: Path) -> None:
     async with rounds(tmp_path) as cluster:
         figures = await cluster.run(500)
     print(figures)
-    assert max(figures.beside_s) < GENEROUS_S, figures
+    assert max(figures.beside_s) < max(GENEROUS_S, SLOWER_BY * max(figures.alone_s)), figures
 
 
 @pytest.mark.long

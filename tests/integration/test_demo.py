@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 SAMPLE = Path(__file__).parents[2] / "pipeline" / "cli" / "samples" / "access.log.gz"
-DEADLINE_S = 300
+DEADLINE_S = 560
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def cluster():
 
 
 def test_the_producer_is_counted_and_its_schema_registered(cluster):
-    command = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--wait", "30", "--json"]
+    command = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--wait", "300", "--json"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     hours = json.loads(answer.stdout)["hours"]
     assert sum(hour["stages"]["produced"]["records"] for hour in hours if hour["topic"] == "page_views") == COUNT

@@ -17,6 +17,8 @@ from pipeline.hadoop.load import LoadConfig, run_load
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import LoadedTopic
 
+DEADLINE_S = 400  # Spark, on a busy machine
+HOUR_MS = 3_600_000
 DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
 
 
@@ -42,7 +44,7 @@ def load(spark, topic, **settings):
 def drive(topic, kill):
     order = json.dumps({"settings": topic.settings(), "kill": kill})
     command = [sys.executable, str(DRIVER), order]
-    return subprocess.run(command, input="\n", capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, input="\n", capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 def test_hdfs_keeps_what_the_commit_stands_on(hdfs):
@@ -133,10 +135,10 @@ def test_what_the_dead_left_is_cleaned_up_when_it_is_old(spark, topic):
     orphans = topic.files_on_disk()
     assert orphans > 0
     topic.produce(10)
-    config = LoadConfig.from_settings(topic.settings(**{"orphan.age.ms": 60_000}))
+    config = LoadConfig.from_settings(topic.settings(**{"orphan.age.ms": HOUR_MS}))
     first = run_load(spark, config, clock=now_ms)
     assert topic.files_on_disk() == first.files + orphans
-    run_load(spark, config, clock=lambda: now_ms() + 121_000)
+    run_load(spark, config, clock=lambda: now_ms() + 2 * HOUR_MS)
     assert topic.files_on_disk() == first.files
     assert topic.check_exact() == 310
 
@@ -153,7 +155,7 @@ class PausedFileSystem:
 
     def rename_exclusive(self, source, target):
         self.ready.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(DEADLINE_S)
         self._inner.rename_exclusive(source, target)
 
 
@@ -173,7 +175,7 @@ def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch
     monkeypatch.setattr(load_module, "open_filesystem", lambda url: (paused, path))
     loser = threading.Thread(target=lose)
     loser.start()
-    assert paused.ready.wait(60)
+    assert paused.ready.wait(DEADLINE_S)
     monkeypatch.setattr(load_module, "open_filesystem", real)
     winner = load(spark, topic)
     paused.go_on.set()

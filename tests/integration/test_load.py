@@ -23,6 +23,7 @@ from pipeline.protocol.errors import KafkaError
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.load_topic import FIRST_MS, LoadedTopic
 
+DEADLINE_S = 400  # Spark, on a busy machine
 EVENT = {
     "type": "record",
     "name": "Event",
@@ -89,7 +90,7 @@ def test_a_stream_reads_what_comes(spark, topic, tmp_path):
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(DEADLINE_S)
         found = [int(row.number) for row in spark.read.parquet(f"{tmp_path}/stream").collect()]
         assert sorted(found) == list(range(topic.produced))
         topic.produce(200)
@@ -134,7 +135,7 @@ class PausedFileSystem(LocalFileSystem):
 
     def rename_exclusive(self, source, target):
         self.ready.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(DEADLINE_S)
         super().rename_exclusive(source, target)
 
 
@@ -153,7 +154,7 @@ def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch
     monkeypatch.setattr(load_module, "open_filesystem", lambda url: (paused, real(url)[1]))
     loser = threading.Thread(target=lose)
     loser.start()
-    assert paused.ready.wait(60)
+    assert paused.ready.wait(DEADLINE_S)
     monkeypatch.setattr(load_module, "open_filesystem", real)
     topic.produce(100)
     winner = load(spark, topic)
@@ -208,7 +209,7 @@ def test_a_topic_made_anew_is_refused(spark, local, topic):
     load(spark, topic)
     admin = AdminClient({"bootstrap.servers": local.bootstrap})
     admin.delete_topics([topic.name])[topic.name].result(60)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while True:
         try:
             again = LoadedTopic(local.bootstrap, topic.root, topic.name)

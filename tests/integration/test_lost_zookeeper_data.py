@@ -26,7 +26,7 @@ from tests.support.brokers import clock
 from tests.support.znodes import remove_tree
 from tests.support.zookeeper_backups import back_up, restore
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 CLICKS = TopicPartition("clicks", 0)
 
 

@@ -21,10 +21,10 @@ from pipeline.settings import parse_address
 from pipeline.testing.local_cluster import LocalCluster
 
 GROUPS, MEMBERS_OF_A_GROUP = 500, 4
-SESSION_MS = 45_000
+SESSION_MS = 300_000
 HEARTBEAT_INTERVAL_S = 3
 MAX_SHARE_OF_A_CORE = 0.25
-DEADLINE_S = 120
+DEADLINE_S = 500
 CLOCK_TICKS_PER_S = 100
 RETRIED = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -120,6 +120,30 @@ async def beat_all(members: list[Member]) -> dict[Member, ErrorCode]:
     return codes
 
 
+async def enter_all(members: list[Member]) -> None:
+    """Until all are in their groups. Those that are in send heartbeats, and enter again when another one comes late."""
+    entering, settled = len(members), trio.Event()
+
+    async def stay(member: Member) -> None:
+        nonlocal entering
+        while not settled.is_set():
+            await member.enter()
+            entering -= 1
+            if not entering:
+                settled.set()
+            code = ErrorCode.NONE
+            while code is ErrorCode.NONE and not settled.is_set():
+                with trio.move_on_after(HEARTBEAT_INTERVAL_S):
+                    await settled.wait()
+                code = await member.beat()
+            assert code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
+            entering += 1
+
+    async with trio.open_nursery() as nursery:
+        for member in members:
+            nursery.start_soon(stay, member)
+
+
 async def test_many_groups_hold(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings={"group.initial.rebalance.delay.ms": 1000}) as cluster:
         address, groups = parse_address(cluster.bootstrap), [f"group-{number}" for number in range(GROUPS)]
@@ -138,9 +162,7 @@ async def test_many_groups_hold(tmp_path: Path) -> None:
                     await nursery.start(live, group)
                 late = members
                 while late:
-                    async with trio.open_nursery() as entering:
-                        for member in late:
-                            entering.start_soon(member.enter)
+                    await enter_all(late)
                     before_s = cpu_s(cluster.pids["broker-1"])
                     codes = await beat_all(members)
                     share = (cpu_s(cluster.pids["broker-1"]) - before_s) / HEARTBEAT_INTERVAL_S
@@ -150,4 +172,5 @@ async def test_many_groups_hold(tmp_path: Path) -> None:
                 nursery.cancel_scope.cancel()
         standing = [(ErrorCode.of(group.error_code), group.group_state, len(group.members)) for group in described]
         assert set(standing) == {(ErrorCode.NONE, "Stable", MEMBERS_OF_A_GROUP)}
+        print(f"{len(members)} heartbeats in {HEARTBEAT_INTERVAL_S} s take {share:.3f} of a core")
         assert share < MAX_SHARE_OF_A_CORE

@@ -21,6 +21,7 @@ from tests.support.brokers import clock, replicated_cluster
 WINDOW_MS = 600_000
 INTERVAL_S = 0.05
 HOURS = 3
+DEADLINE_S = 180
 ROUNDS = 6
 RECORDS = 20
 PARTITIONS = 3
@@ -99,7 +100,7 @@ async def until_exact(cluster: Cluster) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collector.run)
         hours: list[HourReport] = []
-        with trio.move_on_after(20):
+        with trio.move_on_after(DEADLINE_S):
             while not (collector.states["east"].is_complete and {hour.status for hour in hours} == {Status.EXACT}):
                 await trio.sleep(0.02)
                 hours = reconcile(

@@ -25,7 +25,7 @@ from tests.support.brokers import Brokers, replicated_cluster
 
 CLICKS = TopicPartition("clicks", 0)
 JOURNAL = "__consumer_offsets"
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 SETTINGS = {
     "offsets_topic_replication_factor": 3,
     "offsets_topic_num_partitions": 1,
@@ -69,7 +69,7 @@ async def join(brokers: Brokers, broker: BrokerId, member_id: str = "", lane: st
     request = JoinGroupRequest(
         group_id="g",
         member_id=member_id,
-        session_timeout_ms=30_000,
+        session_timeout_ms=300_000,
         rebalance_timeout_ms=30_000,
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"metadata")],

@@ -19,7 +19,7 @@ from tests.support.brokers import Brokers, clock, replicated_cluster
 from tests.support.copies import log_ends, read_logs
 
 CLICKS = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
-DEADLINE_S = 60
+DEADLINE_S = 180
 SETTINGS = {
     "min_insync_replicas": 2,
     "replica_fetch_wait_max_ms": 100,

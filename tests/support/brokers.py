@@ -144,7 +144,7 @@ class Brokers:
         """Who thinks to lead it."""
         return next((replica.own_id for replica in self.replicas(topic, index) if replica.is_leader), None)
 
-    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float = 180) -> None:
         """Wait for a state of the brokers. Raises TooSlowError."""
         with trio.fail_after(timeout_s):
             while not condition():
@@ -182,7 +182,7 @@ async def replicated_cluster(
 
 async def _until_the_controller_knows(cluster: Cluster, count: int) -> None:
     """Of a broker that serves clients the others hear a moment later; before that they place no replicas on it."""
-    with trio.fail_after(60):
+    with trio.fail_after(180):
         while len((await cluster.request_controller(MetadataRequest(topics=[]), timeout_s=60)).brokers) < count:
             await trio.sleep(POLL_S)
 

@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "conformance" / "programs"
 UNPACKED_KCAT = ROOT / ".cache" / "kcat" / "usr"
-CLIENT_DEADLINE_S = 240
+CLIENT_DEADLINE_S = 420
 POLL_S = 0.05
 
 
@@ -124,4 +124,16 @@ def wait_for(what: str, condition: Callable[[], object], deadline_s: float = 180
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s"
+        time.sleep(POLL_S)
+
+
+def wait_until_true(check: Callable[[], None], deadline_s: float = 180) -> None:
+    """Repeat a check until all that it asserts holds; after the deadline its AssertionError is raised."""
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
         time.sleep(POLL_S)

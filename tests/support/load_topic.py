@@ -32,7 +32,7 @@ class LoadedTopic:
     def __post_init__(self) -> None:
         topic = ConfluentTopic(self.name, 3)
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([topic])[self.name].result(20)
+        admin.create_topics([topic])[self.name].result(120)
 
     def produce(self, count: int, value=lambda number: b"%d" % number) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": "lz4", "linger.ms": 5})
@@ -42,7 +42,7 @@ class LoadedTopic:
                 self.name, value(number), b"k%d" % number, timestamp=timestamp, headers=[("host", b"web1")]
             )
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(180) == 0
         self.produced += count
 
     def settings(self, **more):

@@ -7,7 +7,7 @@ import sys
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 def main(bootstrap: str, topic: str, codec: str) -> None:

@@ -142,7 +142,7 @@ def test_zookeeper_may_be_away_for_a_while(tmp_path: Path) -> None:
     port = free_port()
     values = [b"%d" % number for number in range(100)]
     with ZooKeeperProcess(tmp_path / "zookeeper") as server:
-        options = {"zookeeper_session_timeout_ms": 2000}
+        options = {"zookeeper_session_timeout_ms": 6000}
         with configured_broker(tmp_path / "broker", server.connect, broker_id=1, port=port, **options) as broker:
             broker.start()
             create_topic(broker, "t")

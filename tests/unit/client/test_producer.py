@@ -88,7 +88,7 @@ async def test_a_leader_that_has_moved_away_may_have_written_it(scripted, connec
         connect() as cluster,
         produce(cluster, delivery_timeout_ms=2000, linger_ms=0) as producer,
     ):
-        scripted.produce_script.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 200)
+        scripted.produce_script.extend([ErrorCode.NOT_LEADER_OR_FOLLOWER] * 20_000)
         delivery = await producer.send("t", b"one")
         with pytest.raises(DeliveryError) as caught:
             await delivery.wait()

@@ -67,7 +67,7 @@ def consume(
     """Print the records of a topic, up to its present end.
 
     The value of each is a line; with --json, so are its offset, timestamp, key, value and headers, where keys and
-    values that are not UTF-8 text appear as {"base64": "..."}.
+    values that are not UTF-8 text appear as {"base64": "..."}. A header that occurs several times has a list of values.
     """
     options = ConsumeOptions(
         topic=topic,
@@ -101,6 +101,8 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
                     if options.follow or record.offset < ends[partition]:
                         await _print(record, deserializer, as_json=options.json)
                         printed += 1
+                        if options.follow:
+                            _flush()
                     if not options.follow and consumer.position(partition) >= ends[partition]:
                         open_ends.pop(partition, None)
                     if not open_ends or printed == options.max_records:
@@ -112,11 +114,16 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
                 if options.skip_bad_batches or (not options.follow and error.offset >= ends[partition]):
                     _skip(consumer, error)
                 else:
-                    sys.stdout.flush()
+                    _flush()
                     output.fail(_advice(error))
                 if not options.follow and consumer.position(partition) >= ends[partition]:
                     open_ends.pop(partition, None)
-    sys.stdout.flush()
+    _flush()
+
+
+def _flush() -> None:
+    with output.writing():
+        sys.stdout.flush()
 
 
 async def _next_record(consumer: Consumer, ends: Mapping[TopicPartition, float]) -> ConsumerRecord | None:
@@ -194,15 +201,24 @@ async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None"
             "timestamp": record.timestamp_ms,
             "key": _readable(record.key),
             "value": _readable(value),
-            "headers": {name: _readable(content) for name, content in record.headers},
+            "headers": _headers(record),
         }
         output.print_json(document)
     elif isinstance(value, bytes):
-        sys.stdout.buffer.write(value + b"\n")
+        with output.writing():
+            sys.stdout.buffer.write(value + b"\n")
     elif value is None:
         output.say("")
     else:
         output.print_json(_readable(value))
+
+
+def _headers(record: ConsumerRecord) -> dict[str, Any]:
+    """The headers by name; a name that occurs several times has a list of its values."""
+    values: dict[str, list[Any]] = {}
+    for name, content in record.headers:
+        values.setdefault(name, []).append(_readable(content))
+    return {name: of_name[0] if len(of_name) == 1 else of_name for name, of_name in values.items()}
 
 
 def _readable(value: Any) -> Any:

@@ -3,7 +3,6 @@
 Each noun is a module that imports what it needs inside its verbs, so that `--help` and small commands answer at once.
 """
 
-import os
 import sys
 
 import typer
@@ -53,6 +52,7 @@ app.command("demo")(demo.demo)
 
 def main() -> None:
     """Run the command line and exit with its code. Services log more than the warnings that all commands log."""
+    output.prepare_streams()
     output.configure_logging("warning")
     try:
         app()
@@ -75,7 +75,7 @@ def _explain(error: BaseException) -> int | None:
         return output.EXIT_INTERRUPTED
     if isinstance(error, BrokenPipeError):
         # The reader of our output went away (`| head`); keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.discard_stdout()
         return output.EXIT_FAILED
     if isinstance(error, PipelineError):
         sys.stderr.write(f"pipeline: {error}\n")

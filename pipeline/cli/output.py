@@ -3,8 +3,10 @@
 Progress is drawn on a terminal only: in a pipe a command is quiet until it has something to say.
 """
 
+import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,16 +28,53 @@ EXIT_CODES = """Exit codes: 0 done; 1 failed, the reason is on stderr; 2 wrong u
 committed first; 4 the audit has not found everything exact; 130 interrupted."""
 
 
+def prepare_streams() -> None:
+    """Have standard streams that were closed lead to nowhere, and take every character.
+
+    Else a file or a socket that is opened next takes the place of a closed one, with all that is written there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            _lead_to_nowhere(number)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def discard_stdout() -> None:
+    """Have what is still to be written to stdout go nowhere."""
+    _lead_to_nowhere(sys.stdout.fileno())
+
+
+def _lead_to_nowhere(number: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != number:
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on one line, at once (a program may be waiting for it)."""
-    sys.stdout.write(json.dumps(value, separators=(", ", ": ")) + "\n")
-    sys.stdout.flush()
+    say(json.dumps(value, separators=(", ", ": ")))
 
 
 def say(text: str) -> None:
     """A line for people on stdout."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    with writing():
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Put around what writes to stdout. Ends the command if that fails; raises BrokenPipeError if its reader left."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_stdout()
+        fail(f"cannot write to standard output: {error.strerror}")
 
 
 def fail(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:
@@ -47,9 +86,9 @@ def fail(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns aligned by their widest cell, numbers to the right; `headings` and each row have the same length.
 
-    None is shown as `-`.
+    None is shown as `-`. What a terminal would obey instead of showing it is escaped: clients choose names freely.
     """
-    cells = [[NO_VALUE if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [[NO_VALUE if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(heading), *(len(row[i]) for row in cells), 0) for i, heading in enumerate(headings)]
     numeric = [bool(rows) and all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(headings))]
 
@@ -58,6 +97,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         return "  ".join(aligned).rstrip()
 
     return "\n".join([line(headings), *(line(row) for row in cells)])
+
+
+def printable(text: str) -> str:
+    """The text on one line, with escapes for what is not to be seen."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class Progress:

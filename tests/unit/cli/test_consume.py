@@ -1,8 +1,11 @@
 """`pipeline consume` at a batch that cannot be opened, and at one that holds no records for readers."""
 
+import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -75,3 +78,42 @@ async def test_it_ends_where_the_last_batch_holds_no_records(capsysbinary: pytes
         with trio.fail_after(60):
             await print_records(OPTIONS, str(address), None)
     assert capsysbinary.readouterr().out == b"a\n"
+
+
+async def test_a_header_that_occurs_several_times_is_told_each_time(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async with replicated_cluster(tmp_path, brokers=1) as brokers:
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1)])
+        async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+            await producer.send("t", b"v", headers=(("a", b"1"), ("b", None), ("a", b"\xff")))
+        (address,) = await brokers.addresses()
+        capsysbinary.readouterr()
+        await print_records(replace(OPTIONS, json=True), str(address), None)
+        assert json.loads(capsysbinary.readouterr().out)["headers"] == {"a": ["1", {"base64": "/w=="}], "b": None}
+
+
+async def test_what_is_followed_is_shown_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, reached = io.BytesIO(), trio.Event()
+
+    class Pipe(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            written = shown.write(data)
+            if b"value\n" in shown.getvalue():
+                reached.set()
+            return written
+
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Pipe())))
+    async with replicated_cluster(tmp_path, brokers=1) as brokers:
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1)])
+        async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+            await producer.send("t", b"value")
+        (address,) = await brokers.addresses()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(print_records, replace(OPTIONS, follow=True), str(address), None)
+            with trio.fail_after(30):
+                await reached.wait()
+            nursery.cancel_scope.cancel()

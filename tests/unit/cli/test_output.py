@@ -1,7 +1,11 @@
 import json
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from pipeline.cli import output
 
@@ -43,3 +47,44 @@ def test_no_progress_is_drawn_where_nobody_looks(capfd):
         progress.describe("Still working")
         progress.advance()
     assert capfd.readouterr() == ("", "")
+
+
+def run_program(program, **streams):
+    return subprocess.run([sys.executable, "-c", program], text=True, timeout=60, check=False, **streams)
+
+
+def command(body):
+    """A program that runs the command line, whose one command is `body`."""
+    return f"from pipeline.cli import main, output\nmain.app = lambda: {body}\nmain.main()"
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_traceback(closed):
+    program = command("(output.say('a'), output.configure_logging(), None)")
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("write", ["output.say('a')", "output.print_json({})"])
+def test_output_that_cannot_be_written_ends_the_command_with_one_line(write):
+    with Path("/dev/full").open("w") as full:
+        done = run_program(command(write), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == output.EXIT_FAILED
+    assert done.stderr == "pipeline: cannot write to standard output: No space left on device\n"
+
+
+def test_names_that_the_terminal_does_not_know_are_escaped():
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": os.environ["PATH"]}
+    done = run_program(command(r"output.say('\u00fc')"), capture_output=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "\\xfc\n")
+
+
+def test_a_name_forges_no_row_and_commands_no_terminal():
+    rows = output.table(["NAME", "STATE"], [["a\nb  Stable", "Dead"], ["\x1b[2J\u202e\u00fc", "Dead"]]).splitlines()[1:]
+    assert [row.split("  ")[0] for row in rows] == ["a\\nb", "\\x1b[2J\\u202e\u00fc"]

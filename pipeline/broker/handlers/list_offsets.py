@@ -1,7 +1,9 @@
 """ListOffsets (2): the first offset at or after a time, or one of the ends. v1 (KIP-79), v4 fences by epoch (KIP-320).
 
 Special times: -1 end, -2 start, -3 the record with the newest time (KIP-734, v7), -4 start of what is on local disk
-(KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), of which there is none.
+(KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), -6 start of what is still to be
+uploaded there (KIP-1023, v11), of which there is none. Other negative times are UNSUPPORTED_VERSION, as in Kafka: a
+client that asks for an end that is not known here must not take the first record for it.
 Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch,
 piece by piece in threads of its log dir, at most SEARCHERS of them: others are left for flushes, and a disk that hangs
 holds up the searches of its own partitions. A batch that cannot be opened, or holds too much, is found at its base
@@ -40,6 +42,17 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_REMOTE = -5
+EARLIEST_PENDING_UPLOAD = -6
+FIRST_VERSIONS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_REMOTE: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The special times, and the first version that knows them."""
+NEVER = 2**15
 UNKNOWN = -1
 READ_COMMITTED = 1
 SEARCHERS = 2
@@ -137,13 +150,15 @@ def _find_end(
 ) -> ListOffsetsPartitionResponse | None:
     """The answer, if no search is needed for it. Raises KafkaError."""
     epoch: int = partition.leader_epoch
+    if asked.timestamp < 0 and reader.version < FIRST_VERSIONS.get(asked.timestamp, NEVER):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if asked.timestamp == LATEST:
         reader.check_known(partition)
         offset: int = reader.end_of(partition)
     elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
         offset = partition.log.log_start_offset
         epoch = partition.log.epoch_at(partition.log.log_start_offset)
-    elif asked.timestamp == LATEST_REMOTE:
+    elif asked.timestamp in {LATEST_REMOTE, EARLIEST_PENDING_UPLOAD}:
         offset = epoch = UNKNOWN
     else:
         return None

@@ -24,6 +24,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.record import iterate_records
 from pipeline.records.turns import Steps
+from tests.support.blocking_client import BlockingClient
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
@@ -510,6 +511,32 @@ async def test_offsets_come_with_the_epoch_in_which_their_record_was_written(sta
         assert second > first
         found = [await find(broker, timestamp) for timestamp in (-1, -2, -3, -4, -5, NOW_MS + 1, NOW_MS + 2, 2**50)]
         assert found == [(3, second), (0, first), (2, second), (0, first), (-1, -1), (1, first), (2, second), (-1, -1)]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first_version"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, None), (-(2**63), None)]
+)
+async def test_a_special_time_that_a_version_does_not_know_is_refused(
+    start: Start, timestamp: int, first_version: int | None
+) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        await broker.produce("t", batch(b"a"))
+        asked = ListOffsetsRequest(
+            topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=timestamp)])]
+        )
+        versions = range(1, ListOffsetsRequest.VERSIONS[1] + 1)
+
+        def ask() -> list[Any]:
+            with BlockingClient((broker.address.host, broker.address.port)) as client:
+                return [client.ask(asked, version) for version in versions]
+
+        for version, response in zip(versions, await trio.to_thread.run_sync(ask), strict=True):
+            found = response.topics[0].partitions[0]
+            is_known = first_version is not None and version >= first_version
+            assert found.error_code == (ErrorCode.NONE if is_known else ErrorCode.UNSUPPORTED_VERSION)
+            if timestamp in {-5, -6} or not is_known:
+                assert (found.offset, found.timestamp) == (-1, -1)
 
 
 async def test_without_partitions_nothing_is_waited_for(start: Start) -> None:

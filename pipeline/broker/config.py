@@ -277,6 +277,12 @@ class BrokerConfig(SettingsModel):
             )
         if config.advertised_listener is not None and config.advertised_listener.host in {"", *_ANY_ADDRESS}:
             raise ConfigurationError("advertised.listeners", "needs a host name or address that clients can reach")
+        if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+            raise ConfigurationError(
+                "max.connections.per.ip",
+                "may be 0 only if max.connections.per.ip.overrides names addresses: nobody else could connect, even "
+                "to change it",
+            )
         return config
 
     def advertised_address(self, bound_port: int) -> HostPort:

@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 
 from pipeline.broker.config import BrokerConfig
+from pipeline.broker.dynamic_settings import DynamicSettings, Overrides
+from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 
@@ -24,6 +26,18 @@ def test_connections_of_single_addresses() -> None:
     overrides = "127.0.0.1:5, [::1]:7,10.0.0.1:0"
     config = BrokerConfig.from_settings({**NEEDED, "max.connections.per.ip.overrides": overrides})
     assert config.max_connections_per_ip_overrides == {"127.0.0.1": 5, "::1": 7, "10.0.0.1": 0}
+
+
+def test_no_change_forbids_every_connection() -> None:
+    settings = DynamicSettings(BrokerConfig.from_settings(NEEDED))
+    for name in (ALL_BROKERS, "1"):
+        with pytest.raises(ValueError, match=r"max\.connections\.per\.ip: may be 0 only if"):
+            settings.check(name, {"max.connections.per.ip": "0"})
+        settings.check(name, {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:5"})
+    settings.take(ALL_BROKERS, Overrides({"max.connections.per.ip": "0"}, 0))  # written by hand
+    with pytest.raises(ValueError, match="may be 0 only if"):
+        settings.check("1", {"max.connections": "7"})
+    settings.check(ALL_BROKERS, {})
 
 
 @pytest.mark.parametrize(
@@ -47,6 +61,7 @@ def test_text_and_numbers_mean_the_same() -> None:
         ({"broker.id": -1}, "broker.id", "greater than or equal to 0"),
         ({"broker.id": "one"}, "broker.id", "valid integer"),
         ({"broker.idd": 1}, "broker.idd", "did you mean broker.id"),
+        ({"max.connections.per.ip": 0}, "max.connections.per.ip", "only if max.connections.per.ip.overrides names"),
         ({"max.connections.per.ip.overrides": "host:1"}, "max.connections.per.ip.overrides", "with an IP address"),
         ({"max.connections.per.ip.overrides": "127.0.0.1:x"}, "max.connections.per.ip.overrides", "number of connect"),
         ({"listeners": "SSL://h:1"}, "listeners", "PLAINTEXT://host:port"),

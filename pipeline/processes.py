@@ -115,10 +115,13 @@ class ChildProcess:
         return f"{self.name} ended with exit code {code}; see {self.log}, which ends:\n{tail}"
 
 
-def start_process(name: str, command: Sequence[str], *, log: Path, stdin: int = subprocess.DEVNULL) -> ChildProcess:
+def start_process(
+    name: str, command: Sequence[str], *, log: Path, stdin: int = subprocess.DEVNULL, stdout: int | None = None
+) -> ChildProcess:
     """Start `command`; its output is appended to `log`. It ends when this process ends, however that happens.
 
-    `stdin`: a descriptor that becomes its standard input; without one it has none.
+    `stdin`: a descriptor that becomes its standard input; without one it has none. `stdout`: one that its standard
+    output goes to instead of `log`.
 
     A command that cannot be started is a child that ends at once, with the reason in `log`.
     """
@@ -126,7 +129,7 @@ def start_process(name: str, command: Sequence[str], *, log: Path, stdin: int = 
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
             stdin=stdin,
-            stdout=log_file,
+            stdout=log_file if stdout is None else stdout,
             stderr=log_file,
             start_new_session=True,
         )

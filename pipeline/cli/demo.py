@@ -326,17 +326,25 @@ class Demo:
     async def _command(self, *arguments: str) -> dict[str, Any]:
         """Run another command of this program, as a user would, and return the JSON it prints. Raises typer.Exit."""
         import json
-        import subprocess
+        import tempfile
 
-        command = [sys.executable, "-m", "pipeline", *arguments, "--json"]
-        with trio.fail_after(COMMAND_TIMEOUT_S):
-            result = await trio.run_process(
-                command, capture_stdout=True, capture_stderr=True, check=False, stdin=subprocess.DEVNULL
-            )
-        if result.returncode != 0:
-            sys.stderr.write(result.stdout.decode() + result.stderr.decode())
-            output.fail(f"`pipeline {' '.join(arguments)}` ended with exit code {result.returncode}")
-        document: dict[str, Any] = json.loads(result.stdout)
+        from pipeline.processes import start_process
+
+        name = f"pipeline {' '.join(arguments)}"
+        with tempfile.TemporaryFile() as stdout, tempfile.NamedTemporaryFile() as errors:
+            command = [sys.executable, "-m", "pipeline", *arguments, "--json"]
+            child = start_process(name, command, log=Path(errors.name), stdout=stdout.fileno())
+            try:
+                with trio.fail_after(COMMAND_TIMEOUT_S):
+                    code = await child.wait()
+            finally:
+                await child.stop()
+            stdout.seek(0)
+            result = stdout.read()
+            if code != 0:
+                sys.stderr.write(result.decode() + errors.read().decode(errors="replace"))
+                output.fail(f"`{name}` ended with exit code {code}")
+        document: dict[str, Any] = json.loads(result)
         return document
 
 

@@ -1,4 +1,9 @@
-"""The demo touches no directory that is not its own, and none that another demo is using."""
+"""The demo touches no directory that is not its own, or that another demo is using, and leaves no process behind."""
+
+import fcntl
+import subprocess
+import sys
+import time
 
 import pytest
 import typer
@@ -23,3 +28,59 @@ def test_a_demo_that_is_running_keeps_its_directory(tmp_path):
     with held_alone(tmp_path), pytest.raises(ConfigurationError, match="in use by process"):
         demo(tmp_path)
     assert (tmp_path / "east").is_dir()
+
+
+RUNS_A_COMMAND = """\
+import sys, trio
+from pathlib import Path
+from pipeline.cli.demo import Demo, Narrator
+async def main():
+    demo = Demo(None, Path(), Narrator(quiet=True))
+    print(await demo._command("load", "run"))
+trio.run(main)
+"""
+
+
+def start_demo(tmp_path, program):
+    """A demo whose commands are this program."""
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "__main__.py").write_text(program)
+    (tmp_path / "demo.py").write_text(RUNS_A_COMMAND)
+    return subprocess.Popen(
+        [sys.executable, "-P", tmp_path / "demo.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_a_command_of_a_demo_that_is_killed_ends_with_it(tmp_path):
+    lock = tmp_path / "lock"
+    demo = start_demo(
+        tmp_path,
+        f"import fcntl, time; held = open({str(lock)!r}, 'w'); fcntl.flock(held, fcntl.LOCK_EX); "
+        "held.write('x'); held.flush(); time.sleep(300)",
+    )
+    deadline_s = time.monotonic() + 60
+    while not (lock.exists() and lock.read_text()):
+        assert demo.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    demo.kill()
+    demo.communicate()
+    with lock.open() as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            else:
+                break
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "{'a': 1}\n"), (3, "")])
+def test_what_a_command_of_a_demo_prints_is_read(tmp_path, code, said):
+    demo = start_demo(
+        tmp_path, f"import sys; print('{{\"a\": 1}}'); print('trouble', file=sys.stderr); sys.exit({code})"
+    )
+    out, errors = demo.communicate(timeout=60)
+    assert out.decode() == said
+    assert ("trouble" in errors.decode()) == (code != 0)

@@ -23,6 +23,7 @@ PARTITIONS = 6
 TOPIC = "crashes"
 MAX_RECORDS_BEFORE_A_KILL = 500
 VALUE_BYTES = 200
+DEADLINE_S = 300
 QUIET = {"log_level": 0}
 IDEMPOTENT = {
     "enable.idempotence": True,
@@ -32,7 +33,7 @@ IDEMPOTENT = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 100,
     "retry.backoff.ms": 10,
-    "message.timeout.ms": 120_000,
+    "message.timeout.ms": 300_000,
 }
 
 
@@ -64,7 +65,7 @@ class Writer:
                 )
                 self.sent += 1
             producer.poll(0 if len(producer) < 2000 else 0.01)
-        assert producer.flush(60) == 0
+        assert producer.flush(DEADLINE_S) == 0
 
 
 def read_all(bootstrap: str) -> dict[tuple[int, int], int]:
@@ -94,7 +95,7 @@ def test_what_was_acknowledged_is_there_once_and_in_its_place(tmp_path: Path, ki
     random = Random(SEED)
     with LocalCluster(tmp_path, brokers=BROKERS, restart_after_s=0.01) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(DEADLINE_S)
         writer = Writer(cluster.bootstrap)
         thread = Thread(target=writer.run)
         thread.start()

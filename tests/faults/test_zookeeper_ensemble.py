@@ -15,7 +15,7 @@ from tests.support.cluster.systems import OURS, ClusterProcesses, local_places, 
 
 MEMBERS = (1, 2, 3)
 PARTITIONS = 3
-LONGEST_STOP_S = 30.0
+LONGEST_STOP_S = 90.0
 
 
 def ensemble(directory) -> list[ZooKeeperProcess]:

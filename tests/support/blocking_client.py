@@ -6,7 +6,7 @@ from typing import Self
 from pipeline.protocol.connection import ClientConnection
 from pipeline.protocol.schema import Message
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 class BlockingClient:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_DEADLINE_S = 120.0
-STOP_DEADLINE_S = 60.0
+START_DEADLINE_S = 240.0
+STOP_DEADLINE_S = 90.0
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from pipeline.records.batch import iterate_headers, place_batch
 from pipeline.records.record import iterate_records
 from tests.support.traffic import Published
 
-DEADLINE_S = 180
+DEADLINE_S = 300
 POLL_S = 0.2
 
 

@@ -9,7 +9,7 @@ import trio
 
 from pipeline.cli.datacenters import Datacenters
 
-START_DEADLINE_S = 180
+START_DEADLINE_S = 400
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
 
 HADOOP_REVISION = "3.5.0"
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 240.0
 STOP_DEADLINE_S = 60.0
 POLL_S = 0.1
 

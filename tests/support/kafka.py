@@ -15,7 +15,7 @@ from pipeline.processes import free_port
 from tests.support.jars import Artifact, fetch_jars, java
 
 KAFKA_REVISION = "4.1.1"
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 240.0
 STOP_DEADLINE_S = 60.0
 POLL_S = 0.1
 
@@ -43,7 +43,7 @@ SHORT_LIVED = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 def run_kafka_class(main_class: str, *arguments: str) -> str:
     """Run a class of Kafka's tools to its end and return what it printed."""
     command = [java(), *SHORT_LIVED, "-cp", f"{kafka_jars()}/*", main_class, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 HEAP_AND_COLLECTOR = (

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 KEYS_OF_PARTITION = 8
 MEMBERS = 2
-FLUSH_DEADLINE_S = 90
-READ_DEADLINE_S = 90
+FLUSH_DEADLINE_S = 180
+READ_DEADLINE_S = 180
 POLL_S = 0.1
 SHOWN = 5
 
@@ -32,7 +32,7 @@ PRODUCER = {
     "acks": "all",
     "linger.ms": 5,
     "request.timeout.ms": 3000,
-    "message.timeout.ms": 120_000,
+    "message.timeout.ms": 300_000,
     "topic.metadata.refresh.interval.ms": 1000,
 }
 """Requests that are not answered are given up soon, so that the client's patience does not hide the cluster's stops."""
@@ -197,9 +197,7 @@ def read_back(asked: Asked) -> Log:
     settings = {"bootstrap.servers": asked.bootstrap, "group.id": f"{asked.group}-again", **COMMON}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     parts = [TopicPartition(topic, number, 0) for topic, number in asked.places]
-    ends = {
-        (part.topic, part.partition): consumer.get_watermark_offsets(part, timeout=READ_DEADLINE_S)[1] for part in parts
-    }
+    ends = {(part.topic, part.partition): end_of(consumer, part) for part in parts}
     consumer.assign(parts)
     log: dict[Place, list[tuple[bytes, int]]] = {place: [] for place in ends}
     unfinished = {place for place, end in ends.items() if end > 0}
@@ -215,6 +213,18 @@ def read_back(asked: Asked) -> Log:
                     unfinished.discard(place)
     consumer.close()
     return log
+
+
+def end_of(consumer: Consumer, part: TopicPartition) -> int:
+    """Asked again when the client gives up by itself: it does so while it knows no leader, or has no answer for 4 s."""
+    deadline = time.monotonic() + READ_DEADLINE_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(part, timeout=READ_DEADLINE_S)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
 
 
 def wait_until_steady(asked: Asked, written: Written, read: Read) -> None:

@@ -27,7 +27,7 @@ from tests.support.cluster.systems import ClusterProcesses
 PARTITIONS = 3
 BOUNCES = 3
 STEADY_S = 1.0
-CLIENT_DEADLINE_S = 240
+CLIENT_DEADLINE_S = 540
 
 
 class Fault(StrEnum):

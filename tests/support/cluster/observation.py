@@ -14,7 +14,7 @@ from tests.support.cluster.systems import KAFKA, ClusterProcesses
 
 OFFSETS_TOPIC = "__consumer_offsets"
 REQUEST_TIMEOUT_S = 5.0
-DEADLINE_S = 90.0
+DEADLINE_S = 180.0
 POLL_S = 0.05
 QUICKLY = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 4000, "log_level": 0}
 

@@ -52,9 +52,9 @@ app.command("demo")(demo.demo)
 
 def main() -> None:
     """Run the command line and exit with its code. Services log more than the warnings that all commands log."""
-    output.prepare_streams()
-    output.configure_logging("warning")
     try:
+        output.prepare_streams()
+        output.configure_logging("warning")
         app()
     except BaseException as error:
         code = _explain(error)

@@ -88,3 +88,21 @@ def test_names_that_the_terminal_does_not_know_are_escaped():
 def test_a_name_forges_no_row_and_commands_no_terminal():
     rows = output.table(["NAME", "STATE"], [["a\nb  Stable", "Dead"], ["\x1b[2J\u202e\u00fc", "Dead"]]).splitlines()[1:]
     assert [row.split("  ")[0] for row in rows] == ["a\\nb", "\\x1b[2J\\u202e\u00fc"]
+
+
+INTERRUPTED_WHILE_LOADING = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+import pipeline.__main__
+"""
+
+
+def test_an_interruption_while_the_command_is_loaded_is_no_traceback():
+    done = run_program(INTERRUPTED_WHILE_LOADING, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (output.EXIT_INTERRUPTED, "", "")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from pipeline.errors import PipelineError, StorageError
+from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.checkpoint import META_PROPERTIES, decode_properties, read_directory_id, read_file
 from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
@@ -312,7 +312,8 @@ def create_each(
 ) -> dict[TopicPartition, UnifiedLog | StorageError]:
     """Create new, empty logs in a log dir; a log that could not be created has the reason in its place.
 
-    Raises ValueError if there is one of these names.
+    Where there is no room for all of them, as many as there is room for. Raises ValueError if there is one of these
+    names.
     """
     made: dict[TopicPartition, UnifiedLog | StorageError] = {}
     for wanted in new:
@@ -323,7 +324,11 @@ def create_each(
     try:
         made.update((log.topic_partition, log) for log in directory.create_all(free, now_ms))
     except StorageError as error:
-        made.update((wanted.topic_partition, error) for wanted in free)
+        if isinstance(error, DiskFullError) and len(free) > 1:
+            for wanted in free:
+                made.update(create_each(directory, [wanted], now_ms))
+        else:
+            made.update((wanted.topic_partition, error) for wanted in free)
     return made
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigurationError, DiskFullError, StorageError
-from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, read_offsets
+from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, encode_partition_metadata, read_offsets
 from pipeline.log.closing import LOGS_PER_CLOSING_THREAD
 from pipeline.log.config import LogConfig
-from pipeline.log.directories import LogDirectories, find_directory_ids
+from pipeline.log.directories import LogDirectories, create_each, find_directory_ids
 from pipeline.log.directory import CHECKPOINT_INTERVAL_MS, LogDirectory
 from pipeline.log.files import DiskFile, DiskFiles
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.loader import NewLog
 from pipeline.log.logs_set_aside import LogName
 from pipeline.log.partition_files import parse_directory_name
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
 
@@ -454,6 +455,20 @@ def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(open_director
     assert directory.failure is None
     faulty.capacity_bytes = None
     assert len(directory.create_all(new, batches.now_ms)) == 2
+    directory.close()
+
+
+def test_as_many_new_logs_are_made_as_there_is_room_for(open_directory, batches, tmp_path):
+    faulty = FaultyFiles(DiskFiles(), random.Random(1))
+    directory = open_directory(files=faulty)
+    new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(5)]
+    room_bytes = sum(len(encode_partition_metadata(wanted.topic_id)) for wanted in new[:2])
+    faulty.capacity_bytes = faulty.used_bytes + room_bytes
+    made = create_each(directory, new, batches.now_ms)
+    assert [isinstance(log, DiskFullError) for log in made.values()] == [False, False, True, True, True]
+    assert sorted(path.name for path in (tmp_path / "logs").glob("a-*")) == ["a-0", "a-1"]
+    faulty.capacity_bytes = None
+    assert all(isinstance(log, UnifiedLog) for log in create_each(directory, new[2:], batches.now_ms).values())
     directory.close()
 
 

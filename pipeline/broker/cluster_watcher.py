@@ -14,7 +14,7 @@ import trio
 from pipeline.broker.cluster_view import ClusterView
 from pipeline.broker.dynamic_settings import DynamicSettings, Overrides
 from pipeline.broker.state_watcher import StateWatcher
-from pipeline.broker.topic_watcher import TopicWatcher
+from pipeline.broker.topic_watcher import TopicWatcher, WatchTask
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import (
     BROKER_IDS,
@@ -61,23 +61,22 @@ class ClusterWatcher:
     # Brokers
 
     async def _watch_brokers(self, *, task_status: trio.TaskStatus[None]) -> None:
-        scopes: dict[str, trio.CancelScope] = {}
+        watches: dict[str, WatchTask] = {}
         async with trio.open_nursery() as nursery:
             async for children in self._zookeeper.watch_children(BROKER_IDS):
                 names = broker_names(children)
-                for name in sorted(scopes.keys() - set(names)):
-                    scopes.pop(name).cancel()
+                for name in sorted(watches.keys() - set(names)):
+                    watches[name].scope.cancel()
+                    await watches.pop(name).ended.wait()
                     self._forget_broker(BrokerId(int(name)))
-                for name in sorted(set(names) - scopes.keys()):
-                    scopes[name] = trio.CancelScope()
-                    await nursery.start(self._watch_broker, BrokerId(int(name)), scopes[name])
+                for name in sorted(set(names) - watches.keys()):
+                    watches[name] = WatchTask()
+                    await nursery.start(self._watch_broker, BrokerId(int(name)), watches[name])
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
 
-    async def _watch_broker(
-        self, broker_id: BrokerId, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]
-    ) -> None:
-        with scope:
+    async def _watch_broker(self, broker_id: BrokerId, watch: WatchTask, *, task_status: trio.TaskStatus[None]) -> None:
+        with watch.running():
             async for value in self._zookeeper.watch_data(broker_path(broker_id)):
                 if value is None:
                     self._forget_broker(broker_id)

@@ -8,7 +8,8 @@ Invariants:
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -40,11 +41,23 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class _TopicWatch:
-    """The task that watches one topic: how to end it, and whether it has ended."""
+class WatchTask:
+    """The task that watches one znode: how to end it, and whether it has ended.
+
+    Until it has ended it may take what it has read.
+    """
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ended: trio.Event = field(default_factory=trio.Event)
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """The task runs in this block."""
+        try:
+            with self.scope:
+                yield
+        finally:
+            self.ended.set()
 
 
 class TopicWatcher:
@@ -57,7 +70,7 @@ class TopicWatcher:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch until cancelled. Reports started when all topics that there are now are in the view."""
-        watches: dict[str, _TopicWatch] = {}
+        watches: dict[str, WatchTask] = {}
         async with trio.open_nursery() as nursery:
             async for children in self._zookeeper.watch_children(TOPICS):
                 names = _legal(children)
@@ -69,7 +82,7 @@ class TopicWatcher:
                 await self._remove_missing(gone)
 
                 async def load(name: str) -> None:
-                    watches[name] = _TopicWatch()
+                    watches[name] = WatchTask()
                     await nursery.start(self._watch_topic, name, watches[name])
 
                 await for_each(sorted(set(names) - watches.keys()), LOADED_AT_A_TIME, load)
@@ -81,21 +94,23 @@ class TopicWatcher:
         for topic in self._view.topics():
             self._reconfigure(topic, Overrides(topic.overrides, topic.overrides_version), keeps_all=topic.keeps_all)
 
-    async def _watch_topic(self, name: str, watch: _TopicWatch, *, task_status: trio.TaskStatus[None]) -> None:
-        try:
-            with watch.scope:
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(self._watch_config, name)
-                    async for value in self._zookeeper.watch_data(topic_path(name)):
-                        if value is not None:
-                            await self._take_assignment(name, value)
-                        task_status.started()
-                        task_status = trio.TASK_STATUS_IGNORED
-        finally:
-            watch.ended.set()
+    async def _watch_topic(self, name: str, watch: WatchTask, *, task_status: trio.TaskStatus[None]) -> None:
+        with watch.running():
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._watch_config, name)
+                async for value in self._zookeeper.watch_data(topic_path(name)):
+                    if value is not None:
+                        await self._take_assignment(name, value)
+                    task_status.started()
+                    task_status = trio.TASK_STATUS_IGNORED
 
     async def _watch_config(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
+        is_first = True  # the topic is read after that, and its settings with it
         async for value in self._zookeeper.watch_data(topic_config_path(name)):
+            if not is_first and self._view.topic(name) is None:  # about to be shown with settings from before
+                await self._view.wait_until(lambda view: view.topic(name) is not None)
+                value = await patiently(partial(self._zookeeper.get_or_none, topic_config_path(name)))
+            is_first = False
             is_there = value is not None
             if not is_there:
                 stat = await patiently(partial(self._zookeeper.exists, topic_path(name)))

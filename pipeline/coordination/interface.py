@@ -8,7 +8,8 @@ Invariants every implementation holds:
 - A read whose connection broke is repeated. A write whose answer was lost raises `CoordinationLostError`: it may have
   happened or not. Read the znode back before repeating it: a version, the data or the ephemeral owner tells.
 - Watches end only when their iterator is dropped: they survive lost connections and expired sessions, after which
-  the znode is read again. They coalesce: a slow reader sees the newest value, not each one before it.
+  the znode is read again. They coalesce: a slow reader sees the newest value, not each one before it. A reader of a
+  znode that is missing is told so again when it may have been there meanwhile.
 - A client whose session expired opens a new one by itself. Its ephemeral znodes are gone, their owner makes them again
   (`registration.keep_registered`).
 """

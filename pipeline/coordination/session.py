@@ -105,7 +105,8 @@ class Watch(AsyncIterator[_Value], Generic[_Value]):
     """Reads a znode, yields it if it differs from the last time, and waits to be woken.
 
     `read` gives a mark that differs after every change of the znode, and the value; it leaves a watch behind whose
-    firing, or loss, calls `wake`.
+    firing, or loss, calls `wake`. The mark of a missing znode is None: whenever the watch is woken, such a znode may
+    have been made and removed again, and is yielded once more.
     """
 
     def __init__(self, read: Callable[[], Awaitable[tuple[object, _Value]]]) -> None:
@@ -128,6 +129,6 @@ class Watch(AsyncIterator[_Value], Generic[_Value]):
             except BaseException:
                 self._woken.set()
                 raise
-            if mark != self._mark:
+            if mark is None or mark != self._mark:
                 self._mark = mark
                 return value

@@ -118,8 +118,8 @@ class Controller:
                         node = None if self._elected is None else self._elected.node
                         if self._elected is not None:
                             nursery.start_soon(self._reign, self._elected)
-                    elif self._elected is None and node is not None and node.broker == self._own_id:
-                        await self._remove_former_self(value)
+                    elif self._elected is None and await self._is_own(node):
+                        await self._remove(value)
                         node = None
                     self._view.set_controller(NO_BROKER if node is None else node.broker)
                     if node is not None:
@@ -214,12 +214,15 @@ class Controller:
             and known == NodeValue(epoch.encode(), version)
         )
 
-    async def _remove_former_self(self, value: NodeValue) -> None:
-        """The controller was this broker in an earlier life, which is dead: it holds the log dirs now."""
+    async def _is_own(self, node: ControllerNode | None) -> bool:
+        """True if the znode names this broker, or is of its session, although this broker is not the controller.
+
+        It was in an earlier life, which is dead: it holds the log dirs now. Or somebody wrote over the znode.
+        """
+        if node is not None and node.broker == self._own_id:
+            return True
         stat = await patiently(partial(self._zookeeper.exists, ControllerNode.PATH))
-        if stat is None or stat.ephemeral_owner == self._zookeeper.session_id:
-            return
-        await self._remove(value)
+        return stat is not None and stat.ephemeral_owner == self._zookeeper.session_id
 
     async def _remove(self, value: NodeValue) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import trio
 import trio.testing
@@ -12,10 +13,17 @@ from pipeline.broker.config import BrokerConfig
 from pipeline.broker.dynamic_settings import DynamicSettings
 from pipeline.coordination.interface import MAX_AT_ONCE, NodeValue
 from pipeline.coordination.partition_states import StateChange, write_states
-from pipeline.coordination.znodes import PartitionState, partition_state_path
+from pipeline.coordination.znodes import (
+    BROKER_IDS,
+    PartitionState,
+    TopicConfig,
+    broker_path,
+    partition_state_path,
+    topic_config_path,
+)
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
-from tests.support.controllers import make_topic
+from tests.support.controllers import make_topic, register
 from tests.unit.broker.conftest import TIMEOUT_S
 
 T = TopicPartition("t", 0)
@@ -66,4 +74,66 @@ async def test_who_waits_for_changes_is_told_although_another_task_took_some() -
             await trio.testing.wait_all_tasks_blocked()
         assert not nursery.child_tasks
         assert changes.take() == ["t"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_settings_that_change_while_a_new_topic_is_read_are_followed() -> None:
+    zookeeper, view = MemoryZooKeeper(), ClusterView("c")
+    async with zookeeper.open() as other, zookeeper.open() as client, trio.open_nursery() as nursery:
+        await nursery.start(ClusterWatcher(client, DynamicSettings(CONFIG), view, OWN).run)
+        plain = client.get_each
+        is_changed = False
+
+        async def get_each(paths: Sequence[str]) -> list[NodeValue | None]:
+            nonlocal is_changed
+            if (
+                partition_state_path("t", 0) in paths and not is_changed
+            ):  # the settings were read, the topic is not shown
+                is_changed = True
+                await other.set(topic_config_path("t"), TopicConfig(topic="t", settings={"retention.ms": "2"}).encode())
+                await trio.testing.wait_all_tasks_blocked()
+            return await plain(paths)
+
+        client.get_each = get_each  # type: ignore[method-assign]
+        config = TopicConfig(topic="t", settings={"retention.ms": "1"})
+        await other.create(config.path, config.encode())
+        await make_topic(other, "t", [(1,)])
+        with trio.fail_after(TIMEOUT_S):
+            await view.wait_until(
+                lambda view: (found := view.topic("t")) is not None and found.settings.retention_ms == 2
+            )
+        assert is_changed
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_is_gone_is_not_seen_again_by_an_older_answer() -> None:
+    zookeeper, view = MemoryZooKeeper(), ClusterView("c")
+    async with zookeeper.open() as other, zookeeper.open() as client, trio.open_nursery() as nursery:
+        await nursery.start(ClusterWatcher(client, DynamicSettings(CONFIG), view, OWN).run)
+        plain = client._watched_read
+        for _ in range(20):  # the order of the tasks that are ready is random
+            await register(other, 2)
+            await view.wait_until(lambda view: 2 in view.brokers)
+            answered = trio.Event()
+
+            async def read(path: str, answered: trio.Event = answered) -> Any:
+                found = await plain(path)
+                if path == broker_path(BrokerId(2)):  # the answer to the next question comes at the same time
+                    await answered.wait()
+                elif path == BROKER_IDS:
+                    await answered.wait()
+                    found = await plain(path)
+                return found
+
+            client._watched_read = read  # type: ignore[method-assign]
+            value = await other.get(broker_path(BrokerId(2)))
+            await other.set(broker_path(BrokerId(2)), value.data)
+            await register(other, 3)
+            await trio.testing.wait_all_tasks_blocked()
+            await other.delete(broker_path(BrokerId(2)))
+            await other.delete(broker_path(BrokerId(3)))
+            client._watched_read = plain  # type: ignore[method-assign]
+            answered.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert set(view.brokers) == {1}
         nursery.cancel_scope.cancel()

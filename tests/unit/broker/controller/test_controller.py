@@ -25,6 +25,7 @@ from pipeline.coordination.znodes import (
     partition_state_path,
     topic_path,
 )
+from pipeline.errors import NodeExistsError
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
@@ -62,6 +63,68 @@ async def test_an_election_whose_answer_was_lost_counts() -> None:
             await rig.until(lambda view: view.controller == 1)
             assert rig.controller.is_active
             assert (await rig.client.get(ControllerEpoch.PATH)).data == b"1"
+
+
+async def test_a_controller_that_came_and_went_before_anybody_looked_is_followed_by_another() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with zookeeper.open() as other:
+        await other.create(ControllerNode.PATH, ControllerNode(broker=BrokerId(9), timestamp_ms=0).encode())
+        async with running(zookeeper, 1) as one, running(zookeeper, 2) as two:
+            standing: list[Rig] = []
+            both, elected, refused, gone = trio.Event(), trio.Event(), trio.Event(), trio.Event()
+
+            def stand_late(rig: Rig) -> None:
+                plain = rig.client.client.transaction
+
+                async def transaction(operations: Sequence[Operation]) -> None:
+                    if gone.is_set() or not any(item.path == ControllerNode.PATH for item in operations):
+                        await plain(operations)
+                        return
+                    if rig not in standing:
+                        standing.append(rig)
+                        if len(standing) == 2:
+                            both.set()
+                        await both.wait()
+                    if rig is standing[0]:
+                        await plain(operations)
+                        elected.set()
+                        await refused.wait()
+                        zookeeper.expire(rig.client.client)  # stopped for longer than its session, once it was elected
+                        gone.set()
+                    else:
+                        await elected.wait()
+                        try:
+                            await plain(operations)
+                        except NodeExistsError:
+                            refused.set()
+                            await gone.wait()  # stopped, too
+                            raise
+
+                rig.client.client.transaction = transaction  # type: ignore[method-assign]
+
+            stand_late(one)
+            stand_late(two)
+            await other.delete(ControllerNode.PATH)
+            with trio.fail_after(DEADLINE_S):
+                await gone.wait()
+                while await other.exists(ControllerNode.PATH) is None:
+                    await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            assert one.controller.is_active != two.controller.is_active
+            assert one.view.controller == two.view.controller == (1 if one.controller.is_active else 2)
+
+
+@pytest.mark.parametrize("data", [ControllerNode(broker=BrokerId(1), timestamp_ms=77).encode(), b"nobody", b"9"])
+async def test_somebody_writes_over_the_controller(data: bytes) -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as one, running(zookeeper, 2) as two:
+        await two.client.set(ControllerNode.PATH, data)
+        with trio.fail_after(DEADLINE_S):
+            while (await two.client.get(ControllerEpoch.PATH)).data != b"2":
+                await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        assert one.controller.is_active != two.controller.is_active
+        assert one.view.controller == two.view.controller == (1 if one.controller.is_active else 2)
 
 
 async def test_the_writes_of_an_older_controller_are_refused() -> None:

@@ -13,6 +13,7 @@ from tests.support.kafka import running_kafka
 from tests.support.recorder import Recorder
 
 TABLE_TEST = "test_what_clients_asked.py"
+DEADLINE_S = 180
 QUIET = {"log_level": 0}
 ALL_COORDINATORS = [chr(ord("0") + partition) for partition in range(50)]
 """Groups of which each belongs to another partition of `__consumer_offsets`: the hash of one letter is its code."""
@@ -65,9 +66,11 @@ def wait_for_coordinators(bootstrap: str) -> None:
         return True
 
     asked = TopicPartition("never-made", 0)
-    wait_for("a coordinator", lambda: answers(consumer.committed, [asked], timeout=30))
+    wait_for("a coordinator", lambda: answers(consumer.committed, [asked], timeout=DEADLINE_S))
     wait_for(
         "coordinators",
-        lambda: all(answers(future.result, 30) for future in admin.describe_consumer_groups(ALL_COORDINATORS).values()),
+        lambda: all(
+            answers(future.result, DEADLINE_S) for future in admin.describe_consumer_groups(ALL_COORDINATORS).values()
+        ),
     )
     consumer.close()

@@ -29,7 +29,7 @@ PRODUCERS = {
 MEMBERS = {"confluent-kafka": "confluent_group", "aiokafka": "aiokafka_group", "kafka-python": "kafka_python_group"}
 CLIENTS = [*PRODUCERS, "kcat"]
 KCAT_LINES = 50
-SESSION_MS = 10_000
+SESSION_MS = 45_000
 DEADLINE_S = 180
 QUIET = {"log_level": 0}
 GIVEN_UP = {
@@ -142,13 +142,13 @@ def asked_of(name: str, topic: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def traffic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traffic]:
-    settings = {"zookeeper.session.timeout.ms": 2000, "offsets.topic.num.partitions": 3}
+    settings = {"offsets.topic.num.partitions": 3}
     with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings, restart_after_s=0.2) as cluster:
         bootstrap = cluster.bootstrap
         traffic = Traffic(bootstrap)
         topics = traffic.topics
         for future in traffic.admin.create_topics([NewTopic(topic, 1, 1) for topic in topics.values()]).values():
-            future.result(30)
+            future.result(DEADLINE_S)
         with ExitStack() as stack:
 
             def started(programs: dict[str, str], command: str, topic: str | None = None) -> dict[str, Any]:

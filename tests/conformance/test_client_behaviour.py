@@ -22,6 +22,7 @@ PROGRAMS = {
     "kafka-python": "kafka_python_behaviour",
 }
 SERVERS = ["our_broker", "apache_kafka"]
+DEADLINE_S = 180
 DELIVERY = "topic.metadata.propagation.max.ms=500"
 
 
@@ -56,8 +57,8 @@ def test_every_question_is_compared(answers: dict[str, dict[str, Any]]) -> None:
 def written_by_kcat(bootstrap: str) -> str:
     topic = f"kcat-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
-    wait_for("topic", lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 1)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(DEADLINE_S)
+    wait_for("topic", lambda: len(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions) == 1)
     write_with_kcat(bootstrap, topic, "none", [(b"%d" % number, b"value %d" % number) for number in range(10)])
     return topic
 
@@ -108,6 +109,6 @@ def test_topics_are_made_by_producing(tmp_path: Path) -> None:
         run_kcat("-P", "-b", cluster.bootstrap, "-t", "d", "-p", "0", given=b"value")
         found = run_client("confluent_client", "read", cluster.bootstrap, {"counts": dict.fromkeys("abcd", 1)})
         assert [found[name][0][:3] for name in "abcd"] == [[0, None, "dmFsdWU="]] * 4
-        made = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=30).topics
+        made = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=DEADLINE_S).topics
         made.pop("__consumer_offsets", None)
         assert {name: len(topic.partitions) for name, topic in made.items()} == dict.fromkeys("abcd", 3)

@@ -20,6 +20,7 @@ CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")
 SERVERS = ("our_broker", "apache_kafka")
 TOPIC = f"offsets-{uuid.uuid4().hex}"
 JOURNAL = "__consumer_offsets"
+DEADLINE_S = 180
 NOTE = "näch\tste"
 QUIET = {"log_level": 0}
 
@@ -53,8 +54,8 @@ EXPECTED: Mapping[str, Mapping[str, Any]] = {
 
 def create(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
-    wait_for("topic", lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 3)
+    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(DEADLINE_S)
+    wait_for("topic", lambda: len(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions) == 3)
 
 
 def group_of(client: str) -> str:
@@ -88,7 +89,7 @@ def test_clients_are_told_what_kafka_tells(answers: dict[str, dict[str, Any]], s
 def journal(bootstrap: str) -> dict[str, list[tuple[int, bytes, bytes]]]:
     """The committed offsets of our groups as they are written, without the time, and where."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True, **QUIET})
-    partitions = consumer.list_topics(JOURNAL, timeout=30).topics[JOURNAL].partitions
+    partitions = consumer.list_topics(JOURNAL, timeout=DEADLINE_S).topics[JOURNAL].partitions
     consumer.assign([TopicPartition(JOURNAL, index, OFFSET_BEGINNING) for index in partitions])
     found: dict[str, list[tuple[int, bytes, bytes]]] = {}
     ended = 0
@@ -138,7 +139,7 @@ class Committer(Thread):
 
 
 def test_no_acknowledged_commit_is_lost_when_the_broker_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    settings = {"zookeeper.session.timeout.ms": 2000, "offsets.topic.num.partitions": 3}
+    settings = {"offsets.topic.num.partitions": 3}
     with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings, restart_after_s=0.2) as cluster:
         create(cluster.bootstrap, TOPIC)
         committer = Committer(cluster.bootstrap)
@@ -151,8 +152,9 @@ def test_no_acknowledged_commit_is_lost_when_the_broker_is_killed(tmp_path_facto
         cluster.kill("broker-1")
         committer.stopping.set()
         cluster.wait_restarted("broker-1")
-        committer.join(60)
-        (found,) = committer.consumer.committed([TopicPartition(TOPIC, 0)], timeout=60)
+        committer.join(DEADLINE_S)
+        assert not committer.is_alive()
+        (found,) = committer.consumer.committed([TopicPartition(TOPIC, 0)], timeout=DEADLINE_S)
         assert committer.acknowledged <= found.offset <= committer.begun
         assert found.metadata == f"commit {found.offset}"
         committer.consumer.close()

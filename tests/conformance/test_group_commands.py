@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 from tests.support.clients import wait_for
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 FIRST_MS = 1_700_000_000_000
 
 
@@ -51,7 +51,7 @@ def topic(server: str) -> str:
 
 @contextmanager
 def consumer(server: str, group: str, **settings: Any) -> Iterator[Consumer]:
-    defaults = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 6000}
+    defaults = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 45_000}
     opened = Consumer({"bootstrap.servers": server, "group.id": group, **defaults, **settings})
     try:
         yield opened

@@ -142,7 +142,7 @@ def test_performance_tools(our_broker: str) -> None:
         f"{TOOLS}.ProducerPerformance", *arguments, "--producer-props", f"bootstrap.servers={our_broker}"
     )
     assert "20000 records sent" in produced
-    group = ["--topic", "java-performance", "--group", "java-performance", "--timeout", "30000"]
+    group = ["--topic", "java-performance", "--group", "java-performance", "--timeout", "120000"]
 
     def read(count: int) -> int:
         consumed = run(f"{TOOLS}.ConsumerPerformance", our_broker, *group, "--messages", str(count))

@@ -19,6 +19,7 @@ PROGRAMS = {"confluent-kafka": "confluent_client", "aiokafka": "aiokafka_client"
 CLIENTS = [*PROGRAMS, "kcat"]
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LIVE = ("east", "west")
+DEADLINE_S = 180
 
 FIRST_TIMESTAMP_MS = 1_431_849_903_000
 NOISE = random.Random(4).randbytes(100_000)
@@ -100,7 +101,7 @@ def create_topics(bootstrap: dict[str, str]) -> None:
         names = [topic_of(*pair) for pair in itertools.product(CLIENTS, CODECS) if datacenter_of(*pair) == datacenter]
         admin = AdminClient({"bootstrap.servers": bootstrap[datacenter]})
         for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-            future.result(30)
+            future.result(DEADLINE_S)
 
 
 def as_json(writer: str) -> list[list[Any]]:
@@ -129,9 +130,9 @@ def wait_until_mirrored(hub: str, counts: dict[str, int]) -> None:
     known: set[str] = set()
 
     def all_there() -> bool:
-        known.update(consumer.list_topics(timeout=30).topics)
+        known.update(consumer.list_topics(timeout=DEADLINE_S).topics)
         return known >= counts.keys() and all(
-            consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30)[1] >= count
+            consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=DEADLINE_S)[1] >= count
             for name, count in counts.items()
         )
 

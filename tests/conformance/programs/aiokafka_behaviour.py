@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
-from exchange import Deadline, main
+from exchange import DEADLINE_S, Deadline, main
 
 FIRST_MS = 1_431_849_903_000
 
@@ -61,7 +61,7 @@ class Behaviour:
 
 
 async def offset_of(future):
-    record = await asyncio.wait_for(future, 60)
+    record = await asyncio.wait_for(future, DEADLINE_S)
     return record.offset if record is not None else None
 
 
@@ -78,7 +78,7 @@ async def unknown_topic(server):
 
 
 async def produce_to_unknown_topic(server):
-    async with AIOKafkaProducer(bootstrap_servers=server.bootstrap, request_timeout_ms=2000) as producer:
+    async with AIOKafkaProducer(bootstrap_servers=server.bootstrap, request_timeout_ms=8000) as producer:
         return await attempt(producer.send("never-made", b"value"))
 
 

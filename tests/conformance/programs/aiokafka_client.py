@@ -3,7 +3,7 @@
 import asyncio
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from exchange import Deadline, main, read_record, was_told_to_stop, write_record
+from exchange import DEADLINE_S, Deadline, main, read_record, was_told_to_stop, write_record
 
 
 async def write(bootstrap, asked):
@@ -18,7 +18,7 @@ async def write(bootstrap, asked):
                         topic["name"], value, key, partition=0, timestamp_ms=timestamp_ms, headers=headers
                     )
                 )
-            await asyncio.wait_for(asyncio.gather(*sent), 60)
+            await asyncio.wait_for(asyncio.gather(*sent), DEADLINE_S)
     return {}
 
 
@@ -41,13 +41,15 @@ async def read(bootstrap, asked):
 
 async def produce_until_told(bootstrap, asked):
     """Numbered records until standard input ends: those that were acknowledged, with their offsets."""
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2, request_timeout_ms=120_000
+    ) as producer:
         sent = []
         while not was_told_to_stop():
             sent.append(await producer.send(asked["topic"], b"%d" % len(sent), partition=0))
             if len(sent) > 200:
-                await asyncio.wait_for(asyncio.shield(sent[-200]), 60)
-        delivered = await asyncio.wait_for(asyncio.gather(*sent), 60)
+                await asyncio.wait_for(asyncio.shield(sent[-200]), DEADLINE_S)
+        delivered = await asyncio.wait_for(asyncio.gather(*sent), DEADLINE_S)
     return {"acknowledged": [[number, record.offset] for number, record in enumerate(delivered)], "sent": len(sent)}
 
 

@@ -7,7 +7,7 @@ import confluent_kafka
 import kafka
 from aiokafka.structs import TopicPartition as AioTopicPartition
 from confluent_kafka import KafkaException
-from exchange import main
+from exchange import DEADLINE_S, main
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
@@ -33,7 +33,7 @@ def confluent(bootstrap, asked):
         return [found.error.name() if found.error else found.offset for found in done]
 
     def committed():
-        found = consumer.committed([part(0), part(1), part(2)], timeout=30)
+        found = consumer.committed([part(0), part(1), part(2)], timeout=DEADLINE_S)
         return [[item.offset, item.metadata] for item in found]
 
     answers = {

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from exchange import Deadline, main
+from exchange import DEADLINE_S, Deadline, main
 
 FIRST_MS = 1_431_849_903_000
 QUIET = {"log_level": 0}
@@ -39,13 +39,13 @@ class Behaviour:
     def topic(self, partitions=1, **config):
         name = f"confluent-{uuid.uuid4().hex}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(DEADLINE_S)
         self.wait_for_partitions(name, partitions)
         return name
 
     def wait_for_partitions(self, name, count):
         deadline = Deadline(f"{name} having {count} partitions")
-        while len(self.admin.list_topics(name, timeout=30).topics[name].partitions) != count:
+        while len(self.admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions) != count:
             deadline.check()
 
     def produce(self, topic, values, partition=0, timestamps=None, **settings):
@@ -59,7 +59,7 @@ class Behaviour:
 
             extra = {"timestamp": timestamps[number]} if timestamps else {}
             producer.produce(topic, value, partition=partition, on_delivery=delivered, **extra)
-        assert producer.flush(60) == 0
+        assert producer.flush(DEADLINE_S) == 0
         return [outcome[number] for number in range(len(values))]
 
     def consume(self, topic, offset, count, **settings):
@@ -90,7 +90,7 @@ def answer(futures):
     names = []
     for future in futures.values():
         try:
-            future.result(30)
+            future.result(DEADLINE_S)
             names.append(None)
         except KafkaException as error:
             names.append(error.args[0].name())
@@ -98,16 +98,16 @@ def answer(futures):
 
 
 def unknown_topic(server):
-    return server.admin.list_topics("never-made", timeout=30).topics["never-made"].error.name()
+    return server.admin.list_topics("never-made", timeout=DEADLINE_S).topics["never-made"].error.name()
 
 
 def invalid_topic_name(server):
-    return server.admin.list_topics("not a name", timeout=30).topics["not a name"].error.name()
+    return server.admin.list_topics("not a name", timeout=DEADLINE_S).topics["not a name"].error.name()
 
 
 def cluster(server):
-    found = server.admin.list_topics(timeout=30)
-    described = server.admin.describe_cluster().result(30)
+    found = server.admin.list_topics(timeout=DEADLINE_S)
+    described = server.admin.describe_cluster().result(DEADLINE_S)
     return {
         "brokers": sorted(found.brokers),
         "controller": found.controller_id,
@@ -124,7 +124,7 @@ def produce_to_unknown_topic(server):
 def produce_to_unknown_partition(server):
     settings = {"topic.metadata.propagation.max.ms": 500, "message.timeout.ms": 20000}
     name = server.topic()
-    server.admin.list_topics(name, timeout=30)
+    server.admin.list_topics(name, timeout=DEADLINE_S)
     try:
         return server.produce(name, [b"value"], partition=3, **settings)
     except KafkaException as error:
@@ -148,7 +148,7 @@ def creating(server):
         "unknown setting": create(other, 1, 1, config={"no.such.setting": "1"}),
         "wrong value": create(other, 1, 1, config={"max.message.bytes": "many"}),
         "only validated": create(other, 1, 1, validate_only=True),
-        "not made": server.admin.list_topics(other, timeout=30).topics[other].error.name(),
+        "not made": server.admin.list_topics(other, timeout=DEADLINE_S).topics[other].error.name(),
         "defaults": create(other),
         "two": answer(server.admin.create_topics([NewTopic(f"{name}-2", 1, 1), NewTopic(f"{name}-3", 2, 1)])),
         "assigned": create(f"{name}-4", 2, replica_assignment=[[1], [1]]),
@@ -160,7 +160,7 @@ def creating(server):
 
 def describe(future):
     try:
-        return len(future.result(30).partitions)
+        return len(future.result(DEADLINE_S).partitions)
     except KafkaException as error:
         return error.args[0].name()
 
@@ -187,10 +187,10 @@ def deleting(server):
     server.produce(name, [b"old"] * 3)
     deleted = answer(server.admin.delete_topics([name]))
     deadline = Deadline("deleting")
-    while (error := server.admin.list_topics(name, timeout=30).topics[name].error) is None:
+    while (error := server.admin.list_topics(name, timeout=DEADLINE_S).topics[name].error) is None:
         deadline.check()
     again = answer(server.admin.delete_topics([name]))
-    server.admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    server.admin.create_topics([NewTopic(name, 1, 1)])[name].result(DEADLINE_S)
     server.wait_for_partitions(name, 1)
     return {"deleted": deleted, "then": error.name(), "again": again, "anew": server.produce(name, [b"new"])}
 
@@ -201,15 +201,15 @@ def listing_offsets(server):
     consumer = server.consumer()
 
     def at(timestamp_ms):
-        return consumer.offsets_for_times([TopicPartition(name, 0, timestamp_ms)], timeout=30)[0].offset
+        return consumer.offsets_for_times([TopicPartition(name, 0, timestamp_ms)], timeout=DEADLINE_S)[0].offset
 
     def listed(spec):
         futures = server.admin.list_offsets({TopicPartition(name, 0): spec})
-        found = next(iter(futures.values())).result(30)
+        found = next(iter(futures.values())).result(DEADLINE_S)
         return [found.offset, found.timestamp]
 
     found = {
-        "watermarks": consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=30),
+        "watermarks": consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=DEADLINE_S),
         "before": at(FIRST_MS - 5),
         "exact": at(FIRST_MS + 3000),
         "between": at(FIRST_MS + 3001),
@@ -283,7 +283,7 @@ def configuring(server):
 
     def entry(key, kind=ConfigResource.Type.TOPIC, target=name):
         (future,) = server.admin.describe_configs([ConfigResource(kind, target)]).values()
-        return future.result(30)[key]
+        return future.result(DEADLINE_S)[key]
 
     def told(key):
         found = entry(key)
@@ -339,7 +339,7 @@ def deleting_records(server):
     def delete(topic, offset, partition=0):
         (future,) = server.admin.delete_records([TopicPartition(topic, partition, offset)]).values()
         try:
-            return future.result(30).low_watermark
+            return future.result(DEADLINE_S).low_watermark
         except KafkaException as error:
             return error.args[0].name()
 
@@ -358,9 +358,9 @@ def deleting_records(server):
 def authorized_operations(server):
     name = server.topic()
     described = server.admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
-    cluster = server.admin.describe_cluster(include_authorized_operations=True).result(30)
+    cluster = server.admin.describe_cluster(include_authorized_operations=True).result(DEADLINE_S)
     return {
-        "topic": sorted(item.name for item in described[name].result(30).authorized_operations),
+        "topic": sorted(item.name for item in described[name].result(DEADLINE_S).authorized_operations),
         "cluster": sorted(item.name for item in cluster.authorized_operations),
     }
 
@@ -369,7 +369,9 @@ def electing(server):
     name = server.topic()
 
     def elect(kind, *partitions):
-        found = server.admin.elect_leaders(kind, [TopicPartition(*partition) for partition in partitions]).result(30)
+        found = server.admin.elect_leaders(kind, [TopicPartition(*partition) for partition in partitions]).result(
+            DEADLINE_S
+        )
         return [error and error.name() for error in found.values()]
 
     return {
@@ -387,27 +389,27 @@ def groups(server):
 
     def altered(*positions):
         try:
-            found = server.admin.alter_consumer_group_offsets(asked(*positions))[name].result(30)
+            found = server.admin.alter_consumer_group_offsets(asked(*positions))[name].result(DEADLINE_S)
         except KafkaException as error:
             return error.args[0].name()
         return [position.error and position.error.name() for position in found.topic_partitions]
 
     def described(group):
-        found = server.admin.describe_consumer_groups([group])[group].result(30)
+        found = server.admin.describe_consumer_groups([group])[group].result(DEADLINE_S)
         return [found.state.name, found.is_simple_consumer_group, found.partition_assignor, len(found.members)]
 
     found = {
         "committed": altered(TopicPartition(name, 0, 7), TopicPartition(name, 1, 9)),
         "listed": [
             [group.is_simple_consumer_group, group.state.name, group.type.name]
-            for group in server.admin.list_consumer_groups().result(30).valid
+            for group in server.admin.list_consumer_groups().result(DEADLINE_S).valid
             if group.group_id == name
         ],
         "described": described(name),
         "unknown": described("never-made"),
         "offsets": [
             position.offset
-            for position in server.admin.list_consumer_group_offsets(asked())[name].result(30).topic_partitions
+            for position in server.admin.list_consumer_group_offsets(asked())[name].result(DEADLINE_S).topic_partitions
         ],
     }
     consumer, deadline = server.consumer(group_id=name), Deadline("joining")

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
-from exchange import Deadline, main, read_record, was_told_to_stop, write_record
+from exchange import DEADLINE_S, Deadline, main, read_record, was_told_to_stop, write_record
 
 QUIET = {"log_level": 0}
 
@@ -23,7 +23,7 @@ def write(bootstrap, asked):
                 timestamp=timestamp_ms,
                 on_delivery=lambda error, _: error and failures.append(str(error)),
             )
-        assert producer.flush(60) == 0
+        assert producer.flush(DEADLINE_S) == 0
     assert not failures, failures
     return {}
 
@@ -62,7 +62,7 @@ def produce_until_told(bootstrap, asked):
         while len(producer) > 200:
             producer.poll(0.1)
         producer.poll(0.001)
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
     return {"acknowledged": acknowledged, "sent": number}
 
 
@@ -71,10 +71,12 @@ def consume_until_told(bootstrap, asked):
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **QUIET})
     partition = TopicPartition(asked["topic"], 0, OFFSET_BEGINNING)
     consumer.assign([partition])
-    offsets, end, deadline = [], None, Deadline("reading to the end", 120)
+    offsets, end, deadline = [], None, None
     while end is None or len(offsets) < end:
-        deadline.check()
+        if deadline is not None:
+            deadline.check()
         if end is None and was_told_to_stop():
+            deadline = deadline or Deadline("reading to the end")
             # librdkafka has no leader for a moment after it lost its connection, and says so rather than wait.
             with suppress(KafkaException):
                 end = consumer.get_watermark_offsets(partition, timeout=5)[1]

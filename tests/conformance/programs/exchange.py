@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 
 def main(commands):

@@ -11,7 +11,7 @@ with warnings.catch_warnings():
     from kafka.protocol.admin.topics import ElectionType
     from kafka.structs import OffsetAndMetadata
 
-from exchange import Deadline, main
+from exchange import DEADLINE_S, Deadline, main
 
 FIRST_MS = 1_431_849_903_000
 
@@ -39,7 +39,7 @@ class Behaviour:
             producer.send(topic, value, partition=partition, timestamp_ms=timestamps[number] if timestamps else None)
             for number, value in enumerate(values)
         ]
-        outcome = [attempt(lambda future=future: future.get(60).offset) for future in futures]
+        outcome = [attempt(lambda future=future: future.get(DEADLINE_S).offset) for future in futures]
         producer.close()
         return outcome
 

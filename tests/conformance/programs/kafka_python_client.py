@@ -6,7 +6,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from exchange import Deadline, main, read_record, was_told_to_stop, write_record
+from exchange import DEADLINE_S, Deadline, main, read_record, was_told_to_stop, write_record
 
 
 def write(bootstrap, asked):
@@ -19,9 +19,9 @@ def write(bootstrap, asked):
             sent.append(
                 producer.send(topic["name"], value, key, headers=headers, partition=0, timestamp_ms=timestamp_ms)
             )
-        producer.flush(60)
+        producer.flush(DEADLINE_S)
         for future in sent:
-            future.get(60)
+            future.get(DEADLINE_S)
         producer.close()
     return {}
 
@@ -50,9 +50,9 @@ def produce_until_told(bootstrap, asked):
     while not was_told_to_stop():
         sent.append(producer.send(asked["topic"], b"%d" % len(sent), partition=0))
         if len(sent) > 200:
-            sent[-200].get(60)
-    producer.flush(60)
-    acknowledged = [[number, future.get(60).offset] for number, future in enumerate(sent)]
+            sent[-200].get(DEADLINE_S)
+    producer.flush(DEADLINE_S)
+    acknowledged = [[number, future.get(DEADLINE_S).offset] for number, future in enumerate(sent)]
     producer.close()
     return {"acknowledged": acknowledged, "sent": len(sent)}
 

@@ -242,7 +242,7 @@ async def test_windows_bound_batches_and_listeners_hear_of_each(scripted, connec
     async with (
         scripted.broker(1),
         connect() as cluster,
-        produce(cluster, window_ms=1000, on_delivered=heard.append) as producer,
+        produce(cluster, window_ms=1000, linger_ms=10_000, on_delivered=heard.append) as producer,  # time ends no batch
     ):
         for timestamp_ms in (0, 999, 1000, 1500, 2000, 1999):
             await producer.send("t", b"x", timestamp_ms=timestamp_ms)
@@ -394,11 +394,13 @@ async def test_a_send_that_waits_when_the_block_ends_sends_nothing(scripted, con
                 async with produce(cluster, buffer_memory=1000, batch_size=900) as producer:
                     await producer.send("t", b"x")
                     await producer.flush()
+                    nursery.start_soon(send, producer, "later")
+                    while "later" not in cluster.view.errors:  # no metadata pass a held Produce on their connection
+                        await trio.sleep(0.01)
                     scripted.hold_produce = trio.Event()
                     await producer.send("t", b"x" * 700)
                     nursery.start_soon(send, producer, "t")
-                    nursery.start_soon(send, producer, "later")
-                    while not producer._memory_turn.locked() or "later" not in cluster.view.errors:
+                    while not producer._memory_turn.locked():
                         await trio.sleep(0.01)
                     raise ZeroDivisionError
             scripted.add_topic("later", [1])

@@ -9,7 +9,8 @@ import threading
 
 from pipeline.errors import TooManyProducersError
 
-DEFAULT_MAX_PRODUCERS = 200_000
+DEFAULT_MAX_PRODUCERS = 40_000
+"""They take some 550 bytes each, with all that is remembered of one."""
 
 
 class KnownProducers:

@@ -20,7 +20,7 @@ the last one alone; a reader that keeps one entry per producer is left with the 
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -38,6 +38,7 @@ MAX_SEQUENCE = 2**31 - 1
 _SNAPSHOT_HEADER = struct.Struct(">hI")
 _SNAPSHOT_VERSION = 1
 _COUNT = struct.Struct(">i")
+_BATCH = struct.Struct(">iqi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _NO_COORDINATOR_EPOCH = -1
 _NO_TRANSACTION = -1
@@ -85,14 +86,31 @@ class _Producer:
     epoch: int
     last_append_ms: int
     transaction_start: int = _NO_TRANSACTION
-    batches: tuple[ProducedBatch, ...] = ()
+    _packed: bytes = b""
+    """The last batches, each as _BATCH: a third of what objects take, as there may be very many producers."""
+
+    @property
+    def batches(self) -> list[ProducedBatch]:
+        return [ProducedBatch(sequence, Offset(offset), delta) for sequence, offset, delta in self._fields()]
 
     @property
     def next_sequence(self) -> int:
-        return (self.batches[-1].last_sequence + 1) & MAX_SEQUENCE if self.batches else 0
+        if not self._packed:
+            return 0
+        sequence: int = _BATCH.unpack_from(self._packed, len(self._packed) - _BATCH.size)[0]
+        return (sequence + 1) & MAX_SEQUENCE
+
+    def find(self, last_sequence: int, offset_delta: int) -> ProducedBatch | None:
+        for sequence, offset, delta in self._fields():
+            if sequence == last_sequence and delta == offset_delta:
+                return ProducedBatch(sequence, Offset(offset), delta)
+        return None
 
     def remember(self, batch: ProducedBatch) -> None:
-        self.batches = (*self.batches[1 - BATCHES_REMEMBERED :], batch)
+        self._packed = self._packed[(1 - BATCHES_REMEMBERED) * _BATCH.size :] + _BATCH.pack(*batch)
+
+    def _fields(self) -> Iterator[tuple[int, int, int]]:
+        return _BATCH.iter_unpack(self._packed)
 
 
 class ProducerStates:
@@ -191,9 +209,9 @@ class ProducerStates:
             if header.producer_epoch < producer.epoch:
                 raise StaleProducerEpochError(header.producer_id, producer.epoch, header.producer_epoch)
             if header.producer_epoch == producer.epoch:
-                for batch in producer.batches:
-                    if batch.last_sequence == header.last_sequence and batch.offset_delta == header.last_offset_delta:
-                        return batch
+                known = producer.find(header.last_sequence, header.last_offset_delta)
+                if known is not None:
+                    return known
             if ahead is None:
                 ahead = (producer.epoch, producer.next_sequence)
         assert ahead is not None

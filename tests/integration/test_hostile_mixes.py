@@ -34,6 +34,7 @@ from pipeline.protocol.messages.offset_commit import (
 from pipeline.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pipeline.protocol.schema import Message
+from pipeline.records.batch import read_header, write_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_address
@@ -46,6 +47,8 @@ DEADLINE_S = 120
 POLL_S = 0.1
 PARTITIONS = 100
 LARGEST_BYTES = 100 << 20
+PRODUCERS = 6000
+"""Of each client: together they are more than a broker remembers."""
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "4"}
 CHUNK = bytes(1 << 20)
 
@@ -140,6 +143,25 @@ async def keep_sessions(attackers: Attackers, number: int) -> None:
     await attackers.ask(fetch, f"sessions {number}")
 
 
+async def keep_producers(attackers: Attackers, number: int) -> None:
+    """Invent producers, of five batches each."""
+    builder = BatchBuilder(Codec.NONE, 1000)
+    builder.append(None, b"", (), 0)
+    template = bytes(builder.build())
+    header = read_header(template)
+    for start in range(number * PRODUCERS, (number + 1) * PRODUCERS, 1000):
+        for sequence in range(5):
+            batches = bytearray()
+            for producer_id in range(start, start + 1000):
+                batch = bytearray(template)
+                told = header._replace(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+                write_header(batch, told)
+                batches += batch
+            data = [PartitionProduceData(index=number, records=bytes(batches))]
+            topics = [TopicProduceData(name="plain", topic_id=attackers.topic_id, partition_data=data)]
+            await attackers.ask(ProduceRequest(acks=1, timeout_ms=60_000, topic_data=topics), f"producers {number}")
+
+
 async def send_halves(attackers: Attackers, number: int) -> None:
     """Begin a Produce request of the largest size, and one of ordinary size, and never end them."""
     for size in (LARGEST_BYTES, 1 << 20):
@@ -165,7 +187,7 @@ async def hear_no_offsets(attackers: Attackers, number: int) -> None:
     attackers.tasks.start_soon(attackers.ask_deaf, OffsetFetchRequest(groups=groups))
 
 
-KEEPING = (keep_members, keep_offsets, keep_sessions)
+KEEPING = (keep_members, keep_offsets, keep_sessions, keep_producers)
 PASSING = (send_halves, hear_no_names, hear_no_members, hear_no_offsets)
 
 
@@ -198,7 +220,7 @@ async def _attack(cluster: LocalCluster) -> None:
                 await attackers.each(attack)
                 if attack is send_halves:
                     await attackers.wait_ended(1)  # others wait for memory by now
-            await attackers.wait_ended(CLIENTS)
+            await attackers.wait_ended(CLIENTS // 2)  # the last of them keeps what it holds
             lift_kb("all at once")
         tasks.cancel_scope.cancel()
     async with open_connection_pool("friendly") as pool:

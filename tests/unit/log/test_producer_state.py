@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,20 @@ def test_the_last_five_are_known():
         with pytest.raises(OutOfOrderSequenceError) as caught:
             producers.check([wrong])
         assert (caught.value.expected, caught.value.got) == (30, wrong.base_sequence)
+
+
+def test_a_producer_takes_about_what_its_bound_counts_with():
+    producers, count = states(KnownProducers(2000)), 2000
+    tracemalloc.start()
+    try:
+        for sequence in range(5):
+            for number in range(count):
+                told = header(sequence, offset=1 << 40 | sequence * count + number, producer_id=1 << 40 | number)
+                assert append(producers, told, now_ms=1 << 40 | number) is None
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(producers) == count and taken < 650 * count
 
 
 def test_sequence_numbers_start_again_behind_the_largest():

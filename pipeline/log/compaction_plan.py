@@ -7,7 +7,8 @@ Invariants (Kafka's design chapter, *Log compaction*; KIP-58 for the least lag, 
 - A log is cleaned when more than `min.cleanable.dirty.ratio` of its cleanable bytes are dirty, or when a dirty segment
   is older than `max.compaction.lag.ms`. Of several the dirtiest is first.
 - The cleaned segment of a group is at most as long as `segment.bytes`, unless one segment alone is longer, and all of
-  its offsets are within reach of its index.
+  its offsets are within reach of its index. Of a group all files are open when the cleaned segment takes their place,
+  so a group has a bounded number of segments.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -17,6 +18,8 @@ from typing import NamedTuple
 from pipeline.model import TopicPartition
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
+MAX_GROUP_SEGMENTS = 64
+"""With three files each that is well below the descriptors that a process usually has, 1,024."""
 
 
 class SegmentRange(NamedTuple):
@@ -133,6 +136,7 @@ def group_segments(
         size_bytes = sum(member.size_bytes for member in group) + segment.size_bytes
         if group and (
             segment.base_offset in heads
+            or len(group) == MAX_GROUP_SEGMENTS
             or size_bytes > segment_bytes
             or segment.end_offset - 1 - group[0].base_offset > MAX_RELATIVE_OFFSET
         ):

@@ -121,6 +121,13 @@ def test_groups_are_a_row_of_all_segments_within_bounds(sizes: list[int], segmen
         assert sum(segment.size_bytes for segment in (*first, second[0])) > segment_bytes
 
 
+def test_a_group_has_no_more_segments_than_may_be_open() -> None:
+    segments = [SegmentRange(10 * n, 10 * n + 10, 1) for n in range(1000)]
+    groups = group_segments(segments, end_offset=10_000, segment_bytes=1 << 20)
+    assert [segment for group in groups for segment in group] == segments
+    assert max(map(len, groups)) <= 100
+
+
 def test_a_group_stays_within_reach_of_its_index() -> None:
     wide = MAX_RELATIVE_OFFSET
     segments = [SegmentRange(0, 10, 1), SegmentRange(10, wide + 1, 1), SegmentRange(wide + 1, wide + 2, 1)]

@@ -34,7 +34,14 @@ KINDS: FaultKinds = {
     **clock_faults.KINDS,
     **travel_faults.KINDS,
 }
-NEVER_BY_ITSELF = ("sync and power", "power of one", "power of all", "sessions", *travel_faults.KINDS)
+NEVER_BY_ITSELF = (
+    "sync and power",
+    "power of one",
+    "power of all",
+    "sessions",
+    "broker epoch",
+    *travel_faults.KINDS,
+)
 """Faults that a plan must ask for: several brokers do not promise to survive them, or few seeds are for them."""
 FOR_SEVERAL = tuple(name for name in KINDS if name not in NEVER_BY_ITSELF)
 BESIDE_AN_ADMINISTRATOR = tuple(disk_faults.ADMINISTERED_KINDS)

@@ -25,6 +25,8 @@ SESSIONS_FAULTS = (
     "sessions",
     "sessions",
     "session",
+    "broker epoch",
+    "broker epoch",
     "zookeeper cut",
     "zookeeper connection",
     "kill",

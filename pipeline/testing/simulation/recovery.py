@@ -2,7 +2,8 @@
 
 Rule: some time after the last fault every partition with a live replica that has everything committed has a leader, the
 intended number of replicas and all of them in sync, without anybody's hand. The leader that ZooKeeper has leads, in the
-epoch that ZooKeeper has. Then all replicas become equal.
+epoch that ZooKeeper has. Each broker has registered with the broker epoch that ZooKeeper has: otherwise no leader adds
+it to an ISR any more. Then all replicas become equal.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-from pipeline.model import TopicPartition
+from pipeline.coordination.znodes import BrokerRegistration, broker_epoch_path, broker_path
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.state_rules import StateInZooKeeper
 
@@ -57,10 +59,18 @@ class Recovery:
         """True if every broker serves, and every partition is as the rule says."""
         states = self.cluster.states()
         return (
-            all(machine.is_serving for machine in self.cluster.machines)
+            all(machine.is_serving and self._is_known(machine.id) for machine in self.cluster.machines)
             and all(name in states for name in self.cluster.zookeeper.partitions())
             and all(self._is_whole(name, state) or self._is_given_up(name, state) for name, state in states.items())
         )
+
+    def _is_known(self, broker: BrokerId) -> bool:
+        """True if the broker has registered with the broker epoch that ZooKeeper has."""
+        registered = self.cluster.zookeeper.find_or_none(broker_path(broker))
+        epoch = self.cluster.zookeeper.find_or_none(broker_epoch_path(broker))
+        if registered is None or epoch is None:
+            return False
+        return BrokerRegistration.decode(broker, registered.data).epoch == epoch.version
 
     def _is_whole(self, name: TopicPartition, state: StateInZooKeeper) -> bool:
         intended = self.intended(name.topic)
@@ -96,7 +106,9 @@ class Recovery:
         """How far it is."""
         cluster = self.cluster
         lines = [
-            f"{machine.name}: {'serves' if machine.is_serving else 'does not serve'}" for machine in cluster.machines
+            f"{machine.name}: {'serves' if machine.is_serving else 'does not serve'}"
+            f"{'' if self._is_known(machine.id) else ', registered in another epoch or not at all'}"
+            for machine in cluster.machines
         ]
         for name, state in cluster.states().items():
             ends = {

@@ -268,10 +268,6 @@ class _WallTime:
         return trio.current_time() + (0.0 if process is None else process.clock_error_s)
 
 
-def _telling_wall_time(_trio: Any) -> Any:
-    return _WallTime()
-
-
 def _replacing_event(name: str) -> Callable[[Any], Any]:
     def replacement(act: Any) -> Any:
         async def broken(owner: Any) -> None:
@@ -409,8 +405,8 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "trusts the wall clock": BrokenVariant(
         rule="who is in sync is measured with a clock that never goes back",
         breaks=_both(
-            _replacing(replica_role, "trio", _telling_wall_time),
-            _replacing(partition_module, "trio", _telling_wall_time),
+            _replacing(replica_role, "trio", lambda _: _WallTime()),
+            _replacing(partition_module, "trio", lambda _: _WallTime()),
         ),
         first_seed=3,
     ),
@@ -428,6 +424,12 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         first_seed=7,
         every=16,
     ),
+    "does not follow its broker epoch": BrokenVariant(
+        rule="a broker registers with the broker epoch that ZooKeeper has, also after others changed it",
+        breaks=_replacing(Membership, "keep_epoch", lambda _: _do_nothing),
+        first_seed=71,
+        every=16,
+    ),
     "counts fetches of a former life": BrokenVariant(
         rule="what a replica fetched counts for the broker epoch in which it fetched alone (KIP-903)",
         breaks=_both(
@@ -440,7 +442,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "adds partitions during a move": BrokenVariant(
         rule="a topic does not grow while one of its partitions is moved",
         breaks=_replacing(topic_changes, "check_not_reassigned", _giving(None)),
-        first_seed=5,
+        first_seed=31,
         every=2,
     ),
     "counts replicas that a move adds": BrokenVariant(

@@ -2,6 +2,8 @@
 
 import trio
 
+from pipeline.coordination.interface import ANY_VERSION
+from pipeline.coordination.znodes import broker_epoch_path
 from pipeline.testing.simulation.fault_context import FaultContext, FaultKinds
 
 SESSIONS = (3, 6)
@@ -53,9 +55,24 @@ async def expire_sessions(context: FaultContext) -> None:
         await trio.sleep(context.rng.uniform(*SESSION_S))
 
 
+async def change_epoch(context: FaultContext) -> None:
+    """Have the epoch of a broker be another one, or gone, as by hand or by another broker of the same id."""
+    zookeeper, machine = context.cluster.zookeeper, context.victim()
+    path = broker_epoch_path(machine.id)
+    if zookeeper.find_or_none(path) is not None:
+        is_removed = context.rng.random() < 0.5
+        context.tell(f"the epoch of {machine.name} {'vanishes' if is_removed else 'is raised'}")
+        if is_removed:
+            zookeeper.tamper(path, None)
+        else:
+            zookeeper.set(path, b"", ANY_VERSION)
+            zookeeper.settle()
+
+
 KINDS: FaultKinds = {
     "zookeeper cut": cut_zookeeper,
     "zookeeper connection": lose_connection,
     "session": expire_session,
     "sessions": expire_sessions,
+    "broker epoch": change_epoch,
 }

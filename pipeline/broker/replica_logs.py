@@ -33,6 +33,7 @@ from pipeline.log.loader import NewLog
 from pipeline.log.logs_set_aside import HeldLog, LogName
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Clock, TopicPartition
+from pipeline.net.open_files import is_half_free
 
 LOGS_PER_THREAD = 64
 """So many logs are opened at once, by one call of a thread."""
@@ -404,6 +405,10 @@ def _open_logs(directory: LogDirectory, share: _Share, new: Sequence[NewLog], no
         log_or_error = found[item.topic_partition]
         if isinstance(log_or_error, UnifiedLog):
             found[item.topic_partition] = _with_promise(log_or_error, item.settings)
+    if is_half_free():
+        for opened_log in opened:
+            with suppress(StorageError):  # appends raise it, too
+                opened_log.hold_end_open()
     return found
 
 

@@ -467,6 +467,7 @@ class LogDirectory:
         if log is not None and log.topic_id == name.topic_id and name not in self.set_aside.paths:
             log.abandon("the partition was deleted")
             log.wait_until_flushed()
+            log.drop_files()
 
     def _take_out(self, name: LogName) -> tuple[Path, int] | None:
         """Let go of a log: where it lies, and how long its files stay. None if there is no such log."""

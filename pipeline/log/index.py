@@ -182,6 +182,11 @@ class Index:
         if self._stored:
             self._file = self._stored_file()
 
+    @property
+    def is_held(self) -> bool:
+        """True if it keeps the file open."""
+        return self._file is not None
+
     def release(self) -> None:
         """Keep the file open no longer."""
         self._file = None

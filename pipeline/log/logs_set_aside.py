@@ -102,6 +102,7 @@ class LogsSetAside:
         if log.failure is None:
             log.flush()
             log.abandon("another topic has its name")
+            log.drop_files()
         if log.may_lack_tail:
             replace_file(self._files, log.directory / TAIL_LOST, b"set aside")
         offsets = {log.topic_partition: log.log_start_offset}

@@ -74,6 +74,8 @@ class ReadableLog:
         an index."""
         self.is_rolling = False
         """True from before `roll` is called in a thread until it has returned: nothing is appended meanwhile."""
+        self._holds_end = False
+        """True if the file that is appended to stays open: no append has to open it."""
         self._files = files
         self._segments = segments
         self._segments_lock = threading.Lock()

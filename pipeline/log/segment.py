@@ -192,6 +192,11 @@ class Segment:
         """Does it hold files open?"""
         return self._file is not None
 
+    @property
+    def is_index_open(self) -> bool:
+        """Does it hold files of its indexes open?"""
+        return self.offset_index.is_held or self.time_index.is_held
+
     def is_at_hand(self, offset: int) -> bool:
         """True if `locate` opens no file for this offset and all behind it."""
         newest = self._newest
@@ -202,7 +207,7 @@ class Segment:
     def is_ready(self) -> bool:
         """True if an append has nothing to do with the disk but to write to the log file (`prepare`).
 
-        It also opens the file if that was let go of. After a start this is so for each replica: if each waited for a
+        It also opens the file if that is not held open (`UnifiedLog.hold_end_open`). If each replica waited for a
         thread, all were held up.
         """
         return not (self.offset_index.is_tail_full or self.time_index.is_tail_full)
@@ -217,11 +222,12 @@ class Segment:
             self.offset_index.spill()
             self.time_index.spill()
 
-    def release(self) -> None:
-        """Hold no file open until it is needed again. Not for a segment with data that was not synced: who opens a
-        file anew may not be told that its data could not be written.
+    def release(self, *, keeps_log: bool = False) -> None:
+        """Hold no file open until it is needed again, or with `keeps_log` none but the log file. Not for a segment with
+        data that was not synced: who opens a file anew may not be told that its data could not be written.
         """
-        self._file = None
+        if not keeps_log:
+            self._file = None
         self.offset_index.release()
         self.time_index.release()
 

@@ -479,17 +479,29 @@ class UnifiedLog(ReadableLog):
             raise
         self.is_flushed_first = is_promised
 
+    def hold_end_open(self) -> None:
+        """Have the next append wait for nothing but its write, and hold the file that it writes to open from now on.
+
+        To be called in a thread, before anything is appended. Raises StorageError; the log is as it was then.
+        """
+        with self._files_lock:
+            self._segments[-1].prepare()
+            self._holds_end = True
+
     @fails_alone
     def release_files(self) -> None:
-        """Hold no files open but those with data that was not synced, until they are needed again."""
+        """Hold no files open but those with data that was not synced, until they are needed again, and the one that
+        `hold_end_open` is about.
+        """
         self._aborted.forget_read()
-        if not any(segment.is_open for segment in self._segments):
+        held = self._segments[-1] if self._holds_end else None
+        if not any(segment.is_index_open if segment is held else segment.is_open for segment in self._segments):
             return
         with self._files_lock, self._end_lock:
             is_synced = self.recovery_point == self._log_end_offset
             for segment in self._segments:
                 if segment.is_synced or is_synced:
-                    segment.release()
+                    segment.release(keeps_log=self._holds_end and segment is self._segments[-1])
 
     @fails_alone
     def close(self) -> None:
@@ -512,8 +524,15 @@ class UnifiedLog(ReadableLog):
             self._fail_unless_full(error)
             self.abandon(f"the log had no room to be closed: {error}")
             raise
+        self._holds_end = False
         self.release_files()
         self.abandon("the log is closed")
+
+    def drop_files(self) -> None:
+        """Hold no files open, of a log that was abandoned: deleted files take space as long as they are open."""
+        with self._files_lock, self._end_lock:
+            for segment in self._segments:
+                segment.release()
 
     def abandon(self, reason: str) -> None:
         """End all use of the log without a word to the disk."""

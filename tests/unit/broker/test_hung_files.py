@@ -108,6 +108,35 @@ async def test_an_index_that_is_not_written_holds_up_its_own_partition(start: St
             assert int.from_bytes(data.records[:8], "big") == offset
 
 
+async def test_an_append_opens_no_file(start: Start, tmp_path: Path) -> None:
+    async with hung(start, tmp_path) as found:
+        found.partition.log.flush()
+        found.partition.log.release_files()
+        await _produce_beside_the_hang(found.broker, found)
+    async with start(files=found.files, log_dirs=",".join(map(str, found.dirs))) as broker:
+        await _produce_beside_the_hang(broker, found)
+        assert base_offsets(broker, found.hung) == [0, 1, 2]
+
+
+async def _produce_beside_the_hang(broker: Broker, found: Hung) -> None:
+    found.files.released.clear()
+    found.hang()
+    with trio.fail_after(ROLL_S):
+        made = await broker.produce("t", batch(b"y"), partition=found.hung)
+    assert (made.error_code, found.files.hanging) == (ErrorCode.NONE, 0)
+    found.files.hangs_below = None
+
+
+async def test_an_append_opens_its_file_where_half_of_the_descriptors_are_used(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.broker.replica_logs.is_half_free", lambda: False)
+    async with hung(start, tmp_path) as found:
+        found.partition.log.flush()
+        found.partition.log.release_files()
+        assert (await found.broker.produce("t", batch(b"y"), partition=found.hung)).base_offset == 1
+
+
 @pytest.mark.parametrize("max_wait_ms", [0, 100])
 async def test_a_closed_segment_that_is_not_opened_holds_up_no_reads_of_others(
     start: Start, tmp_path: Path, max_wait_ms: int
@@ -223,7 +252,9 @@ async def _search(broker: Broker, partition: int, lane: str = "") -> int:
 
 
 async def test_searches_in_a_log_dir_that_hangs_hold_up_none_of_others(start: Start, tmp_path: Path) -> None:
-    async with hung(start, tmp_path) as found:
+    async with hung(start, tmp_path, segment_bytes="1024") as found:
+        for _ in range(2):
+            await found.broker.produce("t", batch(bytes(900)), partition=found.hung)
         found.partition.log.flush()
         found.partition.log.release_files()
         async with trio.open_nursery() as nursery:
@@ -245,9 +276,9 @@ async def test_a_stop_gives_up_calls_that_hang_and_leaves_no_mark_of_their_log_d
     files, dirs = FaultyFiles(DiskFiles(), random.Random(1)), [tmp_path / "a", tmp_path / "b"]
     with trio.fail_after(TIMEOUT_S / 2), pytest.raises(StorageError, match="has not answered"), unwrapped_errors():
         async with start(files=files, log_dirs=",".join(map(str, dirs))) as broker, trio.open_nursery() as nursery:
-            await broker.create("t", PARTITIONS, flush_messages="1")
-            for index in range(PARTITIONS):
-                assert (await broker.produce("t", batch(b"x"), partition=index)).error_code == ErrorCode.NONE
+            await broker.create("t", PARTITIONS, flush_messages="1", segment_bytes="1024")
+            for index in [*range(PARTITIONS)] * 2:
+                assert (await broker.produce("t", batch(bytes(900)), partition=index)).error_code == ErrorCode.NONE
             files.hangs_below, files.hangs_in = dirs[0], {call}
             hung = in_dir(dirs[0])[0]
             if call == "sync":

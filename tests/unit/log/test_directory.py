@@ -537,3 +537,21 @@ def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_c
     batches.append(again, batches.make(1))
     directory.close()
     assert open_directory().logs[name.topic_partition].log_end_offset == 4
+
+
+def test_a_log_that_is_deleted_holds_no_files_open(open_directory, batches, tmp_path):
+    directory, name = open_directory(), TopicPartition("a", 0)
+    log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
+    log.hold_end_open()
+    batches.append(log, batches.make(3))
+    log.flush()
+    log.release_files()
+    assert _open_below(tmp_path, "a-0") == [f"{0:020d}.log"]
+    directory.delete(name, batches.now_ms, log.topic_id)
+    assert _open_below(tmp_path, "a-0") == []
+    directory.close()
+
+
+def _open_below(path, directory):
+    opened = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link.name for link in opened if str(link).startswith(str(path / "logs" / directory))]

@@ -6,7 +6,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from pipeline.net import open_files
-from pipeline.net.open_files import RESERVED_FILES, raise_open_files_limit
+from pipeline.net.open_files import RESERVED_FILES, is_half_free, raise_open_files_limit
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +43,10 @@ def test_connections_that_do_not_fit_are_told(hard_limit: int) -> None:
     assert [(entry["event"], entry["limit"], entry["needed"]) for entry in logs] == [
         ("open_files_limited", hard_limit, hard_limit + RESERVED_FILES)
     ]
+
+
+def test_half_of_the_descriptors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = len(list(open_files._DESCRIPTORS.iterdir()))
+    for limit, is_free in ((2 * used + 20, True), (used, False), (resource.RLIM_INFINITY, True)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert is_half_free() is is_free

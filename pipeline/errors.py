@@ -134,7 +134,9 @@ class RollDueError(PipelineError):
 
 
 class SegmentClosedError(PipelineError):
-    """A read needs files that are not open, and are to be opened in a thread first (`ReadableLog.open_for`)."""
+    """A read needs files that are not open, or bytes that are not in the page cache: a thread is to open or to read
+    them first (`ReadableLog.open_for`).
+    """
 
 
 class OddEntryError(StorageError):

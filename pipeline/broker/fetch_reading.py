@@ -81,7 +81,7 @@ class FetchReading:
         self.leaders: dict[int, NodeEndpoint] = {}
         """Brokers that the answer names as leaders of partitions that are led elsewhere (KIP-951)."""
         self.openings: list[trio.Event] = []
-        """Set when files are open that a read lacked."""
+        """Set when files are open, and read, that a read lacked."""
 
     @property
     def is_complete(self) -> bool:
@@ -168,12 +168,18 @@ class FetchReading:
         """Return the bytes and what was aborted in them; nothing, for now, where a file must be opened first."""
         offset = Offset(asked.fetch_offset)
         max_bytes = min(asked.partition_max_bytes, self._remaining_bytes)
+        waits = self._broker.openings.take(partition)
         try:
             found = partition.read(
-                offset, max_bytes, must_progress=self.read_bytes == 0, up_to=end_offset, passing=self._passing
+                offset,
+                max_bytes,
+                must_progress=self.read_bytes == 0,
+                up_to=end_offset,
+                passing=self._passing,
+                waits=waits,
             )
             if self.is_committed and found is not None:
-                aborted = _aborted(partition, offset, found.upper_bound())
+                aborted = _aborted(partition, offset, found.upper_bound(waits=waits))
         except SegmentClosedError:
             open_files = partial(partition.log.open_for, offset, max_bytes, end_offset, is_committed=self.is_committed)
             opening = self._broker.openings.begin(partition, open_files)

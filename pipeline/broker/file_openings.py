@@ -1,7 +1,12 @@
-"""Openings of segments' files for reads: an open waits for the disk, so a thread of the log dir does it.
+"""Openings of segments' files for reads: what waits for the disk, to open them and to read what leads to the batches,
+does a thread of the log dir.
 
-Invariant: of each partition one opening is under way at a time. When it ends whoever waits at the partition reads
-again, also where the disk refused: the next read raises that error.
+Invariants:
+
+- Of each partition one opening is under way at a time. When it ends whoever waits at the partition reads again, also
+  where the disk refused: the next read raises that error.
+- The next read after an opening waits for the disk if it must: what a thread has read may have left the page cache, and
+  a file system may never say that it is there.
 """
 
 from collections.abc import Callable
@@ -12,6 +17,8 @@ import trio
 from pipeline.broker.disk_threads import DiskThreads
 from pipeline.broker.partition import Partition
 from pipeline.errors import PipelineError
+
+READY_S = 1.0
 
 log = structlog.get_logger()
 
@@ -24,6 +31,7 @@ class FileOpenings:
         self._disks = disks
         self._under_way: dict[Partition, trio.Event] = {}
         self._refusals: dict[Partition, PipelineError] = {}
+        self._ready_until_s: dict[Partition, float] = {}
 
     async def run(self) -> None:
         """Carry out openings, until cancelled."""
@@ -45,12 +53,18 @@ class FileOpenings:
             self._tasks.start_soon(self._open, partition, open_files, ended)
         return None if self._disks.is_stalled(partition.log.directory.parent) else ended
 
+    def take(self, partition: Partition) -> bool:
+        """True for one read of this partition, for READY_S after an opening: its disk has just answered."""
+        return bool(self._ready_until_s) and self._ready_until_s.pop(partition, 0.0) > trio.current_time()
+
     async def _open(self, partition: Partition, open_files: Callable[[], object], ended: trio.Event) -> None:
         try:
             await self._disks.run(partition.log.directory.parent, open_files)
         except PipelineError as error:
             log.error("files_not_opened", topic_partition=str(partition.topic_partition), error=str(error))
             self._refusals[partition] = error
+        else:
+            self._ready_until_s[partition] = trio.current_time() + READY_S
         finally:
             del self._under_way[partition]
             ended.set()

@@ -343,18 +343,20 @@ class Partition(ReplicaRole):
         must_progress: bool,
         up_to: Offset | None = None,
         passing: Passing | None = None,
+        waits: bool = False,
     ) -> LogSlice | None:
         """Bytes from the batch that holds `offset` on, before `up_to` (else the high watermark); None at the end. They
         may end within a batch.
 
         With `must_progress` the first batch is whole even if it exceeds `max_bytes`; without, there may be nothing.
-        Raises OffsetOutOfRangeError, StorageError, SegmentClosedError if a file must be opened first.
+        Raises OffsetOutOfRangeError, StorageError, and without `waits` SegmentClosedError if a file must be opened or
+        read first.
         """
         end_offset = self.high_watermark if up_to is None else up_to
         if offset == end_offset and self.log.failure is None:
             return None
         try:
-            found = self.log.read(offset, max_bytes, end_offset, passing, waits=False)
+            found = self.log.read(offset, max_bytes, end_offset, passing, waits=waits)
         except DamagedSegmentError as error:
             self.damage = str(error)
             raise

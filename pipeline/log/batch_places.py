@@ -31,13 +31,13 @@ def damage(path: Path, reason: str, position: int) -> DamagedSegmentError:
     return DamagedSegmentError(str(path), f"is damaged at position {position}: {reason}; {REMEDY}")
 
 
-def _walk(file: LogFile, position: int, end: int) -> Iterator[tuple[int, bytes, int]]:
+def _walk(file: LogFile, position: int, end: int, *, waits: bool = True) -> Iterator[tuple[int, bytes, int]]:
     """Each batch from `position` on: its position, and bytes with the place in them where its header starts."""
     chunk, chunk_position = b"", position
     while position + HEADER_SIZE <= end:
         at = position - chunk_position
         if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_position, at = file.read_at(_READ_BYTES, position), position, 0
+            chunk, chunk_position, at = file.read_at(_READ_BYTES, position, waits=waits), position, 0
             if len(chunk) < HEADER_SIZE:
                 raise StorageError(str(file.path), f"ends at {position + len(chunk)}, before its length {end}")
         size_bytes = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
@@ -47,10 +47,12 @@ def _walk(file: LogFile, position: int, end: int) -> Iterator[tuple[int, bytes, 
         position += size_bytes
 
 
-def find_places(file: LogFile, position: int, end: int) -> Iterator[BatchPlace]:
-    """Each batch from `position` on, up to `end`. Raises StorageError where the bytes are no batch."""
+def find_places(file: LogFile, position: int, end: int, *, waits: bool = True) -> Iterator[BatchPlace]:
+    """Each batch from `position` on, up to `end`. Raises StorageError where the bytes are no batch, and without `waits`
+    SegmentClosedError where they are not in the page cache.
+    """
     unpack = PLACE.unpack_from
-    for at, chunk, start in _walk(file, position, end):
+    for at, chunk, start in _walk(file, position, end, waits=waits):
         base_offset, length, last_offset_delta, max_timestamp = unpack(chunk, start)
         yield BatchPlace(at, base_offset, base_offset + last_offset_delta, max_timestamp, length + LOG_OVERHEAD)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.errors import DiskFullError, OddEntryError, StorageError
+from pipeline.errors import DiskFullError, OddEntryError, SegmentClosedError, StorageError
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_FILE = "is no file, but something else of that name: move it out of the way and start the broker again"
@@ -50,8 +50,10 @@ class LogFile(Protocol):
         """Length in bytes."""
         ...
 
-    def read_at(self, size: int, position: int) -> bytes:
-        """`size` bytes from `position`, fewer at the end of the file."""
+    def read_at(self, size: int, position: int, *, waits: bool = True) -> bytes:
+        """`size` bytes from `position`, fewer at the end of the file. Without `waits` raises SegmentClosedError if they
+        are not in the page cache, where the file system can tell.
+        """
         ...
 
     def read_into(self, buffer: memoryview, position: int) -> int:
@@ -214,12 +216,32 @@ class DiskFile:
         except OSError as error:
             raise storage_error(self.path, error) from error
 
-    def read_at(self, size: int, position: int) -> bytes:
-        """`size` bytes from `position`, fewer at the end of the file."""
+    def read_at(self, size: int, position: int, *, waits: bool = True) -> bytes:
+        """`size` bytes from `position`, fewer at the end of the file. Without `waits` raises SegmentClosedError if they
+        are not in the page cache, where the file system can tell.
+        """
         try:
-            return os.pread(self._descriptor, size, position)
+            return os.pread(self._descriptor, size, position) if waits else self._read_cached(size, position)
+        except BlockingIOError as error:
+            raise SegmentClosedError(f"{self.path} is not in the page cache at {position}") from error
         except OSError as error:
             raise storage_error(self.path, error) from error
+
+    def _read_cached(self, size: int, position: int) -> bytes:
+        """Raises OSError; BlockingIOError if not all of it is in the page cache."""
+        found = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, (found,), position, os.RWF_NOWAIT)
+            if 0 < count < size:  # the file ends here, or what is cached does
+                end = os.preadv(self._descriptor, (memoryview(found)[count:],), position + count, os.RWF_NOWAIT)
+                count += end
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return os.pread(self._descriptor, size, position)
+        return bytes(found) if count == size else bytes(found[:count])
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill `buffer` from `position`; returns the bytes read, fewer only at the end of the file."""

@@ -85,8 +85,10 @@ class Index:
         """Return once the file would survive a crash. Raises StorageError."""
         self.open().sync()
 
-    def floor(self, key: int) -> tuple[int, int] | None:
-        """The last entry whose key is not above `key`."""
+    def floor(self, key: int, *, waits: bool = True) -> tuple[int, int] | None:
+        """The last entry whose key is not above `key`. Without `waits` raises SegmentClosedError if it is not in the
+        page cache.
+        """
         unpack = self._entry.unpack_from
         tail = self._tail  # replaced by a spill, which may happen in another thread
         if tail and key >= unpack(tail, 0)[0]:
@@ -96,13 +98,13 @@ class Index:
         file, low, high = self._stored_file(), 0, self._stored
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
-            if self._read(file, middle)[0] <= key:
+            if self._read(file, middle, waits=waits)[0] <= key:
                 low = middle
             else:
                 high = middle
         if low == high:
             return None
-        return self._floor_within(self._read_block(file, low, high - low), key)
+        return self._floor_within(self._read_block(file, low, high - low, waits=waits), key)
 
     def is_at_hand(self, key: int) -> bool:
         """True if `floor` opens no file for this key and all above."""
@@ -147,13 +149,13 @@ class Index:
         found: tuple[int, int] = unpack(block, (number - 1) * size)
         return found
 
-    def _read(self, file: LogFile, number: int) -> tuple[int, int]:
-        found: tuple[int, int] = self._entry.unpack(self._read_block(file, number, 1))
+    def _read(self, file: LogFile, number: int, *, waits: bool = True) -> tuple[int, int]:
+        found: tuple[int, int] = self._entry.unpack(self._read_block(file, number, 1, waits=waits))
         return found
 
-    def _read_block(self, file: LogFile, number: int, count: int) -> bytes:
+    def _read_block(self, file: LogFile, number: int, count: int, *, waits: bool = True) -> bytes:
         size = self._entry.size
-        block = file.read_at(count * size, number * size)
+        block = file.read_at(count * size, number * size, waits=waits)
         if len(block) != count * size:
             raise StorageError(str(self.path), f"ends before its entry {number + count}; start the broker again")
         return block

@@ -224,7 +224,8 @@ class ReadableLog:
         `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end. Batches
         without records are passed over as far as `passing` allows.
 
-        Raises OffsetOutOfRangeError, StorageError, and without `waits` SegmentClosedError if a file must be opened.
+        Raises OffsetOutOfRangeError, StorageError, and without `waits` SegmentClosedError if a file must be opened, or
+        what leads to the batches is not in the page cache.
         """
         self._check_online()
         end_offset, segments = self._log_end_offset, self._segments
@@ -242,8 +243,9 @@ class ReadableLog:
         )
 
     def open_for(self, offset: Offset, max_bytes: int, up_to_offset: Offset, *, is_committed: bool) -> None:
-        """Open what such a read needs, and with `is_committed` what tells of its aborted transactions: for about a
-        second, until `UnifiedLog.release_files`. To be called in a thread. Raises what `read` raises.
+        """Open and read what leads such a read to its batches, and with `is_committed` what tells of its aborted
+        transactions: for about a second, until `UnifiedLog.release_files`. To be called in a thread. Raises what `read`
+        raises.
         """
         found = self.read(offset, max_bytes, up_to_offset, holds=True)
         if is_committed:

@@ -47,13 +47,13 @@ class LogSlice(NamedTuple):
     """The end of what may be read of the segment."""
     segment: Segment | None = None
 
-    def upper_bound(self) -> Offset:
-        """An offset that is behind all records of the slice, and not far. Raises StorageError."""
+    def upper_bound(self, *, waits: bool = True) -> Offset:
+        """An offset that is behind all records of the slice, and not far. Raises as `Segment.locate`."""
         end = self.region.position + self.region.size
         offset = self.base_offset + int(self.record_count)
         step = 1 + int(self.record_count) // 16
         while self.segment is not None and offset < self.end_offset:
-            place = self.segment.locate(offset)
+            place = self.segment.locate(offset, waits=waits)
             if place is None:
                 break
             if place.position >= end:
@@ -81,7 +81,7 @@ def read(
     `passing` allows no more of them, the last one is returned, and a reader goes on behind it.
 
     With `holds` the segments that are looked at hold their files open from then on. Raises StorageError, and without
-    `waits` SegmentClosedError for a segment of which a file that is needed is not open.
+    `waits` SegmentClosedError for a segment of which a file that is needed is not open, or not in the page cache.
     """
     end_offset = min(log_end_offset, up_to_offset)
     without_records: LogSlice | None = None
@@ -93,15 +93,15 @@ def read(
             raise SegmentClosedError(f"{segment.path} or its index is not open")
         if holds:
             segment.hold_open()
-        first = segment.locate(offset)
+        first = segment.locate(offset, waits=waits)
         if first is None or first.base_offset > offset:
-            _require_gap(segment, offset, first)
+            _require_gap(segment, offset, first, waits=waits)
         if first is None:
             continue
         if first.last_offset >= end_offset:
             break
         if first.size_bytes == HEADER_SIZE:
-            last, place = _pass_over(segment, first, end_offset, passing)
+            last, place = _pass_over(segment, first, end_offset, passing, waits=waits)
             if place is None:
                 without_records = LogSlice(
                     FileRegion(segment.file, last.position, last.size_bytes),
@@ -116,7 +116,7 @@ def read(
             is_whole = segments[number + 1].base_offset <= end_offset
         else:
             is_whole = log_end_offset == end_offset
-        limit = None if is_whole else segment.locate(end_offset)
+        limit = None if is_whole else segment.locate(end_offset, waits=waits)
         end = segment.size_bytes if limit is None else limit.position
         size = min(end - first.position, max(max_bytes, first.size_bytes))
         following = Offset(segments[number + 1].base_offset) if number + 1 < len(segments) and is_whole else end_offset
@@ -126,7 +126,7 @@ def read(
     return without_records or LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
 
 
-def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None) -> None:
+def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None, *, waits: bool) -> None:
     """Raise DamagedSegmentError if the segment has batches from `offset` on, before the one that the lengths led to.
 
     A wrong length leads past batches, or past the end. Unseen they would be left out, as compaction leaves gaps. What
@@ -134,10 +134,10 @@ def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None)
     """
     relative = offset - segment.base_offset
     if following is None:
-        end = segment.find_end()
+        end = segment.find_end(waits=waits)
         is_gap = relative < 0 or (end is not None and end <= offset)
     else:
-        entry = segment.offset_index.floor(following.base_offset - 1 - segment.base_offset)
+        entry = segment.offset_index.floor(following.base_offset - 1 - segment.base_offset, waits=waits)
         is_gap = entry is None or entry[0] < relative
     if not is_gap:
         position = segment.size_bytes if following is None else following.position
@@ -145,13 +145,13 @@ def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None)
 
 
 def _pass_over(
-    segment: Segment, first: BatchPlace, end_offset: Offset, passing: Passing
+    segment: Segment, first: BatchPlace, end_offset: Offset, passing: Passing, *, waits: bool
 ) -> tuple[BatchPlace, BatchPlace | None]:
     """The last batch that was passed over, of those without records from `first` on, and the one with records behind
     it; None if there is none before `end_offset`, or if `passing` ended before.
     """
     last = first
-    for place in segment.places(first.position):
+    for place in segment.places(first.position, waits=waits):
         if place.last_offset >= end_offset:
             break
         if place.size_bytes > HEADER_SIZE:

@@ -443,11 +443,11 @@ class Segment:
             self._newest = place
         return True
 
-    def _agrees(self, relative_offset: int, position: int) -> bool:
+    def _agrees(self, relative_offset: int, position: int, *, waits: bool = True) -> bool:
         """Does the batch at an index entry's position end with the entry's offset?"""
         if not 0 <= position <= self.size_bytes - HEADER_SIZE:
             return False
-        start = self.file.read_at(PLACE.size, position)
+        start = self.file.read_at(PLACE.size, position, waits=waits)
         if len(start) < PLACE.size:
             return False
         base_offset, _, last_offset_delta, _ = PLACE.unpack(start)
@@ -470,7 +470,7 @@ class Segment:
         if position != self.size_bytes:
             raise damage(self.path, f"no batch ends at the end of the file, {self.size_bytes}", position)
 
-    def find_end(self, size_bytes: int | None = None) -> int | None:
+    def find_end(self, size_bytes: int | None = None, *, waits: bool = True) -> int | None:
         """The offset behind the last batch before this position (the end), from the nearest index entry on; None if
         there is no end of a batch.
         """
@@ -481,7 +481,7 @@ class Segment:
         entry = self.offset_index.last_below(size_bytes)
         next_offset, end = self.base_offset, 0 if entry is None else entry[1]
         try:
-            for place in self.places(end):
+            for place in self.places(end, waits=waits):
                 if end >= size_bytes:
                     break
                 next_offset, end = place.last_offset + 1, place.position + place.size_bytes
@@ -491,24 +491,26 @@ class Segment:
 
     # Reading
 
-    def places(self, position: int = 0) -> Iterator[BatchPlace]:
-        """Each batch from `position` on. Raises StorageError where the bytes are no batch."""
-        return find_places(self.file, position, self.size_bytes)
+    def places(self, position: int = 0, *, waits: bool = True) -> Iterator[BatchPlace]:
+        """Each batch from `position` on. Raises as `find_places`."""
+        return find_places(self.file, position, self.size_bytes, waits=waits)
 
     def headers(self, position: int = 0) -> Iterator[BatchHeader]:
         """The header of each batch from `position` on. Raises StorageError, CorruptBatchError."""
         return find_headers(self.file, position, self.size_bytes)
 
-    def locate(self, offset: int) -> BatchPlace | None:
-        """The first batch that ends at `offset` or later; None if there is none. Raises StorageError."""
+    def locate(self, offset: int, *, waits: bool = True) -> BatchPlace | None:
+        """The first batch that ends at `offset` or later; None if there is none. Raises StorageError, and without
+        `waits` SegmentClosedError if the way there is not in the page cache.
+        """
         newest = self._newest
         if newest is not None and newest.base_offset <= offset <= newest.last_offset:
             return newest
-        entry = self.offset_index.floor(offset - self.base_offset)
-        if entry is not None and not self._agrees(*entry):
+        entry = self.offset_index.floor(offset - self.base_offset, waits=waits)
+        if entry is not None and not self._agrees(*entry, waits=waits):
             self._repair_indexes()
             entry = self.offset_index.floor(offset - self.base_offset)
-        for place in self.places(0 if entry is None else entry[1]):
+        for place in self.places(0 if entry is None else entry[1], waits=waits):
             if place.last_offset >= offset:
                 return place
         return None

@@ -20,13 +20,13 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.errors import DiskFullError, StorageError
+from pipeline.errors import DiskFullError, SegmentClosedError, StorageError
 from pipeline.log.files import FileLock, Files, LogFile, Volume
 
 HANG_LIMIT_S = 60.0
 CHANGES = frozenset({"sync", "rename", "removal", "creation", "sync_directory"})
-"""Kinds of calls that hang unless a test chooses others; others are "opening", of a file that is there, and
-"volume"."""
+"""Kinds of calls that hang unless a test chooses others; others are "opening", of a file that is there, "read", of
+bytes that are not in the page cache, and "volume"."""
 
 
 class Crash(BaseException):
@@ -67,8 +67,11 @@ class FaultyFile:
     def size(self) -> int:
         return self._inner.size()
 
-    def read_at(self, size: int, position: int) -> bytes:
-        return self._inner.read_at(size, position)
+    def read_at(self, size: int, position: int, *, waits: bool = True) -> bytes:
+        if not waits and self._disk.hangs(self.path, "read"):
+            raise SegmentClosedError(f"{self.path} is not in the page cache at {position}")
+        self._disk.hang(self.path, "read")
+        return self._inner.read_at(size, position, waits=waits)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
         return self._inner.read_into(buffer, position)
@@ -146,9 +149,14 @@ class FaultyFiles:
 
     # Faults
 
+    def hangs(self, path: Path, kind: str) -> bool:
+        """Does the disk hang there in such calls?"""
+        is_meant = self.hangs_below is not None and kind in self.hangs_in and path.is_relative_to(self.hangs_below)
+        return is_meant and not self.released.is_set()
+
     def hang(self, path: Path, kind: str) -> None:
         """Wait if the disk hangs there in such calls. A thread that is never released ends after HANG_LIMIT_S."""
-        if self.hangs_below is not None and kind in self.hangs_in and path.is_relative_to(self.hangs_below):
+        if self.hangs(path, kind):
             self.hanging += 1
             self.released.wait(HANG_LIMIT_S)
             self.hanging -= 1

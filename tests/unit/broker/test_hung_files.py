@@ -184,6 +184,27 @@ async def test_an_index_that_is_not_opened_holds_up_no_reads_of_others(start: St
         assert int.from_bytes(data.records[:8], "big") == 7
 
 
+@pytest.mark.parametrize("index_interval_bytes", ["0", "4096"])
+async def test_a_batch_that_is_not_in_the_page_cache_holds_up_no_reads_of_others(
+    start: Start, tmp_path: Path, index_interval_bytes: str
+) -> None:
+    async with hung(start, tmp_path, index_interval_bytes=index_interval_bytes) as found:
+        many = b"".join(batch(b"x", timestamp_ms=NOW_MS + number) for number in range(ENTRIES))
+        for records in (many, batch(b"y")):
+            assert (await found.broker.produce("t", records, partition=found.hung)).error_code == ErrorCode.NONE
+        async with trio.open_nursery() as nursery:
+            found.files.hangs_below, found.files.hangs_in = found.dirs[0], {"read"}
+            nursery.start_soon(partial(found.broker.fetch, "t", 7, partition=found.hung, lane="hung"))
+            await found.check_the_other()
+            newest = await found.broker.fetch("t", ENTRIES + 1, partition=found.hung)
+            assert isinstance(newest.records, memoryview)
+            assert int.from_bytes(newest.records[:8], "big") == ENTRIES + 1
+            found.files.released.set()
+        data = await found.broker.fetch("t", 7, partition=found.hung)
+        assert isinstance(data.records, memoryview)
+        assert int.from_bytes(data.records[:8], "big") == 7
+
+
 async def test_a_closed_segment_that_cannot_be_opened_is_an_error_of_its_partition(
     start: Start, tmp_path: Path
 ) -> None:

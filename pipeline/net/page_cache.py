@@ -2,11 +2,13 @@
 
 `sendfile` of bytes that are not there waits for the disk, and with it the whole process: so they are asked for with
 RWF_NOWAIT first (Linux 4.14), and read by a thread if they are not. A file system that does not know the flag counts as
-always cached.
+always cached. Each device has READERS threads of its own: one that hangs holds up no reads of others.
 """
 
 import errno
 import os
+from collections import defaultdict
+from functools import partial
 
 import trio
 
@@ -19,7 +21,7 @@ SMALL_BYTES = 128 * 1024
 READERS = 8
 
 _READ_BYTES = 256 * 1024
-_readers = trio.CapacityLimiter(READERS)
+_readers: defaultdict[int, trio.CapacityLimiter] = defaultdict(partial(trio.CapacityLimiter, READERS))
 _probe = bytearray(1)
 
 
@@ -55,7 +57,13 @@ def read_cached(region: FileRegion) -> bytearray | None:
 
 async def read_into_cache(region: FileRegion) -> None:
     """Wait until the disk has delivered the region, which others need not."""
-    await trio.to_thread.run_sync(_read, region, limiter=_readers, abandon_on_cancel=True)
+    limiter = _readers[device_of(region)]
+    await trio.to_thread.run_sync(_read, region, limiter=limiter, abandon_on_cancel=True)
+
+
+def device_of(region: FileRegion) -> int:
+    """Return the number of the device that holds the file."""
+    return os.fstat(region.file.fileno()).st_dev
 
 
 def _read(region: FileRegion) -> None:

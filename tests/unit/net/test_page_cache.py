@@ -1,5 +1,6 @@
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -9,8 +10,9 @@ import trio
 import trio.testing
 
 from pipeline.model import FileRegion
+from pipeline.net import page_cache
 from pipeline.net import transport as transport_module
-from pipeline.net.page_cache import CHUNK_BYTES, is_cached, read_cached, read_into_cache
+from pipeline.net.page_cache import CHUNK_BYTES, READERS, is_cached, read_cached, read_into_cache
 from pipeline.net.transport import COPIED_BYTES, SocketTransport
 
 CONTENT = bytes(range(251)) * 20_000
@@ -40,6 +42,34 @@ async def test_what_was_read_is_cached(cold_file: IO[bytes]) -> None:
     assert is_cached(cold_file.fileno(), 10, CHUNK_BYTES)
     await read_into_cache(FileRegion(cold_file, len(CONTENT) - 5, 100))
     assert is_cached(cold_file.fileno(), len(CONTENT) - 5, 5)
+
+
+async def test_reads_of_a_device_that_hangs_hold_up_none_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, read, hanging = threading.Event(), page_cache._read, threading.Semaphore(0)
+
+    def read_or_hang(region: FileRegion) -> None:
+        if region.position == 0:
+            hanging.release()
+            assert released.wait(DEADLINE_S)
+        read(region)
+
+    monkeypatch.setattr(page_cache, "_read", read_or_hang)
+    monkeypatch.setattr(page_cache, "device_of", lambda region: -1 if region.position == 0 else -2)
+    with (tmp_path / "a").open("w+b") as file:
+        file.write(CONTENT)
+        file.flush()
+        async with trio.open_nursery() as nursery:
+            try:
+                for _ in range(READERS + 1):
+                    nursery.start_soon(read_into_cache, FileRegion(file, 0, 1))
+                for _ in range(READERS):
+                    assert await trio.to_thread.run_sync(hanging.acquire, True, DEADLINE_S)
+                with trio.fail_after(DEADLINE_S):
+                    await read_into_cache(FileRegion(file, 1, 1))
+            finally:
+                released.set()
 
 
 @pytest.mark.parametrize("size", [1, COPIED_BYTES, COPIED_BYTES + 1, 100_000, CHUNK_BYTES + 1, 4 * CHUNK_BYTES])

@@ -17,7 +17,7 @@ import math
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -190,10 +190,16 @@ class Journal:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry out loads and writes until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+        async with trio.open_nursery() as self._nursery:
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def _start_soon(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        if self._nursery is not None:  # else the broker stops
+            self._nursery.start_soon(task, *arguments)
 
     def partition_for(self, group_id: str) -> int:
         """The partition that keeps this group."""
@@ -220,7 +226,7 @@ class Journal:
 
     def _find(self, group_id: str) -> _Led:
         led = self._led.get(self.partition_for(group_id))
-        if led is None:
+        if led is None or self._nursery is None:  # the broker stops: another one takes over
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if led.is_unreadable or led.partition.log.failure is not None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, led.partition.problem)
@@ -239,8 +245,7 @@ class Journal:
     ) -> Pending:
         """Append keys with their values (None: a tombstone) as part of one batch. Raises KafkaError if it cannot begin.
 
-        Its place among the writes is taken now. `ended` is called with what came of it, just before who waits hears,
-        if that has not lost patience.
+        Its place among the writes is taken now. `ended` is called with what came of it, just before any waiter hears.
         """
         led = self._find(group_id)
         write = Pending(records, self._timeout_s, ended)
@@ -249,9 +254,8 @@ class Journal:
             return write
         led.waiting.append(write)
         if not led.is_appending:
-            assert self._nursery is not None
             led.is_appending = True
-            self._nursery.start_soon(self._append_soon, led)
+            self._start_soon(self._append_soon, led)
         return write
 
     async def _append_soon(self, led: _Led) -> None:
@@ -267,9 +271,8 @@ class Journal:
         if led.may_append:
             self._append(led, _take(led.waiting, led.partition.settings.max_message_bytes))
         if led.under_way and not led.is_settling:
-            assert self._nursery is not None
             led.is_settling = True
-            self._nursery.start_soon(self._settle, led)
+            self._start_soon(self._settle, led)
 
     def _append(self, led: _Led, writes: Sequence[Pending]) -> None:
         now_ms = self._clock()
@@ -282,10 +285,9 @@ class Journal:
                     builder.append(key, value, (), now_ms)
             info = partition.append(memoryview(builder.build()), keep_offsets=False, now_ms=now_ms)
         except RollDueError as due:
-            assert self._nursery is not None
             led.waiting.extendleft(reversed(writes))
             led.is_rolling = True
-            self._nursery.start_soon(self._roll, led, due, now_ms)
+            self._start_soon(self._roll, led, due, now_ms)
             return
         except PipelineError as reason:
             _end(writes, _told(partition, reason))
@@ -333,8 +335,7 @@ class Journal:
             self._tell_loaded(number, led, {})
             led.is_loaded = True
         else:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._load, number, led, end_offset)
+            self._start_soon(self._load, number, led, end_offset)
 
     def closed(self, topic_partition: TopicPartition) -> None:
         """It is led here no more."""

@@ -514,3 +514,14 @@ async def test_after_a_power_failure_every_acknowledged_write_is_there(tmp_path:
         offsets = groups["g"].offsets if groups else {}
         for name, number in acknowledged.items():
             assert offsets[name].offset in {number, begun[name]}
+
+
+async def test_a_stopping_broker_begins_no_write_and_no_load(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        await rig.open()
+        await rig.loaded(0)
+    assert rig.code() is ErrorCode.NOT_COORDINATOR
+    with pytest.raises(KafkaError) as raised:
+        await rig.journal.write("g", one(1))
+    assert raised.value.code is ErrorCode.NOT_COORDINATOR
+    rig.journal.opened(rig.partition)

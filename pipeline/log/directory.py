@@ -132,7 +132,7 @@ class LogDirectory:
             files.sync_directory(path.parent)
         lock = files.lock(path / LOCK)
         if lock is None:
-            raise ConfigurationError("log.dirs", f"{path} is in use by another process")
+            raise ConfigurationError("log.dirs", f"{path} is in use by another process, or named twice, once by a link")
         try:
             directory_id = take_ownership(files, path, broker_id, cluster_id, rng)
             directory = cls(path, files, config, lock, rng, now_ms, directory_id=directory_id)

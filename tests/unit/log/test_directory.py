@@ -458,6 +458,21 @@ def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(open_director
     directory.close()
 
 
+def test_a_log_dir_that_is_named_twice_by_a_link_is_told_of(tmp_path, batches):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "link").symlink_to("logs")
+    with pytest.raises(ConfigurationError, match=r"link is .* named twice, once by a link"):
+        LogDirectories.open(
+            [tmp_path / "logs", tmp_path / "link"],
+            DiskFiles(),
+            LogConfig(),
+            broker_id=BrokerId(1),
+            cluster_id="c",
+            rng=random.Random(1),
+            now_ms=batches.now_ms,
+        )
+
+
 def test_as_many_new_logs_are_made_as_there_is_room_for(open_directory, batches, tmp_path):
     faulty = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(files=faulty)

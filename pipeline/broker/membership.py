@@ -12,7 +12,7 @@ Invariants:
 - The broker epoch in the registration is that in ZooKeeper, some time after each change of either: otherwise no leader
   adds this broker to an ISR any more.
 - A broker that stops says so in its registration, and goes on serving until others have taken over what they can, or
-  `CONTROLLED_SHUTDOWN_S` is over.
+  `CONTROLLED_SHUTDOWN_S` is over. If it led partitions it answers `REFERRAL_S` longer, to name their new leaders.
 """
 
 from collections.abc import Callable, Collection
@@ -42,6 +42,9 @@ from pipeline.errors import (
 from pipeline.model import BrokerId, TopicPartition
 
 CONTROLLED_SHUTDOWN_S = 4.0
+REFERRAL_S = 1.0
+"""Longer than clients' fetches usually wait. A client that is not told of the new leader loses its connection, asks any
+broker for metadata, perhaps one that does not know the new leader yet, and then waits for its next refresh."""
 BYTES_OF_PARTITION = 8
 MAX_OFFLINE_BYTES = 500_000
 """The most that a registration says of offline replicas: a znode holds 1 MB."""
@@ -173,15 +176,21 @@ class Membership:
         await self._assigner.pause()
 
     async def leave(self) -> None:
-        """Have others take over what they can, and return then, or when the time is over."""
+        """Have others take over what they can, refer clients to them, and return then, or when the time is over."""
         if self._is_relieved(self._view):
             return
-        with trio.move_on_after(CONTROLLED_SHUTDOWN_S) as scope:
+        is_leading, is_complete = self._leads_any(self._view), False
+        with trio.move_on_after(CONTROLLED_SHUTDOWN_S):
             async with self._writing:
                 self._registration = replace(self._registration, is_shutting_down=True)
                 await self._announce()
             await self._view.wait_until(self._is_relieved)
-        log.info("relieved", broker=self._own_id, completely=not scope.cancelled_caught)
+            is_complete = True
+            await trio.sleep(REFERRAL_S if is_leading else 0)
+        log.info("relieved", broker=self._own_id, completely=is_complete)
+
+    def _leads_any(self, view: ClusterView) -> bool:
+        return any(found.leader == self._own_id for topic in view.topics() for found in topic.partitions.values())
 
     def _is_relieved(self, view: ClusterView) -> bool:
         """Whether there is no partition whose ISR it could leave to another."""

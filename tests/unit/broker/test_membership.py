@@ -22,6 +22,7 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -91,6 +92,29 @@ async def test_a_stopped_leader_is_followed_by_an_in_sync_replica_and_joins_agai
         async with start(2, **FAST) as second:
             state = await until(client, T0, lambda state: len(state.isr) == 3)
             assert (state.leader, state.leader_epoch) == (1, 1)
+
+
+async def test_a_broker_that_stops_names_the_new_leader_to_its_clients(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with (
+        zookeeper_twin.open() as client,
+        start(1, **FAST) as first,
+        trio.open_nursery() as nursery,
+        start(2, **FAST) as second,
+    ):
+        await create(first, "t", [2, 1])
+        await produce(second, T0, b"a")
+        await until(client, T0, lambda state: len(state.isr) == 2)
+
+        async def produce_until_refused() -> None:
+            with trio.fail_after(DEADLINE_S):
+                while not (result := await second.produce("t", batch(b"b"))).error_code:
+                    await trio.sleep(0.01)
+            assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert result.current_leader.leader_id == 1
+
+        nursery.start_soon(produce_until_refused)
 
 
 async def test_a_session_that_expires_costs_the_leadership(start: Start, zookeeper_twin: MemoryZooKeeper) -> None:

@@ -72,6 +72,8 @@ class RequestMemory:
     """In the order of their numbers."""
     _promised: int = 0
     """What all claims may hold together."""
+    _largest: int = 0
+    """No claim may hold more."""
     _waiting: dict[int, Claim] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _check: int = 0
@@ -138,21 +140,25 @@ class RequestMemory:
 
     def _promise(self, claim: Claim, whole: int) -> None:
         self._promised += whole - claim.whole
+        self._largest = max(self._largest, whole) if self._claims else 0
         claim.whole = whole
 
     def _fits(self, claim: Claim, size: int) -> bool:
         """True if B and C hold when the claim is given so much more."""
         if self.capacity is None or self._promised <= self.least:
             return True
-        need = self._need(claim, size)
         most = max(self.capacity, next(iter(self._claims)).whole)
+        others = sum(max(0, other.held - other.least) for other in self._beside)
+        need = self.held + size + self._largest  # or less, which takes longer to find out
+        if need + others > most:
+            need = self._need(claim, size)
         if need > most:
             return False
         if self.held + size <= self.least:
             return True
         if not claim.held and any(other._waits_before(claim.number) for other in self._beside):
             return False
-        return need + sum(max(0, other.held - other.least) for other in self._beside) <= most
+        return need + others <= most
 
     def _need(self, claim: Claim, size: int) -> int:
         """The most that is held until this claim and all older ones are handled, if it is given so much more."""

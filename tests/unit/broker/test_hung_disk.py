@@ -72,13 +72,14 @@ async def _hung(start: Start, tmp_path: Path) -> AsyncIterator[tuple[Broker, Fau
     async with start(files=files, log_dirs=",".join(map(str, dirs)), **FAST) as broker:
         await broker.create("t", partitions=2 * MANY, retention_ms="1", min_insync_replicas="1")
         async with trio.open_nursery() as nursery:
-            files.hangs_below = dirs[0]
             try:
                 for partition in _partitions(broker, dirs[0]):
                     await _append(partition, NOW_MS + DAY_MS)
+                files.hangs_below = dirs[0]  # all at once: a log dir that has stalled is given no further threads
+                for partition in _partitions(broker, dirs[0]):
                     nursery.start_soon(partition.flush_up_to, partition.log.log_end_offset)
                 await _until(lambda: broker.handle.replicas.disks.is_stalled(dirs[0]))
-                assert files.hanging == THREADS_PER_LOG_DIR
+                await _until(lambda: files.hanging == THREADS_PER_LOG_DIR)
                 yield broker, files, dirs
             finally:
                 files.released.set()

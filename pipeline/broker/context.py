@@ -16,6 +16,7 @@ from pipeline.broker.file_openings import FileOpenings
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.journal import Journal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
+from pipeline.broker.kept_memory import KeptMemory
 from pipeline.broker.partition import Partition
 from pipeline.broker.producer_ids import ProducerIds
 from pipeline.broker.quotas.keeper import QuotaKeeper
@@ -78,6 +79,7 @@ class BrokerContext:
     zookeeper: CoordinationClient
     session: SessionWatch
     producer_ids: ProducerIds
+    kept: KeptMemory
     fetch_sessions: FetchSessions
     quotas: QuotaKeeper
     journal: Journal

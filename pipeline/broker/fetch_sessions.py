@@ -194,7 +194,7 @@ class FetchSessions:
         self._random = rng
         self._sessions: dict[int, FetchSession] = {}
         self._held_bytes = 0
-        self._most_bytes = kept.add_use(lambda: self._held_bytes)
+        self._most_bytes = kept.add_use("fetch_sessions", lambda: self._held_bytes)
 
     @property
     def sessions(self) -> Mapping[int, FetchSession]:

@@ -4,10 +4,19 @@ All share one bound (`client.state.max.bytes`). Each use is sure of its least, a
 others do not use it. What a client wants beyond that is refused by the use, in a way that clients try again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 LEAST_PARTS = 4
 """Each use is sure of this part of the bound."""
+
+
+class KeptUse(NamedTuple):
+    """What a use holds, and the most that it may hold now, in bytes."""
+
+    name: str
+    held_bytes: int
+    most_bytes: int
 
 
 class KeptMemory:
@@ -15,13 +24,18 @@ class KeptMemory:
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
-        self._uses: list[Callable[[], int]] = []
+        self._uses: dict[str, Callable[[], int]] = {}
 
-    def add_use(self, held_bytes: Callable[[], int]) -> Callable[[], int]:
+    def add_use(self, name: str, held_bytes: Callable[[], int]) -> Callable[[], int]:
         """Add a use that tells what it holds. Returns what it is to ask for the most that it may hold now."""
-        self._uses.append(held_bytes)
-        return lambda: self._most(held_bytes)
+        self._uses[name] = held_bytes
+        return lambda: self._most(name)
 
-    def _most(self, asking: Callable[[], int]) -> int:
+    def uses(self) -> Iterator[KeptUse]:
+        """All uses, as they are now."""
+        for name, held_bytes in self._uses.items():
+            yield KeptUse(name, held_bytes(), self._most(name))
+
+    def _most(self, asking: str) -> int:
         least_bytes = self._capacity_bytes // LEAST_PARTS
-        return self._capacity_bytes - sum(max(held(), least_bytes) for held in self._uses if held is not asking)
+        return self._capacity_bytes - sum(max(held(), least_bytes) for use, held in self._uses.items() if use != asking)

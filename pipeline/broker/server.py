@@ -241,6 +241,7 @@ def _assemble(
         zookeeper=zookeeper,
         session=SessionWatch(zookeeper, config.zookeeper_session_timeout_ms / 1000),
         producer_ids=ProducerIds(zookeeper, config.broker_id, clock),
+        kept=kept,
         fetch_sessions=FetchSessions(config.max_fetch_sessions, world.random, kept),
         quotas=_quota_keeper(config),
         journal=groups.journal,

@@ -89,7 +89,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self._alarms = Alarms(self._entries)
-        self._most_bytes = self.kept.add_use(lambda: self._entries.held_bytes)
+        self._most_bytes = self.kept.add_use("members", lambda: self._entries.held_bytes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ring alarms and write what groups decide, until cancelled."""

@@ -89,7 +89,7 @@ class OffsetKeeper:
         self._membership = membership
         self._clock = clock
         self._retention_ms = retention_ms
-        self._most_bytes = kept.add_use(lambda: self.held_bytes)
+        self._most_bytes = kept.add_use("offsets", lambda: self.held_bytes)
         self._begun_bytes = 0
         """About what offsets take that are being written."""
         self._loaded: dict[int, Offsets] = {}

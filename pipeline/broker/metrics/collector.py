@@ -12,6 +12,7 @@ from prometheus_client.samples import Sample
 
 from pipeline.broker.context import BrokerContext
 from pipeline.broker.metrics.groups import GroupMetrics
+from pipeline.broker.metrics.kept import collect_kept
 from pipeline.broker.metrics.quotas import collect_quotas
 from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
@@ -47,6 +48,7 @@ class BrokerCollector(Collector):
         yield from collect_controller(self._broker)
         yield from collect_session(self._broker.session)
         yield from self._groups.collect()
+        yield from collect_kept(self._broker.kept)
         yield from collect_quotas(self._broker.quotas)
         yield from collect_requests(self._connections)
         yield from collect_connections(self._connections)

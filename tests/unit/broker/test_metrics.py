@@ -3,6 +3,7 @@ import trio
 
 from pipeline.coordination.partition_states import Written
 from pipeline.coordination.znodes import PartitionState
+from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.messages.find_coordinator import FindCoordinatorRequest
 from pipeline.protocol.messages.offset_commit import (
@@ -58,6 +59,22 @@ async def test_records_out_are_those_that_were_fetched(start: Start) -> None:
         assert await told_after(4, 1 << 20) == 8
         assert await told_after(5, 1 << 20) == 10
         assert 12 <= (await told_after(0, 400) or 0) <= 14  # three of six records, as their bytes are
+
+
+async def test_how_full_the_bounds_are_of_what_clients_have_kept(start: Start) -> None:
+    async with start(offsets_topic_num_partitions=1, client_state_max_bytes=4 << 20) as broker:
+        get = broker.metrics.get_sample_value
+        await broker.create("clicks")
+        await broker.ask(FindCoordinatorRequest(coordinator_keys=[GROUP]))
+        producers = get("kafka_server_replicamanager_produceridcount") or 0
+        await broker.produce("clicks", batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0))
+        assert get("kafka_server_replicamanager_produceridcount") == producers + 1
+        assert get("pipeline_known_producers_max") == KNOWN_PRODUCERS.capacity
+        offsets = {"use": "offsets"}
+        assert get("pipeline_client_state_held_bytes", offsets) == 0
+        await commit(broker, "clicks", 1)
+        assert get("pipeline_client_state_held_bytes", offsets) == get("pipeline_groups_offsets_held_bytes") != 0
+        assert get("pipeline_client_state_max_bytes", offsets) == 2 << 20
 
 
 async def test_ready_once_clients_are_served(start: Start) -> None:

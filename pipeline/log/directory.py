@@ -17,6 +17,8 @@ Invariants:
   logs refuse every call. What a failed disk still holds is found out by the next start alone.
 - A log is removed if its partition and its topic id are named, never for its name alone. One whose name another topic
   has taken is set aside (`logs_set_aside`).
+- A log without a topic id may be any topic's, unless the power was lost: the id may have been lost with it. Such a log
+  belongs to a topic whose replica was served here (`served_replicas`), and to no other.
 - A log start offset is checkpointed before the segments before it lose their files. A checkpoint never tells of an
   earlier log of the same name.
 - Files of deleted segments and partitions are renamed, and unlinked after the delay in the log's settings or at the
@@ -242,7 +244,8 @@ class LogDirectory:
                 if log.may_lack_tail:
                     with self._placing:
                         if self._logs.get(log.topic_partition) is log:  # else deleted, or set aside
-                            settle_tail(self._files, log, is_judged=_is_named(log, judged))
+                            topic_id = judged[log.topic_partition] if self._is_named(log, judged) else None
+                            settle_tail(self._files, log, topic_id)
             for name, topic_id in judged.items():
                 with self._placing:
                     self.set_aside.settle_tail(LogName(name, topic_id))
@@ -258,9 +261,21 @@ class LogDirectory:
         """The replicas whose logs are not here."""
         for name, topic_id in judged.items():
             log = self._logs.get(name)
-            is_open = log is not None and _is_named(log, judged)
+            is_open = log is not None and self._is_named(log, judged)
             if not is_open and name not in self.failed and LogName(name, topic_id) not in self.set_aside.paths:
                 yield ReplicaId(topic_id, name.partition)
+
+    def _is_named(self, log: UnifiedLog, judged: Mapping[TopicPartition, uuid.UUID]) -> bool:
+        """Return True if `judged` names this log by its topic id, or if a log without one may be the named topic's."""
+        topic_id = judged.get(log.topic_partition)
+        if topic_id is None or log.topic_id is not None:
+            return topic_id is not None and log.topic_id == topic_id
+        return not self._has_lost_other_id(log, topic_id)
+
+    def _has_lost_other_id(self, log: UnifiedLog, topic_id: uuid.UUID) -> bool:
+        """Return True if a log without a topic id lost another one than this with the power."""
+        replica = ReplicaId(topic_id, log.topic_partition.partition)
+        return log.may_lack_tail and self.served.rule_out(replica, list(self._logs.values()))
 
     def _add(self, log: UnifiedLog) -> None:
         log.on_failure = self._take_offline
@@ -354,7 +369,7 @@ class LogDirectory:
     def _other_in_place(self, name: LogName) -> LogName | None:
         """The log of another topic that lies where this one belongs.
 
-        A log without a topic id may be this one, unless this one is set aside.
+        A log without a topic id may be this one, unless this one is set aside or the log lost another id.
         """
         log, found = self._logs.get(name.topic_partition), None
         if log is not None:
@@ -363,7 +378,10 @@ class LogDirectory:
             found = self._name_of_failed(name.topic_partition)
         if found is None or found.topic_id == name.topic_id:
             return None
-        return found if found.topic_id is not None or name in self.set_aside.paths else None
+        if found.topic_id is not None or name in self.set_aside.paths:
+            return found
+        has_lost_other = log is not None and name.topic_id is not None and self._has_lost_other_id(log, name.topic_id)
+        return found if has_lost_other else None
 
     def make_way(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
         """Set a log of another topic id aside, and take back the one of this topic id if there is one, or if it could
@@ -583,9 +601,3 @@ class LogDirectory:
     def release(self) -> None:
         """Let the next process in, without a word to the disk."""
         self._lock.release()
-
-
-def _is_named(log: UnifiedLog, judged: Mapping[TopicPartition, uuid.UUID]) -> bool:
-    """Return True if `judged` names this log by its topic id. A log that never knew its topic id is any topic's."""
-    topic_id = judged.get(log.topic_partition)
-    return topic_id is not None and log.topic_id in {None, topic_id}

@@ -80,6 +80,10 @@ class ServedReplicas:
             return False
         return self._noted.issuperset(_filled(logs))
 
+    def rule_out(self, replica: ReplicaId, logs: Iterable[UnifiedLog]) -> bool:
+        """Return True if a log directory that holds these logs surely never served the replica."""
+        return replica not in self._noted and self.is_complete(self._directories or (), logs)
+
     def add(self, replicas: Iterable[ReplicaId]) -> None:
         """Return once the notes of these replicas are on the disk; without a `settle` they do not count."""
         new = dict.fromkeys(replica for replica in replicas if replica not in self._noted)

@@ -3,6 +3,7 @@
 Invariant: what is wrong with the mark of one log is a matter of this log alone.
 """
 
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -15,13 +16,15 @@ from pipeline.log.unified_log import UnifiedLog
 _POWER_LOST = b"the power was lost"
 
 
-def settle_tail(files: Files, log: UnifiedLog, *, is_judged: bool) -> None:
-    """Take the mark away from a log that was taken care of (`is_judged`), or mark the log.
+def settle_tail(files: Files, log: UnifiedLog, judged: uuid.UUID | None) -> None:
+    """Take the mark away from a log that was taken care of, as the log of the topic `judged`, or (None) mark the log.
 
     A log whose directory does not let this be fails alone. Raises DiskFullError.
     """
-    mark = log.directory / TAIL_LOST
+    mark, is_judged = log.directory / TAIL_LOST, judged is not None
     try:
+        if judged is not None and log.topic_id is None:
+            log.assign_topic_id(judged)  # without the mark it would be any topic's
         is_marked = files.exists(mark)
         if is_marked and is_judged:
             files.unlink(mark)

@@ -3,15 +3,18 @@
 import random
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import DiskFullError, StorageError
+from pipeline.log.checkpoint import PARTITION_METADATA
 from pipeline.log.config import LogConfig
 from pipeline.log.directories import LogDirectories
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.logs_set_aside import LogName
+from pipeline.log.served_replicas import SERVED_REPLICAS
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.faulty_files import Crash, FaultyFiles
@@ -229,4 +232,74 @@ def check_whole(root: Path, batches: Batches, written: dict[uuid.UUID, int]) -> 
                 assert log.log_start_offset == written.get(STARTED, log.log_start_offset)
             else:
                 assert log.log_start_offset == 0
+    directories.close()
+
+
+def settle(directories: LogDirectories, judged: Mapping[TopicPartition, uuid.UUID]) -> None:
+    for directory in directories.begin_settling():
+        directory.settle_tails(directories.ids, judged)
+
+
+def serve_and_lose_id(root: Path, batches: Batches, *, ends: str = "power lost", knows_served: bool = True) -> Files:
+    """A broker serves a log of OLD, whose topic id is not on the disk at the next start; returns the files of that."""
+    files = FaultyFiles(DiskFiles(), random.Random(1))
+    directories = opened(root, files=files)
+    settle(directories, {})
+    log = directories.create(NAME, is_new=True, topic_id=OLD, now_ms=NOW_MS)
+    directories.opened[0].note_served([log])
+    batches.append(log, batches.make(2))
+    if ends == "clean":
+        directories.close()
+    files.end_process()
+    (root / "t-0" / PARTITION_METADATA).unlink()
+    if not knows_served:
+        (root / SERVED_REPLICAS).unlink()
+    after = FaultyFiles(DiskFiles(), random.Random(2))
+    after.boot = files.boot if ends == "killed" else "second"
+    return after
+
+
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_a_log_that_lost_its_topic_id_with_the_power_is_not_taken_for_the_log_of_another_topic(
+    tmp_path: Path, batches: Batches, *, is_judged: bool
+) -> None:
+    files = serve_and_lose_id(tmp_path, batches)
+    directories = opened(tmp_path, files=files)
+    settle(directories, {NAME: NEW} if is_judged else {})
+    directories.close()
+    directories = opened(tmp_path, files=files)  # in the same boot, after a clean stop
+    directories.make_way(NAME, NEW, NOW_MS)
+    assert directories.get(NAME) is None
+    (aside,) = directories.held()
+    assert aside.is_set_aside
+    assert end_of_new(directories, batches) == 2
+    directories.close()
+
+
+def test_a_log_that_lost_its_topic_id_with_the_power_remains_the_log_of_its_topic(
+    tmp_path: Path, batches: Batches
+) -> None:
+    directories = opened(tmp_path, files=serve_and_lose_id(tmp_path, batches))
+    log = directories.get(NAME)
+    assert log is not None
+    assert log.may_lack_tail
+    settle(directories, {NAME: OLD})
+    assert (log.topic_id, log.may_lack_tail) == (OLD, False)
+    directories.make_way(NAME, OLD, NOW_MS)
+    assert directories.get(NAME) is log
+    directories.close()
+    directories = opened(tmp_path, files=FaultyFiles(DiskFiles(), random.Random(3)))
+    directories.make_way(NAME, NEW, NOW_MS)
+    assert directories.get(NAME) is None
+    directories.close()
+
+
+@pytest.mark.parametrize(("ends", "knows_served"), [("clean", True), ("killed", True), ("power lost", False)])
+def test_a_log_of_a_version_without_topic_ids_is_the_log_of_any_topic(
+    tmp_path: Path, batches: Batches, ends: str, *, knows_served: bool
+) -> None:
+    directories = opened(tmp_path, files=serve_and_lose_id(tmp_path, batches, ends=ends, knows_served=knows_served))
+    settle(directories, {NAME: NEW})
+    directories.make_way(NAME, NEW, NOW_MS)
+    assert end(directories) == 2
     directories.close()

@@ -14,6 +14,7 @@ from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 
+TOPIC_ID = uuid.UUID(int=1)
 NAMES = [TopicPartition("a", number) for number in range(3)]
 
 
@@ -42,12 +43,13 @@ class Machine:
 
     def fill(self):
         for name in NAMES:
-            log = self.directory.logs.get(name) or self.directory.create(name, now_ms=self.batches.now_ms)
+            log = self.directory.logs.get(name)
+            log = log or self.directory.create(name, topic_id=TOPIC_ID, now_ms=self.batches.now_ms)
             for _ in range(6):
                 self.batches.append(log, self.batches.make(2, size=100))
 
     def settle(self, *names):
-        judged = dict.fromkeys(names, uuid.UUID(int=1))
+        judged = dict.fromkeys(names, TOPIC_ID)
         self.directory.settle_tails({self.directory.id}, judged)
 
     def kill(self):

@@ -152,6 +152,7 @@ async def test_memory_is_bounded_and_send_waits_for_it(scripted, connect, produc
         connect() as cluster,
         produce(cluster, batch_size=1000, buffer_memory=3000, max_block_ms=200) as producer,
     ):
+        await cluster.topic("t")
         scripted.hold_produce = trio.Event()
         sent = 0
         with pytest.raises(DeadlineExceededError, match=r"max\.block\.ms.*buffer\.memory"):

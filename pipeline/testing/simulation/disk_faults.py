@@ -12,8 +12,8 @@ from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.operator_client import OperatorClient, open_operator
 
 LEFT_TIMEOUT_S = 40.0
-LATE_S = (1.2, 2.8)
-"""Less than makes a follower leave the in-sync replicas; most often longer than a restart takes."""
+LATE_S = (3.0, 9.0)
+"""Now and then longer than the session of the life before: until that has ended the next life does not join."""
 SENT_S = (0.1, 0.6)
 """Some time in which a follower sends a fetch."""
 MOVE_TIMEOUT_S = 6.0

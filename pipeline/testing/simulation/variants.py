@@ -436,7 +436,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
             _replacing(ReplicaState, "counts", _giving(True)),
             _replacing(IsrKeeper, "_state_change", _demanding_no_epochs),
         ),
-        first_seed=153,
+        first_seed=9,
         every=16,
     ),
     "adds partitions during a move": BrokenVariant(

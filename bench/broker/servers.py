@@ -99,6 +99,7 @@ def our_broker(directory: Path) -> Iterator[Server]:
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": str(directory / "logs"),
             "zookeeper.connect": zookeeper.connect,
+            "offsets.topic.replication.factor": 1,
             **BENCH_SETTINGS,
         }
         config = directory / "broker.toml"

@@ -86,10 +86,8 @@ async def test_settings_that_change_while_a_new_topic_is_read_are_followed() -> 
 
         async def get_each(paths: Sequence[str]) -> list[NodeValue | None]:
             nonlocal is_changed
-            if (
-                partition_state_path("t", 0) in paths and not is_changed
-            ):  # the settings were read, the topic is not shown
-                is_changed = True
+            if partition_state_path("t", 0) in paths and not is_changed:
+                is_changed = True  # the settings were read, the topic is not shown yet
                 await other.set(topic_config_path("t"), TopicConfig(topic="t", settings={"retention.ms": "2"}).encode())
                 await trio.testing.wait_all_tasks_blocked()
             return await plain(paths)

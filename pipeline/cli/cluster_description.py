@@ -154,7 +154,10 @@ def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, Answer]) -> l
 def find_troubles(
     view: ClusterView, min_isr: Mapping[str, int], moving: Mapping[TopicPartition, Reassignment]
 ) -> Troubles:
-    """Judge every partition. Pure. Replicas that a reassignment is about to bring are not missed yet."""
+    """Judge every partition. Pure. Replicas that a reassignment is about to bring are not missed yet.
+
+    A dead broker counts as out of sync before the controller has taken it out of the ISR.
+    """
     found = Troubles(under_replicated=[], below_min_isr=[], offline=[])
     for name, topic in sorted(view.topics.items()):
         for index, partition in sorted(topic.partitions.items()):
@@ -170,11 +173,12 @@ def find_troubles(
                 reason, advice = _explain(view, name, index, partition)
                 found.offline.append({**told, "reason": reason, "advice": advice})
                 continue
-            if len(partition.isr) < len(partition.replicas) - (0 if move is None else len(move.adding)):
+            in_sync = [replica for replica in partition.isr if replica in view.brokers]
+            if len(in_sync) < len(partition.replicas) - (0 if move is None else len(move.adding)):
                 dead = [replica for replica in partition.replicas if replica not in view.brokers]
                 found.under_replicated.append({**told, "dead": dead})
             wanted = min(min_isr.get(name, 1), len(partition.replicas))
-            if len(partition.isr) < wanted:
+            if len(in_sync) < wanted:
                 found.below_min_isr.append({**told, "min_isr": wanted})
     return found
 

@@ -34,6 +34,12 @@ def test_partitions_that_lack_replicas() -> None:
     assert shown == [(0, 2)], "one replica cannot be asked for two"
 
 
+def test_a_dead_broker_that_is_still_in_the_isr_is_missed() -> None:
+    found = find_troubles(view((ONE, (ONE, THREE), (ONE, THREE))), {"t": 2}, {})
+    assert [(item["partition"], item["dead"]) for item in found.under_replicated] == [(0, [THREE])]
+    assert [item["partition"] for item in found.below_min_isr] == [0]
+
+
 def test_replicas_on_their_way_are_not_missed() -> None:
     moving = {TopicPartition("t", 0): Reassignment(replicas=(ONE, TWO), adding=(TWO,), removing=())}
     assert find_troubles(view((ONE, (ONE, TWO), (ONE,))), {}, moving).under_replicated == []

@@ -38,6 +38,8 @@ log = structlog.get_logger()
 UNREACHABLE = (NetworkError, DeadlineExceededError, ProtocolError)
 """What a request to a broker raises when there is no answer that can be read; its outcome is unknown."""
 
+LEAST_ATTEMPT_S = 1.0
+"""Enough for a broker that is well: where many are asked one after the other, each gets so long."""
 _NAME_SHOWN = 40
 
 
@@ -145,17 +147,25 @@ class Cluster:
         """
         return await self._pool.request(self._address_of(broker), message, timeout_s=timeout_s, lane=lane)
 
-    async def request_any(self, message: Message, *, timeout_s: float | None = None) -> Any:
+    async def request_any(
+        self, message: Message, *, timeout_s: float | None = None, is_answered_at_once: bool = True
+    ) -> Any:
         """Send to the first broker that answers: a known one, else one that discovery gives. Raises NetworkError, and
         KafkaError as `request`.
+
+        A broker that hangs gets a part of the time, and the next ones are asked in the rest, unless the answer may wait
+        for what no other broker has sooner.
         """
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
         failures = 0
         last_error: Exception | None = None
         while True:
-            for addresses in (self._known, self._discovered):
-                for address in await addresses():
-                    attempt_s = min(self.config.request_timeout_ms / 1000, deadline - trio.current_time())
+            for find, others in ((self._known, 1), (self._discovered, 0)):
+                addresses = await find()
+                for asked, address in enumerate(addresses):
+                    left_s = deadline - trio.current_time()
+                    parts = len(addresses) - asked + others if is_answered_at_once else 1
+                    attempt_s = min(self.config.request_timeout_ms / 1000, left_s, max(LEAST_ATTEMPT_S, left_s / parts))
                     if attempt_s <= 0:
                         break
                     try:
@@ -171,7 +181,7 @@ class Cluster:
         """Send to the controller, or to any broker where none is named. Raises NetworkError, DeadlineExceededError."""
         controller = self.view.controller
         if controller is None:
-            return await self.request_any(message, timeout_s=timeout_s)
+            return await self.request_any(message, timeout_s=timeout_s, is_answered_at_once=False)
         return await self.request(controller, message, timeout_s=timeout_s)
 
     async def features(self, broker: BrokerId) -> Mapping[str, tuple[int, int]]:

@@ -149,7 +149,8 @@ async def alter_configs(
 async def _ask(cluster: Cluster, resource: ConfigResource, request: Message, timeout_s: float) -> Any:
     broker = resource.broker
     if broker is None:
-        return await cluster.request_any(request, timeout_s=timeout_s)
+        is_read = isinstance(request, DescribeConfigsRequest)
+        return await cluster.request_any(request, timeout_s=timeout_s, is_answered_at_once=is_read)
     deadline = trio.current_time() + timeout_s
     failures = 0
     while True:

@@ -135,19 +135,41 @@ async def test_a_request_that_cannot_be_encoded_is_refused_at_once(scripted, con
 
 async def test_a_refresh_waits_for_another_one_no_longer_than_it_may(connect, scripted):
     async with trio.open_nursery() as nursery:
-
-        async def say_nothing(_stream):
-            await trio.sleep_forever()
-
-        listeners = await nursery.start(trio.serve_tcp, say_nothing, 0)
-        address = HostPort("127.0.0.1", listeners[0].socket.getsockname()[1])
-        scripted.addresses[BrokerId(1)] = address
+        scripted.addresses[BrokerId(1)] = await _hung_broker(nursery)
         async with connect() as cluster:
             nursery.start_soon(_refresh_in_vain, cluster)
             await trio.testing.wait_all_tasks_blocked(0.05)
             with trio.fail_after(50), pytest.raises(DeadlineExceededError):
                 await cluster.topic("t", timeout_s=0.2)
             nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_takes_connections_and_never_answers_leaves_time_for_the_others(scripted):
+    async with trio.open_nursery() as nursery, scripted.broker(2) as address:
+        hung = await _hung_broker(nursery)
+        async with open_cluster(ClientConfig(bootstrap=(hung, address))) as cluster:
+            await cluster.refresh(timeout_s=8)
+            assert BrokerId(2) in cluster.view.brokers
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_known_broker_that_hangs_leaves_time_for_the_others(scripted):
+    async with trio.open_nursery() as nursery:
+        scripted.addresses[BrokerId(1)] = await _hung_broker(nursery)
+        async with scripted.broker(2) as address, open_cluster(ClientConfig(bootstrap=(address,))) as cluster:
+            await cluster.refresh(timeout_s=8)
+            assert list(cluster.view.brokers) == [BrokerId(1), BrokerId(2)]
+            assert (await cluster.fetch_all_topics(timeout_s=8)).topics
+        nursery.cancel_scope.cancel()
+
+
+async def _hung_broker(nursery):
+    listeners = await nursery.start(trio.serve_tcp, _say_nothing, 0)
+    return HostPort("127.0.0.1", listeners[0].socket.getsockname()[1])
+
+
+async def _say_nothing(_stream):
+    await trio.sleep_forever()
 
 
 async def _refresh_in_vain(cluster):

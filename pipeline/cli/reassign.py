@@ -13,11 +13,11 @@ from pipeline.cli import output
 from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected
 from pipeline.client import admin
 from pipeline.client.admin import Reassignment
-from pipeline.client.cluster import Cluster
+from pipeline.client.cluster import UNREACHABLE, Cluster
 from pipeline.client.metadata import ClusterView
 from pipeline.client.reassignment_plan import Placement, parse_plan, plan_reassignment, plan_to_json
 from pipeline.client.throttle import Move, remove_throttle, set_throttle
-from pipeline.errors import ConfigurationError, NetworkError
+from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -275,14 +275,17 @@ class _Progress:
 
 
 async def _read_progress(cluster: Cluster, moving: Mapping[TopicPartition, Reassignment]) -> list[_Progress]:
-    """What is left: for each replica that is to come and is not in sync, what the leader has more than it."""
+    """What is left: for each replica that is to come and is not in sync, what the leader has more than it.
+
+    Where the leader does not answer, or there is none, the largest replica counts in its place.
+    """
     if not moving:
         return []
     view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
     brokers = {broker for move in moving.values() for broker in move.replicas if broker in view.brokers}
     sizes: dict[BrokerId, dict[TopicPartition, int]] = {}
     for broker in sorted(brokers):
-        with suppress(NetworkError):  # it has died: soon it is not in the view any more
+        with suppress(*UNREACHABLE):  # it has died, or hangs: soon it is not in the view any more
             sizes[broker] = await _sizes_at(cluster, broker)
     found = []
     for name, move in sorted(moving.items()):
@@ -290,9 +293,12 @@ async def _read_progress(cluster: Cluster, moving: Mapping[TopicPartition, Reass
         if topic is None or name.partition not in topic.partitions:
             continue
         partition = topic.partitions[name.partition]
-        of_leader = sizes.get(partition.leader or BrokerId(-1), {}).get(name, 0)
+        known = {broker: found_there[name] for broker, found_there in sizes.items() if name in found_there}
+        of_leader = max(known.values(), default=0)
+        if partition.leader is not None:
+            of_leader = known.get(partition.leader, of_leader)
         left = [broker for broker in move.adding if broker not in partition.isr]
-        bytes_left = sum(max(0, of_leader - sizes.get(broker, {}).get(name, 0)) for broker in left)
+        bytes_left = sum(max(0, of_leader - known.get(broker, 0)) for broker in left)
         missing = tuple(broker for broker in left if broker not in view.brokers)
         found.append(
             _Progress(partition=name, move=move, replicas_left=len(left), bytes_left=bytes_left, missing=missing)

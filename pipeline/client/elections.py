@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from pipeline.client.cluster import UNREACHABLE, Cluster
+from pipeline.client.cluster import LEAST_ATTEMPT_S, UNREACHABLE, Cluster
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_partition_reassignments import (
@@ -119,7 +119,9 @@ async def list_reassignments(
     def request(timeout_ms: int) -> Message:
         return ListPartitionReassignmentsRequest(topics=named, timeout_ms=timeout_ms)
 
-    response: ListPartitionReassignmentsResponse = await _ask_controller(cluster, request, _has_moved, timeout_s)
+    response: ListPartitionReassignmentsResponse = await _ask_controller(
+        cluster, request, _has_moved, timeout_s, is_answered_at_once=True
+    )
     _check(response.error_code, response.error_message)
     return {
         TopicPartition(topic.name, partition.partition_index): Reassignment(
@@ -133,14 +135,23 @@ async def list_reassignments(
 
 
 async def _ask_controller(
-    cluster: Cluster, request: Callable[[int], Message], has_moved: Callable[[Any], bool], timeout_s: float
+    cluster: Cluster,
+    request: Callable[[int], Message],
+    has_moved: Callable[[Any], bool],
+    timeout_s: float,
+    *,
+    is_answered_at_once: bool = False,
 ) -> Any:
-    """The answer of the controller of now."""
+    """The answer of the controller of now. One that hangs leaves time to ask its successor, where it should answer at
+    once.
+    """
     deadline = trio.current_time() + timeout_s
     failures = 0
     last_error: Exception = KafkaError(ErrorCode.NOT_CONTROLLER, "no broker says that it is the controller")
     while True:
         left_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
+        if is_answered_at_once:
+            left_s = min(left_s, max(LEAST_ATTEMPT_S, left_s / 2))
         try:
             if failures or not cluster.view.brokers:
                 await cluster.refresh(timeout_s=left_s)

@@ -147,7 +147,8 @@ class StrayKeeper:
         doomed += [found for found in released if self._is_elsewhere(found.name)]
         if doomed:
             await self._replicas.remove(doomed)
-            held = list(await self._replicas.strays())
+            looked_at = {found.name for found in held}  # those of topics deleted meanwhile are for the next look
+            held = [found for found in await self._replicas.strays() if found.name in looked_at]
             kept = {found.path for found in held}
             _report_removed([found for found in doomed if found.path not in kept])
         self._keep([found for found in held if not self._is_wanted(found.name)], {found.name for found in doomed})

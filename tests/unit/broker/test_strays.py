@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from pipeline.broker import stray_keeper
 from pipeline.broker.stray_keeper import ASSIGNED_ELSEWHERE, NOT_REMOVED
@@ -341,3 +342,24 @@ async def test_roles_change_while_logs_are_removed(start: Start) -> None:
         await wait_for(lambda: not strays(broker))
         await broker.create("big", 20)
         assert (await broker.fetch("big", 0, partition=19)).high_watermark == 0
+
+
+async def test_a_topic_that_is_deleted_while_logs_are_removed_is_named_as_no_stray(start: Start) -> None:
+    files = HeldUp()
+    with capture_logs() as told:
+        async with start(files=files) as broker:
+            for topic in ("first", "second"):
+                await broker.create(topic)
+            await _delete(broker, "first")
+            await wait_for(files.begun.is_set)
+            await _delete(broker, "second")
+            await wait_for(lambda: not broker.handle.replicas.partitions)
+            files.may_go_on.set()
+            await wait_for(lambda: sum(event["event"] == "replica_removed" for event in told) == 2)
+            assert not strays(broker)
+    assert [event for event in told if event["event"] == "stray_log"] == []
+
+
+async def _delete(broker: Broker, topic: str) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=TIMEOUT_S * 1000)
+    assert [result.error_code for result in (await broker.ask(request)).responses] == [0]

@@ -54,20 +54,23 @@ def plan_(
     unless --json is given. Nothing is changed.
     """
 
-    async def run() -> tuple[dict[TopicPartition, Move], dict[TopicPartition, int]]:
+    async def run() -> tuple[dict[TopicPartition, Move], dict[TopicPartition, int], list[BrokerId]]:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
             view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
             moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
             plan = _plan(view, moving, brokers, topics)
-            return _moves(view, moving, plan), await _sizes(cluster, plan)
+            return _moves(view, moving, plan), *await _sizes(cluster, plan)
 
-    moves, sizes = trio.run(run)
+    moves, sizes, silent = trio.run(run)
     plan = {name: move.target for name, move in moves.items()}
     output.print_json(plan_to_json(plan))
     if not json:
         copies = sum(len(move.adding) for move in moves.values())
         size = sum(len(move.adding) * sizes.get(name, 0) for name, move in moves.items())
-        sys.stderr.write(f"{len(plan)} partitions change, {copies} replicas of {size} bytes are copied\n")
+        unknown = (
+            f", without what is only on brokers that do not answer: {', '.join(map(str, silent))}" if silent else ""
+        )
+        sys.stderr.write(f"{len(plan)} partitions change, {copies} replicas of {size} bytes are copied{unknown}\n")
 
 
 @app.command("apply")
@@ -369,13 +372,19 @@ def _bytes_left(progress: Sequence[_Progress]) -> int:
     return sum(item.bytes_left for item in progress)
 
 
-async def _sizes(cluster: Cluster, plan: Placement) -> dict[TopicPartition, int]:
-    """Bytes of these partitions, at the replica that has most."""
+async def _sizes(cluster: Cluster, plan: Placement) -> tuple[dict[TopicPartition, int], list[BrokerId]]:
+    """Bytes of these partitions, at the replica that has most; and the brokers that did not answer."""
     sizes: dict[TopicPartition, int] = {}
+    silent = []
     for broker in sorted(cluster.view.brokers) if plan else ():
-        for name, size in (await _sizes_at(cluster, broker)).items():
+        try:
+            found = await _sizes_at(cluster, broker)
+        except UNREACHABLE:
+            silent.append(broker)
+            continue
+        for name, size in found.items():
             sizes[name] = max(size, sizes.get(name, 0))
-    return sizes
+    return sizes, silent
 
 
 async def _sizes_at(cluster: Cluster, broker: BrokerId) -> dict[TopicPartition, int]:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from pipeline.cli import reassign
-from pipeline.cli.reassign import _moves, _read_progress
+from pipeline.cli.reassign import _moves, _read_progress, _sizes
 from pipeline.client.admin import NewTopic, Reassignment, create_topics, list_reassignments
 from pipeline.client.config import ProducerConfig
 from pipeline.client.metadata import ClusterView, PartitionView, TopicView
@@ -54,6 +54,8 @@ async def test_what_is_left_is_told_while_a_broker_hangs(tmp_path: Path, monkeyp
             (left,) = await _read_progress(cluster, moving)
             assert (left.partition, left.replicas_left, left.missing) == (T0, 1, ())
             assert left.bytes_left > 1000
+            sizes, silent = await _sizes(cluster, {T0: [TWO]})
+            assert (sizes, silent) == ({T0: left.bytes_left}, [TWO])
             cluster.view = replace(cluster.view, controller=TWO)
             assert await list_reassignments(cluster, timeout_s=8) == {}, "its successor answers"
         nursery.cancel_scope.cancel()

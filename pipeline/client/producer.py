@@ -35,15 +35,23 @@ FAIR_SHARE_RECORDS = 256
 class _Route:
     """Where the records of a topic go, as of one view of the cluster."""
 
-    __slots__ = ("partitions", "sticky_batch", "sticky_bytes_left", "sticky_partition", "topic", "view")
+    __slots__ = ("candidates", "partitions", "sticky_batch", "sticky_bytes_left", "sticky_partition", "view")
 
     def __init__(self) -> None:
         self.view: ClusterView | None = None
-        self.topic = TopicView(name="")
         self.partitions: list[TopicPartition] = []
+        self.candidates: list[int] = []
+        """Numbers of the partitions that records without a key may go to; there is at least one."""
         self.sticky_partition: int | None = None
         self.sticky_batch: ProducerBatch | None = None
         self.sticky_bytes_left = 0
+
+    def follow(self, topic: TopicView) -> None:
+        """Take over the partitions of a topic that has any. A topic that was recreated may have fewer than before."""
+        count = len(topic.partitions)
+        if count != len(self.partitions):
+            self.partitions = [TopicPartition(topic.name, number) for number in range(count)]
+        self.candidates = [number for number in topic.led_partitions if number < count] or list(range(count))
 
 
 class Producer:
@@ -144,28 +152,26 @@ class Producer:
         """The partition of the batch that fills up now, or another one if it has gone or is full."""
         batch = route.sticky_batch
         route.sticky_bytes_left -= charge
-        if batch is None or batch.closed or route.sticky_bytes_left < 0 or route.sticky_partition is None:
+        is_over = batch is None or batch.closed or route.sticky_bytes_left < 0
+        if is_over or route.sticky_partition is None or route.sticky_partition >= len(route.partitions):
             if batch is not None and not batch.closed:
                 batch.closed = True
                 self._sender.wake()
-            candidates = route.topic.led_partitions or list(range(len(route.partitions)))
-            route.sticky_partition = next_sticky_partition(candidates, route.sticky_partition, self._random)
+            route.sticky_partition = next_sticky_partition(route.candidates, route.sticky_partition, self._random)
             route.sticky_bytes_left = self._config.batch_size - HEADER_SIZE - charge
         return route.sticky_partition
 
     async def _route(self, name: str) -> _Route:
-        """The route as of the newest view. Waits for the metadata of a topic that is not known."""
+        """The route as of the newest view. Waits for the metadata of a topic that is not known or has no partitions."""
         self._require_open()
         route = self._routes.get(name)
         topic = self._cluster.view.topics.get(name)
-        if topic is None or (route is None and not topic.led_partitions):
+        if topic is None or not topic.partitions or (route is None and not topic.led_partitions):
             topic = await self._cluster.topic(name, timeout_s=self._config.max_block_ms / 1000)
             self._require_open()
         self._cluster.track((name,))
         route = self._routes.setdefault(name, _Route())
-        if len(topic.partitions) != len(route.partitions):
-            route.partitions = [TopicPartition(name, number) for number in range(len(topic.partitions))]
-        route.topic = topic
+        route.follow(topic)
         route.view = self._cluster.view
         return route
 

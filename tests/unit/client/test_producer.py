@@ -222,6 +222,45 @@ async def test_partitions_that_were_added_are_found(scripted, connect, produce):
     assert values(scripted, TopicPartition("t", 1)) == [b"y"]
 
 
+async def test_a_topic_recreated_with_fewer_partitions_takes_what_is_sent_next(scripted, connect, produce):
+    scripted.add_topic("wide", [-1] * 7 + [1])
+    settings = {"linger_ms": 1500, "delivery_timeout_ms": 2000}
+    async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
+        old = await producer.send("wide", b"old")
+        scripted.add_topic("wide", [1, 1])
+        await cluster.refresh()
+        await (await producer.send("wide", b"new")).wait()
+        with pytest.raises(DeliveryError, match="wide-7"):
+            await old.wait()
+        with pytest.raises(DeliveryError):
+            await producer.flush()
+    assert [record.value for part in scripted.topics["wide"].values() for record in part.records()] == [b"new"]
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+async def test_a_topic_without_partitions_is_waited_for(scripted, connect, produce, key):
+    async with scripted.broker(1), connect() as cluster, produce(cluster) as producer, trio.open_nursery() as nursery:
+        await (await producer.send("t", b"one", key=key)).wait()
+        partitions, scripted.topics["t"] = scripted.topics["t"], {}
+        await cluster.refresh()
+        asked = scripted.requests["MetadataRequest"]
+        nursery.start_soon(producer.send, "t", b"two", key)
+        with trio.fail_after(DEADLINE_S):
+            while scripted.requests["MetadataRequest"] == asked:
+                await trio.sleep(0.01)
+        scripted.topics["t"] = partitions
+    assert values(scripted) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+async def test_partition_numbers_with_gaps_are_no_fault_of_the_program(scripted, connect, produce, key):
+    async with scripted.broker(1), connect() as cluster:
+        scripted.topics["t"] = {3: scripted.partition(T0)}
+        with pytest.raises(DeliveryError, match=r"t-0: .*the leader of the partition is not known"):
+            async with produce(cluster, delivery_timeout_ms=200, linger_ms=0) as producer:
+                await producer.send("t", b"x", key=key)
+
+
 @pytest.mark.parametrize("acks", [Acks.NONE, Acks.LEADER])
 async def test_weaker_acks(scripted, connect, produce, acks):
     async with (

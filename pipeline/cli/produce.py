@@ -2,6 +2,7 @@
 
 import io
 import json as json_module
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -36,7 +37,7 @@ class ProduceOptions:
     topic: str
     file: Path | None
     partition: int | None
-    key_separator: str | None
+    key_separator: bytes | None
     config: ProducerConfig
     datacenter: str | None
     schema: str | None
@@ -76,6 +77,8 @@ def produce(
         output.fail(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
     if (schema is None) != (registry is None):
         output.fail("--schema and --registry go together", output.EXIT_USAGE)
+    if key_separator == "":
+        output.fail("--key-separator: an empty text separates nothing", output.EXIT_USAGE)
     if file is not None:
         require_readable(file)
     config = ProducerConfig(compression=Codec[codec.upper()], acks=ACKS[acks], idempotence=acks == "all")
@@ -83,7 +86,7 @@ def produce(
         topic=topic,
         file=file,
         partition=partition,
-        key_separator=key_separator,
+        key_separator=None if key_separator is None else os.fsencode(key_separator),
         config=config,
         datacenter=datacenter,
         schema=None if schema is None else read_text(schema),
@@ -157,10 +160,10 @@ async def _lines(file: Path | None) -> AsyncIterator[bytes]:
         output.fail(f"{file or 'standard input'}: {error.strerror}")
 
 
-def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
+def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
     if separator is None:
         return None, line
-    key, found, value = line.partition(separator.encode())
+    key, found, value = line.partition(separator)
     return (key, value) if found else (None, line)
 
 

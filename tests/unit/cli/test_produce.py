@@ -1,0 +1,26 @@
+"""`pipeline produce`: lines with keys, and a separator that cannot be one."""
+
+import sys
+
+import trio
+from typer.testing import CliRunner
+
+from pipeline.cli.main import app
+from pipeline.model import TopicPartition
+from tests.support.scripted_broker import ScriptedCluster
+
+
+def test_an_empty_key_separator_is_wrong_usage() -> None:
+    shown = CliRunner().invoke(app, ["produce", "t", "-K", "", "-b", "127.0.0.1:1"])
+    assert shown.exit_code == 2
+    assert "--key-separator" in shown.output
+
+
+async def test_a_key_separator_is_the_bytes_that_were_given() -> None:
+    scripted = ScriptedCluster()
+    scripted.add_topic("t", [1])
+    async with scripted.broker(1) as address:
+        command = [sys.executable, "-m", "pipeline", "produce", "t", "-K", b"\xff", "-b", str(address)]
+        await trio.run_process(command, stdin=b"key\xffvalue\nvalue alone\n", capture_stdout=True)
+    records = scripted.partition(TopicPartition("t", 0)).records()
+    assert [(record.key, record.value) for record in records] == [(b"key", b"value"), (None, b"value alone")]

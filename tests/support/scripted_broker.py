@@ -97,6 +97,8 @@ class ScriptedCluster:
         self.trailing_bytes = 0
         self.hold_produce = trio.Event()
         self.hold_produce.set()
+        self.hold_metadata = trio.Event()
+        self.hold_metadata.set()
         self.appended = trio.Event()
         self._producer_ids = iter(range(1000, 2000))
 
@@ -139,6 +141,7 @@ class ScriptedCluster:
             case ApiVersionsRequest():
                 return self._api_versions(caps)
             case MetadataRequest():
+                await self.hold_metadata.wait()
                 return self._metadata(body)
             case InitProducerIdRequest():
                 return InitProducerIdResponse(producer_id=next(self._producer_ids), producer_epoch=0)

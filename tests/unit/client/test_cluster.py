@@ -93,6 +93,14 @@ async def test_offsets_are_listed_by_time(scripted, connect):
             await list_offsets(cluster, {TopicPartition("nowhere", 0): LATEST}, timeout_s=2)
 
 
+async def test_brokers_that_tell_no_metadata_are_not_taken_for_a_partition_without_leader(scripted, connect):
+    async with scripted.broker(1), connect() as cluster:
+        await cluster.refresh()
+        scripted.hold_metadata = trio.Event()
+        with pytest.raises(NetworkError, match="t-0: no broker told the metadata of topic t"):
+            await list_offsets(cluster, {T0: LATEST}, timeout_s=0.1)
+
+
 async def test_topics_are_created_and_described(scripted, connect):
     async with scripted.broker(1), connect() as cluster:
         await create_topics(cluster, [NewTopic(name="new", partitions=3)])

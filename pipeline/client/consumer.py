@@ -416,7 +416,7 @@ class Consumer:
         ids = self._cluster.view.topic_ids(state.topic_partition.topic for state in states)
         timeout_s = (self._config.max_wait_ms + self._cluster.config.request_timeout_ms) / 1000
         response: FetchResponse = await self._cluster.request(
-            broker, fetch_request(states, ids, self._config), timeout_s=timeout_s, lane=FETCH_LANE
+            broker, fetch_request(states, self._cluster.view, self._config), timeout_s=timeout_s, lane=FETCH_LANE
         )
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(response.error_code, f"fetch from broker {broker}")

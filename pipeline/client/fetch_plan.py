@@ -5,6 +5,8 @@ Invariants:
   position is asked for again: nothing is skipped, and batches wholly before it are cut off: nothing is repeated.
 - Sound batches in front of a bad one are handed on. Nothing moves past the bad batch but `FetchOutcome.skip_to`.
 - An answer counts only for the position it was asked for; a seek in between makes it void.
+- A request names the leader epoch of the metadata that chose the broker (KIP-320), so that a broker of another epoch
+  refuses: the bounds of its log decide nothing.
 - Each request begins with another partition, so that a full response starves none (KIP-74).
 - Every answer with bytes moves the position or is an error: a broker sends at least one whole batch (KIP-74).
 """
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from pipeline.client.config import ConsumerConfig
+from pipeline.client.metadata import ClusterView
 from pipeline.errors import CorruptBatchError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -118,19 +121,19 @@ class _Cut:
     skip_to: int | None = None
 
 
-def fetch_request(
-    states: Sequence[FetchState], topic_ids: Mapping[str, uuid.UUID], config: ConsumerConfig
-) -> FetchRequest:
+def fetch_request(states: Sequence[FetchState], view: ClusterView, config: ConsumerConfig) -> FetchRequest:
     """One request for these partitions, in this order. No fetch session (KIP-227): each request is complete."""
     topics: dict[str, list[FetchPartition]] = {}
     for state in states:
         topics.setdefault(state.topic_partition.topic, []).append(
             FetchPartition(
                 partition=state.topic_partition.partition,
+                current_leader_epoch=view.leader_epoch_of(state.topic_partition),
                 fetch_offset=state.offset,
                 partition_max_bytes=min(config.max_partition_bytes, config.max_bytes),
             )
         )
+    topic_ids = view.topic_ids(topics)
     return FetchRequest(
         replica_id=-1,
         max_wait_ms=config.max_wait_ms,

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import trio
 
 from pipeline.client.cluster import UNREACHABLE, Cluster
+from pipeline.client.metadata import ClusterView
 from pipeline.errors import NetworkError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -14,8 +15,10 @@ from pipeline.protocol.schema import Message
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
 
-MakeRequest = Callable[[Mapping[str, Mapping[int, Asked]], int], Message]
-"""From what is asked of partitions by topic, and the milliseconds that are left, to a request."""
+MakeRequest = Callable[[Mapping[str, Mapping[int, Asked]], ClusterView, int], Message]
+"""From what is asked of partitions by topic, the view that names their leader, and the milliseconds that are left, to
+a request.
+"""
 ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Told]]]
 """From a response to its partitions, with an error code and what is told of each."""
 
@@ -38,20 +41,26 @@ async def ask_leaders(
     cluster.track(topic_partition.topic for topic_partition in wanted)
     while True:
         errors: list[Exception] = []
+        view = cluster.view
         shares: dict[BrokerId | None, dict[TopicPartition, Asked]] = {}
         for topic_partition, asked in wanted.items():
             if topic_partition not in found:
-                leader = cluster.view.leader_of(topic_partition)
+                leader = view.leader_of(topic_partition)
                 shares.setdefault(leader, {})[topic_partition] = asked
 
-        async def ask(leader: BrokerId | None, share: Mapping[TopicPartition, Asked], errors: list[Exception]) -> None:
+        async def ask(
+            leader: BrokerId | None,
+            share: Mapping[TopicPartition, Asked],
+            view: ClusterView,
+            errors: list[Exception],
+        ) -> None:
             if leader is None:
-                errors.append(_no_leader(cluster, next(iter(share))))
+                errors.append(_no_leader(view, next(iter(share))))
                 return
             left_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
             try:
                 response = await cluster.request(
-                    leader, request(_by_topic(share), int(left_s * 1000)), timeout_s=left_s
+                    leader, request(_by_topic(share), view, int(left_s * 1000)), timeout_s=left_s
                 )
             except (*UNREACHABLE, KafkaError) as failure:
                 errors.append(failure)
@@ -64,7 +73,7 @@ async def ask_leaders(
 
         async with trio.open_nursery() as nursery:
             for leader, share in shares.items():
-                nursery.start_soon(ask, leader, share, errors)
+                nursery.start_soon(ask, leader, share, view, errors)
         if not errors:
             return found
         for error in errors:
@@ -83,8 +92,8 @@ def _by_topic(share: Mapping[TopicPartition, Asked]) -> dict[str, dict[int, Aske
     return topics
 
 
-def _no_leader(cluster: Cluster, topic_partition: TopicPartition) -> Exception:
-    code = cluster.view.errors.get(topic_partition.topic)
+def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> Exception:
+    code = view.errors.get(topic_partition.topic)
     if code is not None:
         return KafkaError(code, str(topic_partition))
     if topic_partition.topic not in cluster.view.topics:

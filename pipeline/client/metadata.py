@@ -69,6 +69,17 @@ class ClusterView:
             return None
         return partition.leader
 
+    def leader_epoch_of(self, topic_partition: TopicPartition) -> LeaderEpoch:
+        """The leader epoch to name in a request to the partition's leader (KIP-320), -1 to name none.
+
+        None is named where the cluster tells no topic ids: a topic that was recreated cannot be told from one that an
+        outdated broker describes, and brokers before 2.4 told outdated epochs during a reassignment (KAFKA-9212).
+        """
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or topic.id == NO_TOPIC_ID or topic_partition.partition not in topic.partitions:
+            return NO_LEADER_EPOCH
+        return topic.partitions[topic_partition.partition].leader_epoch
+
     def topic_ids(self, topics: Iterable[str]) -> dict[str, uuid.UUID]:
         """The ids of these topics, the zero UUID for those that are not known or have none."""
         return {name: self.topics[name].id if name in self.topics else NO_TOPIC_ID for name in topics}

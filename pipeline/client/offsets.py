@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.client.cluster import Cluster
 from pipeline.client.leaders import ask_leaders
+from pipeline.client.metadata import ClusterView
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -43,19 +44,24 @@ async def list_offsets(
 ) -> dict[TopicPartition, ListedOffset]:
     """For each partition the offset of EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record from that time (ms) on.
 
-    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError when one stays without answer.
+    Retries while leaders move; a leader whose epoch is not the known one does not answer. Raises KafkaError,
+    NetworkError or DeadlineExceededError when one stays without answer.
     """
     return await ask_leaders(cluster, positions, _ask_offsets, _read_offsets, timeout_s=timeout_s)
 
 
-def _ask_offsets(topics: Mapping[str, Mapping[int, int]], timeout_ms: int) -> ListOffsetsRequest:
+def _ask_offsets(topics: Mapping[str, Mapping[int, int]], view: ClusterView, timeout_ms: int) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         replica_id=-1,
         topics=tuple(
             ListOffsetsTopic(
                 name=name,
                 partitions=tuple(
-                    ListOffsetsPartition(partition_index=number, timestamp=timestamp)
+                    ListOffsetsPartition(
+                        partition_index=number,
+                        current_leader_epoch=view.leader_epoch_of(TopicPartition(name, number)),
+                        timestamp=timestamp,
+                    )
                     for number, timestamp in positions.items()
                 ),
             )
@@ -82,7 +88,7 @@ async def delete_records(
     return await ask_leaders(cluster, before, _ask_deletion, _read_deletion, timeout_s=timeout_s)
 
 
-def _ask_deletion(topics: Mapping[str, Mapping[int, int]], timeout_ms: int) -> DeleteRecordsRequest:
+def _ask_deletion(topics: Mapping[str, Mapping[int, int]], _view: ClusterView, timeout_ms: int) -> DeleteRecordsRequest:
     return DeleteRecordsRequest(
         topics=tuple(
             DeleteRecordsTopic(

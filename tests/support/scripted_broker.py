@@ -87,6 +87,8 @@ class ScriptedCluster:
     def __init__(self) -> None:
         self.topics: dict[str, dict[int, Partition]] = {}
         self.topic_ids: dict[str, UUID] = {}
+        self.lagging: dict[BrokerId, dict[str, dict[int, Partition]]] = {}
+        """The topics as brokers know them that have not heard the news yet."""
         self.addresses: dict[BrokerId, HostPort] = {}
         self.produce_script: deque[ErrorCode | str] = deque()
         self.fetch_script: deque[ErrorCode | str] = deque()
@@ -142,7 +144,7 @@ class ScriptedCluster:
                 return self._api_versions(caps)
             case MetadataRequest():
                 await self.hold_metadata.wait()
-                return self._metadata(body)
+                return self._metadata(broker, body)
             case InitProducerIdRequest():
                 return InitProducerIdResponse(producer_id=next(self._producer_ids), producer_epoch=0)
             case ProduceRequest():
@@ -150,7 +152,7 @@ class ScriptedCluster:
             case FetchRequest():
                 return await self._fetch(broker, body)
             case ListOffsetsRequest():
-                return self._list_offsets(body)
+                return self._list_offsets(broker, body)
             case CreateTopicsRequest():
                 for topic in body.topics:
                     self.add_topic(topic.name, [broker] * topic.num_partitions)
@@ -168,8 +170,12 @@ class ScriptedCluster:
             supported_features=[SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=1)],
         )
 
-    def _metadata(self, request: MetadataRequest) -> Message:
-        names = list(self.topics) if request.topics is None else [topic.name for topic in request.topics]
+    def _topics_of(self, broker: BrokerId) -> dict[str, dict[int, Partition]]:
+        return self.lagging.get(broker, self.topics)
+
+    def _metadata(self, broker: BrokerId, request: MetadataRequest) -> Message:
+        topics = self._topics_of(broker)
+        names = list(topics) if request.topics is None else [topic.name for topic in request.topics]
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=broker, host=address.host, port=address.port)
@@ -177,11 +183,11 @@ class ScriptedCluster:
             ],
             cluster_id="scripted",
             controller_id=min(self.addresses),
-            topics=[self._topic_metadata(name or "") for name in names],
+            topics=[self._topic_metadata(topics, name or "") for name in names],
         )
 
-    def _topic_metadata(self, name: str) -> MetadataResponseTopic:
-        if name not in self.topics:
+    def _topic_metadata(self, topics: dict[str, dict[int, Partition]], name: str) -> MetadataResponseTopic:
+        if name not in topics:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
         return MetadataResponseTopic(
             name=name,
@@ -190,7 +196,7 @@ class ScriptedCluster:
                 MetadataResponsePartition(
                     partition_index=number, leader_id=partition.leader, leader_epoch=partition.epoch
                 )
-                for number, partition in self.topics[name].items()
+                for number, partition in topics[name].items()
             ],
         )
 
@@ -281,20 +287,15 @@ class ScriptedCluster:
             name = self._name(topic.topic, topic.topic_id)
             parts = []
             for asked in topic.partitions:
-                partition = self.topics.get(name, {}).get(asked.partition)
-                parts.append(self._read_partition(broker, partition, asked.partition, asked.fetch_offset, code))
+                partition = self._topics_of(broker).get(name, {}).get(asked.partition)
+                refusal = _refusal(broker, partition, asked.current_leader_epoch) or code
+                parts.append(self._read_partition(partition, asked.partition, asked.fetch_offset, refusal))
             responses.append(FetchableTopicResponse(topic=name, topic_id=topic.topic_id, partitions=parts))
         return FetchResponse(responses=responses)
 
-    def _read_partition(
-        self, broker: BrokerId, partition: Partition | None, number: int, offset: int, code: ErrorCode
-    ) -> PartitionData:
-        if partition is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif partition.leader != broker:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif not partition.log_start_offset <= offset <= partition.log_end_offset:
-            code = ErrorCode.OFFSET_OUT_OF_RANGE
+    def _read_partition(self, partition: Partition | None, number: int, offset: int, code: ErrorCode) -> PartitionData:
+        if partition is not None and not partition.log_start_offset <= offset <= partition.log_end_offset:
+            code = code or ErrorCode.OFFSET_OUT_OF_RANGE
         if partition is None or code is not ErrorCode.NONE:
             return PartitionData(partition_index=number, error_code=code, high_watermark=-1)
         first = sum(header.next_offset <= offset for header, _ in partition.batches)
@@ -309,15 +310,30 @@ class ScriptedCluster:
             records=b"".join(found) + (found[-1][: self.trailing_bytes] if found else b""),
         )
 
-    def _list_offsets(self, request: ListOffsetsRequest) -> Message:
+    def _list_offsets(self, broker: BrokerId, request: ListOffsetsRequest) -> Message:
         topics = []
         for topic in request.topics:
             parts = []
             for asked in topic.partitions:
-                partition = self.topics[topic.name][asked.partition_index]
-                parts.append(_listed(asked.partition_index, asked.timestamp, partition))
+                partition = self._topics_of(broker)[topic.name][asked.partition_index]
+                refusal = _refusal(broker, partition, asked.current_leader_epoch)
+                if refusal is ErrorCode.NONE:
+                    parts.append(_listed(asked.partition_index, asked.timestamp, partition))
+                else:
+                    parts.append(
+                        ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=refusal)
+                    )
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=parts))
         return ListOffsetsResponse(topics=topics)
+
+
+def _refusal(broker: BrokerId, partition: Partition | None, epoch: int) -> ErrorCode:
+    """Why the broker does not serve the partition to a client that knows this leader epoch (-1: none)."""
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if epoch not in {-1, partition.epoch}:
+        return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.NONE if partition.leader == broker else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _listed(number: int, timestamp: int, partition: Partition) -> ListOffsetsPartitionResponse:

@@ -593,9 +593,9 @@ async def test_a_partition_out_of_range_holds_up_no_other(scripted, connect, con
     other = TopicPartition("t", 1)
     plain, asked = scripted._list_offsets, trio.Event()
 
-    def refuse(request):
+    def refuse(broker, request):
         asked.set()
-        answer = plain(request)
+        answer = plain(broker, request)
         for topic in answer.topics:
             topic.partitions[:] = [
                 replace(told, error_code=ErrorCode.OFFSET_NOT_AVAILABLE) for told in topic.partitions

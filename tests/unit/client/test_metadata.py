@@ -1,7 +1,7 @@
 import uuid
 
 from pipeline.client.metadata import NO_TOPIC_ID, ClusterView, merge
-from pipeline.model import BrokerId, HostPort, TopicPartition
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import (
     MetadataResponse,
@@ -38,6 +38,17 @@ def test_an_older_leader_epoch_changes_nothing_unless_the_topic_is_another() -> 
     assert merge(view, response(1, 5)).leader_of(T0) == 1
     assert merge(view, response(1, -1)).leader_of(T0) == 1
     assert merge(view, response(1, 0, topic_id=uuid.UUID(int=8))).leader_of(T0) == 1
+
+
+def test_leader_epochs_are_those_of_the_newest_metadata_of_a_topic_with_an_id() -> None:
+    assert ClusterView().leader_epoch_of(T0) == NO_LEADER_EPOCH
+    view = merge(ClusterView(), response(2, 5))
+    assert view.leader_epoch_of(T0) == 5
+    assert view.leader_epoch_of(TopicPartition("t", 1)) == NO_LEADER_EPOCH
+    assert merge(view, response(1, 4)).leader_epoch_of(T0) == 5
+    assert merge(view, response(2, 6)).leader_epoch_of(T0) == 6
+    assert merge(view, response(1, 0, topic_id=uuid.UUID(int=8))).leader_epoch_of(T0) == 0
+    assert merge(view, response(1, 7, topic_id=NO_TOPIC_ID)).leader_epoch_of(T0) == NO_LEADER_EPOCH
 
 
 def test_a_leader_that_is_not_registered_is_none() -> None:

@@ -71,6 +71,7 @@ async def _hung(start: Start, tmp_path: Path) -> AsyncIterator[tuple[Broker, Fau
     files, dirs = FaultyFiles(DiskFiles(), random.Random(1)), [tmp_path / "a", tmp_path / "b"]
     async with start(files=files, log_dirs=",".join(map(str, dirs)), **FAST) as broker:
         await broker.create("t", partitions=2 * MANY, retention_ms="1", min_insync_replicas="1")
+        await _until(lambda: all(len(_partitions(broker, log_dir)) == MANY for log_dir in dirs))  # a log may come late
         async with trio.open_nursery() as nursery:
             try:
                 for partition in _partitions(broker, dirs[0]):

@@ -141,19 +141,22 @@ async def lose_power_under_a_recreation(context: FaultContext) -> None:
     lost = context.rng.sample(others, 2)
     context.is_exclusive = True
     try:
-        async with open_operator(context.administration) as operator:
-            topic = await operator.make([machine.id for machine in lost], flush_ms=FLUSH_MS)
-            if await context.wait_until(lambda: _is_left_alone(context, topic, lost), WHOLE_TIMEOUT_S):
-                with trio.CancelScope(shield=True):  # nobody vouches for what the topic had
+        # Nobody vouches for what the topic had: once the power is lost, the operator works on when the time is over.
+        with trio.CancelScope() as undisturbed:
+            async with open_operator(context.administration) as operator:
+                topic = await operator.make([machine.id for machine in lost], flush_ms=FLUSH_MS)
+                if await context.wait_until(lambda: _is_left_alone(context, topic, lost), WHOLE_TIMEOUT_S):
+                    undisturbed.shield = True
                     for machine in lost:
                         machine.lose_power()
                     await operator.remake(topic, [machine.id for machine in lost])
-                await context.outage()
-                for machine in lost:
-                    context.restart(machine)
-                await context.wait_until(
-                    lambda: all(_has_left_or_returned(context, machine) for machine in lost), LEFT_TIMEOUT_S
-                )
+                    undisturbed.shield = False
+                    await context.outage()
+                    for machine in lost:
+                        context.restart(machine)
+                    await context.wait_until(
+                        lambda: all(_has_left_or_returned(context, machine) for machine in lost), LEFT_TIMEOUT_S
+                    )
     except PipelineError as error:
         context.tell(f"nothing can be recreated: {error}")
     finally:

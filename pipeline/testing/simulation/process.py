@@ -32,6 +32,8 @@ from pipeline.testing.simulation.schedule import Schedule
 from pipeline.testing.simulation.trace import Trace
 
 MAX_CPU_S = 60.0
+MAX_SIMULATED_S = 1_000.0
+"""Several times what a run takes that starts, has its trouble and recovers, each as late as it may."""
 MAX_YIELDS = 3
 SLOW_CALLS = 0.05
 """The part of the calls in threads that take simulated time."""
@@ -71,8 +73,10 @@ def run_simulated(main: Callable[[], Awaitable[None]], seed: int, trace: Trace) 
     scope = trio.CancelScope()
 
     async def run() -> None:
-        with scope:
+        with trio.move_on_after(MAX_SIMULATED_S) as time_limit, scope:
             await main()
+        if time_limit.cancelled_caught:
+            trace.faults_of_code.append(f"still running after {MAX_SIMULATED_S:g} s of simulated time")
 
     schedule = Schedule()
     with _deterministic(seed, schedule), _quiet(trace), _bounded(scope, trace):

@@ -150,29 +150,33 @@ class Cluster:
     async def request_any(
         self, message: Message, *, timeout_s: float | None = None, is_answered_at_once: bool = True
     ) -> Any:
-        """Send to the first broker that answers: a known one, else one that discovery gives. Raises NetworkError, and
-        KafkaError as `request`.
+        """Send to the first broker that answers: a known one, else one that discovery gives or that failed before.
 
-        A broker that hangs gets a part of the time, and the next ones are asked in the rest, unless the answer may wait
+        Raises NetworkError, and KafkaError as `request`. A broker that hangs gets a part of the time, and the next ones are asked in the rest, unless the answer may wait
         for what no other broker has sooner.
         """
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
         failures = 0
         last_error: Exception | None = None
         while True:
-            for find, others in ((self._known, 1), (self._discovered, 0)):
-                addresses = await find()
+            tried: set[HostPort] = set()
+            for find, others in ((self._sound, 1), (self._others, 0)):
+                addresses = [address for address in await find() if address not in tried]
                 for asked, address in enumerate(addresses):
                     left_s = deadline - trio.current_time()
                     parts = len(addresses) - asked + others if is_answered_at_once else 1
                     attempt_s = min(self.config.request_timeout_ms / 1000, left_s, max(LEAST_ATTEMPT_S, left_s / parts))
                     if attempt_s <= 0:
                         break
+                    tried.add(address)
                     try:
-                        return await self._pool.request(address, message, timeout_s=attempt_s)
+                        response = await self._pool.request(address, message, timeout_s=attempt_s)
                     except UNREACHABLE as error:
                         self._failed_at[address] = trio.current_time()
                         last_error = error
+                    else:
+                        self._failed_at.pop(address, None)
+                        return response
             failures += 1
             if not await self.back_off(failures, deadline):
                 raise NetworkError(f"no broker of the cluster answers, last error: {last_error}") from last_error
@@ -218,21 +222,25 @@ class Cluster:
             raise NetworkError(f"broker {broker} is not registered")
         return endpoint.address
 
-    async def _known(self) -> list[HostPort]:
-        """Brokers of the view, those that failed lately last."""
-        return sorted(
-            (broker.address for broker in self.view.brokers.values()),
-            key=lambda address: self._failed_at.get(address, 0),
-        )
+    async def _sound(self) -> list[HostPort]:
+        """Brokers of the view that answered when they were asked last."""
+        return [address for address in self._known() if address not in self._failed_at]
 
-    async def _discovered(self) -> list[HostPort]:
-        """Brokers the view does not have, for a start and for when all that it has are gone (KIP-899)."""
-        known = {broker.address for broker in self.view.brokers.values()}
+    async def _others(self) -> list[HostPort]:
+        """Brokers that failed, and those the view does not have, for a start and for when all that it has are gone
+        (KIP-899). Those that failed last come last: one that says nothing may use up all the time of a call.
+        """
+        known = self._known()
         try:
-            return [address for address in await self._discover() if address not in known]
+            found = await self._discover()
         except CoordinationError as error:
             log.warning("discovery_failed", error=str(error))
-            return []
+            found = ()
+        others = dict.fromkeys((*(address for address in known if address in self._failed_at), *found))
+        return sorted(others, key=lambda address: self._failed_at.get(address, -math.inf))
+
+    def _known(self) -> list[HostPort]:
+        return [broker.address for broker in self.view.brokers.values()]
 
     def _api_timeout_s(self, timeout_s: float | None) -> float:
         return self.config.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s

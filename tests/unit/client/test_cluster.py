@@ -10,9 +10,10 @@ from pipeline.client.admin import NewTopic, create_topics, describe_topics, list
 from pipeline.client.cluster import open_cluster
 from pipeline.client.config import ClientConfig
 from pipeline.client.discovery import from_zookeeper
+from pipeline.client.metadata import ClusterView
 from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
 from pipeline.errors import ConfigurationError, CoordinationError, DeadlineExceededError, NetworkError, PipelineError
-from pipeline.model import BrokerId, HostPort, TopicPartition
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.brokers import serving_cluster
 
@@ -174,6 +175,19 @@ async def test_a_known_broker_that_hangs_leaves_time_for_the_others(scripted):
 async def _hung_broker(nursery):
     listeners = await nursery.start(trio.serve_tcp, _say_nothing, 0)
     return HostPort("127.0.0.1", listeners[0].socket.getsockname()[1])
+
+
+async def test_brokers_that_say_nothing_use_up_no_more_than_a_call_each(connect, scripted):
+    async with scripted.broker(1), connect() as cluster, trio.open_nursery() as nursery:
+        silent = {BrokerId(number): await _hung_broker(nursery) for number in (7, 8)}
+        brokers = {broker: BrokerEndpoint(id=broker, address=address, rack=None) for broker, address in silent.items()}
+        cluster.view = ClusterView(brokers=brokers)
+        for _ in silent:
+            with pytest.raises(NetworkError, match="no broker of the cluster answers"):
+                await cluster.refresh(timeout_s=0.2)
+        await cluster.refresh(timeout_s=BOUND_S)
+        assert list(cluster.view.brokers) == [BrokerId(1)]
+        nursery.cancel_scope.cancel()
 
 
 async def _say_nothing(_stream):

@@ -51,36 +51,36 @@ def test_states_of_a_topic_that_is_recreated_begin_anew() -> None:
     assert rules.problems == []
 
 
-def joined(rules: GroupRules, member: str, generation: int, at_s: float) -> None:
-    rules.joined(member, generation, least=rules.least_generation(at_s), now_s=at_s)
+def synced(rules: GroupRules, member: str, generation: int, at_s: float) -> None:
+    rules.synced(member, generation, least=rules.least_generation(at_s), now_s=at_s)
     rules.is_member(member, generation, asked_s=at_s)
 
 
 def test_a_generation_goes_back_only_when_nobody_lives() -> None:
     rules = GroupRules("team", session_timeout_s=3)
-    joined(rules, "a", 4, at_s=0)
-    joined(rules, "b", 5, at_s=1)
+    synced(rules, "a", 4, at_s=0)
+    synced(rules, "b", 5, at_s=1)
     assert rules.problems == []
-    joined(rules, "c", 1, at_s=4.5)
+    synced(rules, "c", 1, at_s=4.5)
     assert rules.problems == []
-    joined(rules, "a", 2, at_s=5)
-    joined(rules, "b", 1, at_s=6)
-    assert rules.problems == ["team: b joins generation 1, while 2 lives"]
+    synced(rules, "a", 2, at_s=5)
+    synced(rules, "b", 1, at_s=6)
+    assert rules.problems == ["team: b syncs generation 1, while 2 lives"]
 
 
 def test_a_member_that_left_does_not_live() -> None:
     rules = GroupRules("team", session_timeout_s=3)
-    joined(rules, "a", 4, at_s=0)
+    synced(rules, "a", 4, at_s=0)
     rules.left("a")
     assert rules.least_generation(0) == NO_GENERATION
-    joined(rules, "b", 1, at_s=1)
+    synced(rules, "b", 1, at_s=1)
     assert rules.problems == []
 
 
 def test_a_late_answer_is_judged_by_what_was_known_when_it_was_asked_for() -> None:
     rules = GroupRules("team", session_timeout_s=3)
-    joined(rules, "a", 5, at_s=1)
-    rules.joined("b", 4, least=NO_GENERATION, now_s=1)
+    synced(rules, "a", 5, at_s=1)
+    rules.synced("b", 4, least=NO_GENERATION, now_s=1)
     assert rules.problems == []
 
 

@@ -150,13 +150,13 @@ class _Member:
                 continue
             self._demand(response.error_code)
             identity.member_id, identity.generation = response.member_id, response.generation_id
-            now_s = trio.current_time()
-            identity.group.joined(self.name, identity.generation, least=least, now_s=now_s)
+            asked_s = trio.current_time()
             synced = await self._ask(self._sync_request(response))
             if synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                 continue
             self._demand(synced.error_code)
-            identity.group.is_member(self.name, identity.generation, asked_s=now_s)
+            identity.group.synced(self.name, identity.generation, least=least, now_s=trio.current_time())
+            identity.group.is_member(self.name, identity.generation, asked_s=asked_s)
             owned = tuple(TopicPartition(*found) for found in json.loads(synced.assignment or b"[]"))
             self.all.context.tell(self.name, f"{identity.group.name} generation {identity.generation} owns {owned}")
             identity.group.owns(self.name, identity.generation, owned)

@@ -4,7 +4,7 @@ Invariants, for each group:
 
   1. Its generation never goes back while a member of it lives: one that was told within its session timeout, by an
      answer to a sync or heartbeat, that it is a member, and did not leave since. A generation that nobody has synced
-     is written nowhere: another coordinator does not know it.
+     is written nowhere: another coordinator does not know it, and a deposed one may still have members join.
   2. A partition has one owner in one generation.
   3. A committed offset never goes back unless somebody commits a lower one.
 
@@ -49,11 +49,11 @@ class GroupRules:
         if life is None or life.until_s <= asked_s or life.generation <= generation:
             self._lives[member] = _Life(generation, until_s)
 
-    def joined(self, member: str, generation: int, *, least: int, now_s: float) -> None:
-        """A member has joined. `least` is the newest generation that lived when it asked, and does so still."""
+    def synced(self, member: str, generation: int, *, least: int, now_s: float) -> None:
+        """A member has synced. `least` is the newest generation that lived when it asked to join, and does so still."""
         alive = min(least, self.least_generation(now_s))
         if generation < alive:
-            self.problems.append(f"{self.name}: {member} joins generation {generation}, while {alive} lives")
+            self.problems.append(f"{self.name}: {member} syncs generation {generation}, while {alive} lives")
         if generation < self._newest and alive == NO_GENERATION:
             self._owners.clear()
         self._newest = generation

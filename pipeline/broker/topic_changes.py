@@ -172,6 +172,11 @@ async def _write_topic(broker: BrokerContext, assignment: TopicAssignment, confi
                 raise KafkaError(
                     ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{assignment.topic}' already exists."
                 ) from error
+            if await find_deleted(zookeeper, {assignment.id}):  # no topic of a deleted id is ever led
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"The topic '{assignment.topic}' was made, and deleted by another request before it had a leader.",
+                ) from error
         except (BadVersionError, NoNodeError):
             continue
         else:

@@ -1,5 +1,6 @@
 import itertools
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from pipeline.broker.dispatch import SERVED
 from pipeline.broker.handlers.metadata import AUTO_CREATE_TIMEOUT_S
 from pipeline.broker.topic_changes import MIN_BEGIN_S, ChangeTime
 from pipeline.coordination.cluster_znodes import ControllerNode
+from pipeline.coordination.deleted_topics import DeletedTopic, mark_deleted, remove_znodes
+from pipeline.coordination.interface import Operation
 from pipeline.coordination.znodes import (
     TopicAssignment,
     TopicConfig,
@@ -330,6 +333,35 @@ async def test_a_growth_whose_answer_was_lost_counts_although_a_replica_was_move
         wanted = CreatePartitionsTopic(name="t", count=2, assignments=None)
         request = CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000, validate_only=False)
         assert (await broker.ask(request)).results[0].error_code == ErrorCode.NONE
+
+
+async def test_a_topic_whose_answer_was_lost_is_not_made_again_if_it_was_deleted_since(
+    start: Start, zookeeper_twin: MemoryZooKeeper
+) -> None:
+    async with start() as broker, zookeeper_twin.open() as other:
+        await other.create(DeletedTopic.PARENT)
+        plain = broker.zookeeper.transaction
+
+        async def make_and_delete(operations: Sequence[Operation]) -> Sequence[Any]:
+            is_creation = any(operation.path == topic_path("t") for operation in operations)
+            if is_creation:
+                broker.zookeeper.lose_next_answer()
+            try:
+                return await plain(operations)
+            finally:
+                if is_creation:
+                    broker.zookeeper.transaction = plain  # type: ignore[method-assign]
+                    made = TopicAssignment.decode("t", (await other.get(topic_path("t"))).data)
+                    await mark_deleted(other, "t", made.id, NOW_MS)
+                    await remove_znodes(other, "t", NOW_MS)
+
+        broker.zookeeper.transaction = make_and_delete  # type: ignore[method-assign]
+        (result,) = await create(broker, topic("t"))
+        assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "deleted by another request" in (result.error_message or "")
+        assert await other.exists(topic_path("t")) is None
+        await broker.create("t")
+        assert (await broker.produce("t", batch(b"x"), acks=-1)).error_code == ErrorCode.NONE
 
 
 async def test_a_topic_that_is_made_and_not_led_in_time_is_no_success_and_waits_for_a_leader(

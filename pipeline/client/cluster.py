@@ -152,8 +152,8 @@ class Cluster:
     ) -> Any:
         """Send to the first broker that answers: a known one, else one that discovery gives or that failed before.
 
-        Raises NetworkError, and KafkaError as `request`. A broker that hangs gets a part of the time, and the next ones are asked in the rest, unless the answer may wait
-        for what no other broker has sooner.
+        A broker that hangs gets a part of the time, and the next ones are asked in the rest, unless the answer may wait
+        for what no other broker has sooner. Raises NetworkError, and KafkaError as `request`.
         """
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
         failures = 0

@@ -96,6 +96,6 @@ def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> Exception:
     code = view.errors.get(topic_partition.topic)
     if code is not None:
         return KafkaError(code, str(topic_partition))
-    if topic_partition.topic not in cluster.view.topics:
+    if topic_partition.topic not in view.topics:
         return NetworkError(f"{topic_partition}: no broker told the metadata of topic {topic_partition.topic}")
     return NetworkError(f"{topic_partition}: the leader is not known or not registered")

@@ -18,6 +18,8 @@ Invariants
      answers: it may have left with all said. Any other runs to its end, so that no change is left half done.
   D. Nothing is answered, nor a request of another key handled, while an answer before it is owed. An owed answer holds
      no memory of its request.
+  E. After TURN_S of work that was done at once others have their turn before the next request is handled, however many
+     the client has sent. A single request is not interrupted.
 """
 
 from collections import deque
@@ -44,6 +46,7 @@ from pipeline.protocol.schema import Message
 
 MAX_HELD_BYTES = 1024 * 1024
 MAX_MUTE_S = 3600.0
+TURN_S = 0.002
 MAX_OWED = 64
 CODERS = 2
 """Large requests that are decoded, and large answers that are encoded, at a time."""
@@ -89,6 +92,7 @@ class Conversation:
         "_scope",
         "_shared",
         "_transport",
+        "_turn_at",
         "_unsent",
         "_until_settled",
         "active_at",
@@ -112,6 +116,8 @@ class Conversation:
         self._unsent: list[tuple[RequestStatistics, float, float]] = []
         """Of each answer that is ready: when its request arrived and when it was answered."""
         self._arrived_at = trio.current_time()
+        self._turn_at = self._arrived_at
+        """When others last had their turn."""
         self._is_abandonable = False
         self._is_gone = False
         self.peer = peer
@@ -159,6 +165,9 @@ class Conversation:
                 del request  # with it goes what it was received into, once it is decoded
                 if unfinished is not None:
                     await unfinished
+                if trio.current_time() - self._turn_at > TURN_S:
+                    await self._send_much()
+                    await self._give_way()
         except NetworkError:
             raise
         except Exception:
@@ -175,19 +184,28 @@ class Conversation:
             await self._send()
         if transport.had_its_share:
             machine.park()
-            await transport.give_way()
+            await self._give_way()
         if machine.growth:
             await self._take_memory(*shared.memories.growth(machine))
-        while (received := transport.receive_now(machine.get_buffer())) is None:
+        received = transport.receive_now(machine.get_buffer())
+        has_waited = received is None
+        while received is None:
             machine.park()
             await self._wait_meanwhile(transport.wait_readable)
+            received = transport.receive_now(machine.get_buffer())
         if not received:
             await self._settle_all()
         self._arrived_at = self.active_at = trio.current_time()
+        if has_waited:
+            self._turn_at = self._arrived_at
         machine.bytes_received(received)
         if self._claim is not None:
             self._claim.moved_bytes += received
         return received > 0
+
+    async def _give_way(self) -> None:
+        await self._transport.give_way()
+        self._turn_at = trio.current_time()
 
     async def _serve_large(self, request: LargeRequest) -> None:
         """Have a thread decode a large request, after all before it was answered, and answer it."""

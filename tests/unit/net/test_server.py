@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.errors import NetworkError
 from pipeline.model import FileRegion, HostPort
@@ -79,6 +80,29 @@ async def test_pipelined_requests_are_answered_in_order(serve: Any) -> None:
             assert isinstance(response, MetadataResponse)
             assert response.cluster_id == name
         client.transport.close()
+
+
+async def test_a_client_that_has_sent_many_requests_leaves_others_their_turn(
+    serve: Any, mock_clock: trio.testing.MockClock
+) -> None:
+    served: list[str] = []
+
+    def handle(request: Request[Message], peer: Peer) -> MetadataResponse:
+        mock_clock.jump(0.003)
+        answer = echo(request, peer)
+        served.append(answer.cluster_id or "")
+        return answer
+
+    async with serve(handle) as (address, _):
+        greedy, other = await open_client(address), await open_client(address)
+        await greedy.send(*[(metadata_of("greedy"), 4)] * 500)
+        await other.send((metadata_of("other"), 4))
+        await other.receive()
+        assert served.count("greedy") < 100
+        for _ in range(500):
+            await greedy.receive()
+        greedy.transport.close()
+        other.transport.close()
 
 
 async def test_what_is_ready_is_sent_before_a_slow_answer_and_others_are_not_held_up(serve: Any) -> None:

@@ -57,15 +57,15 @@ def describe(
 
     Exit code 1 if a broker does not answer or has a log dir that failed.
     """
-    from pipeline.cli.broker_description import describe_brokers, is_in_trouble, print_description
+    from pipeline.cli.broker_description import describe_brokers, print_description, troubles
 
     description = trio.run(partial(describe_brokers, bootstrap, zookeeper, broker_id))
     if json:
         output.print_json(description)
     else:
         print_description(description)
-    if is_in_trouble(description):
-        raise typer.Exit(output.EXIT_FAILED)
+    if found := troubles(description):
+        output.fail("; ".join(found))
 
 
 def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":

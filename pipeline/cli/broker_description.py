@@ -74,12 +74,19 @@ def _api_name(key: int) -> str:
         return str(key)
 
 
-def is_in_trouble(description: dict[str, Any]) -> bool:
-    """True if a broker does not answer, or has a log dir that failed."""
-    return any(
-        broker["error"] is not None or any(log_dir["error"] is not None for log_dir in broker["log_dirs"])
-        for broker in description["brokers"]
-    )
+def troubles(description: dict[str, Any]) -> list[str]:
+    """Which brokers do not answer, and which log dirs failed."""
+    found = []
+    for broker in description["brokers"]:
+        if broker["error"] is not None:
+            found.append(f"broker {broker['id']} does not answer: {broker['error']}")
+            continue
+        found += [
+            f"log dir {log_dir['path']} of broker {broker['id']} failed: {log_dir['error']}"
+            for log_dir in broker["log_dirs"]
+            if log_dir["error"] is not None
+        ]
+    return found
 
 
 def print_description(description: dict[str, Any]) -> None:

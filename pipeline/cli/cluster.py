@@ -101,8 +101,13 @@ def elect(
         output.say(output.table(["TOPIC", "PARTITION", "RESULT"], [list(row.values()) for row in rows]))
     else:
         output.say("No partition needs an election.")
-    if any(refusal is not None and refusal.code != ErrorCode.ELECTION_NOT_NEEDED for refusal in results.values()):
-        raise typer.Exit(output.EXIT_FAILED)
+    refused = [
+        f"{name}: {refusal}"
+        for name, refusal in sorted(results.items())
+        if refusal is not None and refusal.code != ErrorCode.ELECTION_NOT_NEEDED
+    ]
+    if refused:
+        output.fail("no leader was elected for " + "; ".join(refused))
 
 
 def _result(refusal: KafkaError | None) -> str:

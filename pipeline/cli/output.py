@@ -24,8 +24,9 @@ EXIT_INTERRUPTED = 130
 NO_VALUE = "-"
 """Stands in a table where there is nothing to say."""
 
-EXIT_CODES = """Exit codes: 0 done; 1 failed, the reason is on stderr; 2 wrong usage or settings; 3 another loader
-committed first; 4 the audit has not found everything exact; 130 interrupted."""
+EXIT_CODES = """Exit codes: 0 done; 1 failed, the reason is on stderr, or what was looked at is not well, as the command
+shows; 2 wrong usage or settings; 3 another loader committed first; 4 the audit has not found everything exact; 130
+interrupted."""
 
 
 def prepare_streams() -> None:

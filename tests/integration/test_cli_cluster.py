@@ -179,6 +179,13 @@ def test_the_preferred_replica_leads_again(cluster: LocalCluster, tmp_path: Path
     assert told(cluster, "cluster", "elect", "--all") == {"partitions": []}
 
 
+def test_no_leader_can_be_elected_for_a_partition_that_is_not_there(cluster: LocalCluster) -> None:
+    for more in [], ["--json"]:
+        done = run(cluster, "cluster", "elect", "--topic", "healthy", "--partition", "9", *more, code=1)
+        assert done.stderr.startswith("pipeline: no leader was elected for healthy-9: UNKNOWN_TOPIC_OR_PARTITION")
+        assert "healthy" in done.stdout
+
+
 def test_a_broker_that_is_gone(cluster: LocalCluster) -> None:
     run(cluster, "topic", "create", "needs-all", "--replication-factor", "3", "--config", "min.insync.replicas=3")
     run(cluster, "topic", "create", "single", "--partitions", "3")

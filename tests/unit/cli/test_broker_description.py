@@ -1,6 +1,12 @@
+import json
 from typing import Any
 
-from pipeline.cli.broker_description import is_in_trouble
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import broker_description
+from pipeline.cli.broker_description import troubles
+from pipeline.cli.main import app
 
 
 def described(*, error: str | None = None, dir_error: str | None = None) -> dict[str, Any]:
@@ -12,12 +18,26 @@ def described(*, error: str | None = None, dir_error: str | None = None) -> dict
 
 
 def test_brokers_that_are_well_are_no_trouble() -> None:
-    assert not is_in_trouble(described())
+    assert troubles(described()) == []
 
 
 def test_a_broker_that_does_not_answer_is_trouble() -> None:
-    assert is_in_trouble(described(error="connection refused"))
+    assert troubles(described(error="connection refused")) == ["broker 2 does not answer: connection refused"]
 
 
 def test_a_log_dir_that_failed_is_trouble() -> None:
-    assert is_in_trouble(described(dir_error="KAFKA_STORAGE_ERROR"))
+    assert troubles(described(dir_error="KAFKA_STORAGE_ERROR")) == [
+        "log dir /e of broker 2 failed: KAFKA_STORAGE_ERROR"
+    ]
+
+
+def test_the_reason_of_exit_code_1_is_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = described(error="timed out")
+
+    async def describe(*_: object) -> dict[str, Any]:
+        return told
+
+    monkeypatch.setattr(broker_description, "describe_brokers", describe)
+    done = CliRunner().invoke(app, ["broker", "describe", "--json", "-b", "127.0.0.1:1"])
+    assert (done.exit_code, json.loads(done.stdout)) == (1, told)
+    assert done.stderr == "pipeline: broker 2 does not answer: timed out\n"

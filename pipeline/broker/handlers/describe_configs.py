@@ -6,7 +6,6 @@ A broker tells its own settings, and those that were changed for all brokers (as
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 from pipeline.broker.config_changes import ResourceType, level_of
 from pipeline.broker.config_entries import all_brokers_entries, broker_entries, topic_entries
@@ -50,16 +49,19 @@ def handle(
 
 def _each_once(resources: Iterable[DescribeConfigsResource]) -> Sequence[DescribeConfigsResource]:
     """Each resource with all keys that it is asked for: an answer is no longer than what there is."""
-    found: dict[tuple[int, str], DescribeConfigsResource] = {}
+    asked: dict[tuple[int, str], dict[str, None] | None] = {}
     for resource in resources:
-        name = resource.resource_type, resource.resource_name
-        before = found.get(name)
-        if before is not None and before != resource:
-            keys = (before.configuration_keys, resource.configuration_keys)
-            both = dict.fromkeys(chain.from_iterable(each or () for each in keys)) if all(keys) else None
-            resource = replace(resource, configuration_keys=None if both is None else tuple(both))
-        found[name] = resource
-    return tuple(found.values())
+        name, keys = (resource.resource_type, resource.resource_name), resource.configuration_keys
+        if not keys:
+            asked[name] = None
+        elif (before := asked.setdefault(name, {})) is not None:
+            before.update(dict.fromkeys(keys))
+    return tuple(
+        DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None if keys is None else tuple(keys)
+        )
+        for (kind, name), keys in asked.items()
+    )
 
 
 def _exists(broker: BrokerContext, resource: DescribeConfigsResource) -> bool:
@@ -92,8 +94,8 @@ def _describe(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
-    wanted = resource.configuration_keys
-    key = made_by, None if wanted is None else tuple(wanted)
+    wanted = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
+    key = made_by, wanted
     if key not in told:
         told[key] = [
             replace(
@@ -102,7 +104,7 @@ def _describe(
                 documentation=entry.documentation if request.include_documentation else None,
             )
             for entry in entries
-            if not wanted or entry.name in wanted
+            if wanted is None or entry.name in wanted
         ]
     return DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=told[key]

@@ -95,6 +95,10 @@ HOSTILE: Sequence[tuple[str, Message, int]] = (
     ("settings of the broker, again and again", DescribeConfigsRequest(
         resources=partitions_of(DescribeConfigsResource, 300, resource_type=4, resource_name="1"),
         include_synonyms=True, include_documentation=True), 4),
+    ("settings of one topic, each time by another name", DescribeConfigsRequest(resources=[
+        DescribeConfigsResource(resource_type=2, resource_name=NAMES[0], configuration_keys=[f"none-{number}"])
+        for number in range(5_000)
+    ]), 4),
     ("ends of one partition", ListOffsetsRequest(topics=[ListOffsetsTopic(
         name=NAMES[0], partitions=partitions_of(ListOffsetsPartition, 40_000, partition_index=0, timestamp=-1))]), 8),
     ("epochs of one partition", OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(

@@ -16,6 +16,7 @@ from pipeline.client.background import background_tasks
 from pipeline.client.backoff import backoff_ms
 from pipeline.client.config import ClientConfig
 from pipeline.client.discovery import Discovery, from_bootstrap
+from pipeline.client.fallen_epochs import FallenEpochs
 from pipeline.client.metadata import ClusterView, TopicView, merge
 from pipeline.errors import (
     ConfigurationError,
@@ -40,6 +41,8 @@ UNREACHABLE = (NetworkError, DeadlineExceededError, ProtocolError)
 
 LEAST_ATTEMPT_S = 1.0
 """Enough for a broker that is well: where many are asked one after the other, each gets so long."""
+ASKED_AGAIN_AFTER_S = 30.0
+"""A known broker that did not answer has a turn again after so long, of `LEAST_ATTEMPT_S`."""
 _NAME_SHOWN = 40
 
 
@@ -58,6 +61,8 @@ class Cluster:
         self._refresh_wanted = trio.Event()
         self._view_replaced = trio.Event()
         self._failed_at: dict[HostPort, float] = {}
+        self._told_last: BrokerId | None = None
+        self._fallen_epochs = FallenEpochs()
 
     def track(self, topics: Iterable[str]) -> None:
         """Have these topics in every further metadata refresh.
@@ -80,6 +85,7 @@ class Cluster:
     async def refresh(self, *, timeout_s: float | None = None) -> ClusterView:
         """Fetch the metadata now, or share in a fetch that began after this call.
 
+        Another broker is asked each time: one that is cut off from ZooKeeper tells for ever what was.
         Raises NetworkError or DeadlineExceededError when no broker answered.
         """
         asked_at = self._refreshes_begun
@@ -94,8 +100,12 @@ class Cluster:
                 self._refreshes_begun += 1
                 topics = tuple(MetadataRequestTopic(name=name) for name in sorted(self._topics))
                 request = MetadataRequest(topics=topics, allow_auto_topic_creation=self.config.allow_auto_create_topics)
-                response = await self.request_any(request, timeout_s=deadline - trio.current_time())
-                self.view = merge(self.view, response)
+                told_by, response = await self._ask_any(request, deadline, is_answered_at_once=True)
+                fallen = self._fallen_epochs.note(
+                    self.view, response, told_by, [*self._sound(), told_by], trio.current_time()
+                )
+                self.view = merge(self.view, response, fallen)
+                self._told_last = next((broker for broker, address in self._known() if address == told_by), None)
                 self._last_refreshed = self._refreshes_begun
                 self._view_replaced.set()
                 self._view_replaced = trio.Event()
@@ -156,16 +166,24 @@ class Cluster:
         for what no other broker has sooner. Raises NetworkError, and KafkaError as `request`.
         """
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
+        _, response = await self._ask_any(message, deadline, is_answered_at_once=is_answered_at_once)
+        return response
+
+    async def _ask_any(self, message: Message, deadline: float, *, is_answered_at_once: bool) -> tuple[HostPort, Any]:
+        """As `request_any`, with the address that answered."""
         failures = 0
         last_error: Exception | None = None
         while True:
             tried: set[HostPort] = set()
-            for find, others in ((self._sound, 1), (self._others, 0)):
-                addresses = [address for address in await find() if address not in tried]
+            for others in (1, 0):
+                found = self._in_turn(retrying=is_answered_at_once) if others else await self._others()
+                addresses = [address for address in found if address not in tried]
                 for asked, address in enumerate(addresses):
                     left_s = deadline - trio.current_time()
                     parts = len(addresses) - asked + others if is_answered_at_once else 1
                     attempt_s = min(self.config.request_timeout_ms / 1000, left_s, max(LEAST_ATTEMPT_S, left_s / parts))
+                    if others and address in self._failed_at:
+                        attempt_s = min(attempt_s, LEAST_ATTEMPT_S)
                     if attempt_s <= 0:
                         break
                     tried.add(address)
@@ -176,7 +194,7 @@ class Cluster:
                         last_error = error
                     else:
                         self._failed_at.pop(address, None)
-                        return response
+                        return address, response
             failures += 1
             if not await self.back_off(failures, deadline):
                 raise NetworkError(f"no broker of the cluster answers, last error: {last_error}") from last_error
@@ -222,15 +240,26 @@ class Cluster:
             raise NetworkError(f"broker {broker} is not registered")
         return endpoint.address
 
-    async def _sound(self) -> list[HostPort]:
+    def _sound(self) -> list[HostPort]:
         """Brokers of the view that answered when they were asked last."""
-        return [address for address in self._known() if address not in self._failed_at]
+        return [address for _, address in self._known() if address not in self._failed_at]
+
+    def _in_turn(self, *, retrying: bool) -> list[HostPort]:
+        """The sound brokers, from the one after that which told the metadata last; with `retrying` those too that
+        failed long ago.
+        """
+        retried_s = trio.current_time() - ASKED_AGAIN_AFTER_S if retrying else -math.inf
+        known = self._known()
+        told_last = self._told_last
+        if told_last is not None:
+            known.sort(key=lambda broker: broker[0] <= told_last)
+        return [address for _, address in known if self._failed_at.get(address, -math.inf) <= retried_s]
 
     async def _others(self) -> list[HostPort]:
         """Brokers that failed, and those the view does not have, for a start and for when all that it has are gone
         (KIP-899). Those that failed last come last: one that says nothing may use up all the time of a call.
         """
-        known = self._known()
+        known = [address for _, address in self._known()]
         try:
             found = await self._discover()
         except CoordinationError as error:
@@ -239,8 +268,9 @@ class Cluster:
         others = dict.fromkeys((*(address for address in known if address in self._failed_at), *found))
         return sorted(others, key=lambda address: self._failed_at.get(address, -math.inf))
 
-    def _known(self) -> list[HostPort]:
-        return [broker.address for broker in self.view.brokers.values()]
+    def _known(self) -> list[tuple[BrokerId, HostPort]]:
+        """The brokers of the view by id: each tells them in an order of its own."""
+        return sorted((broker.id, broker.address) for broker in self.view.brokers.values())
 
     def _api_timeout_s(self, timeout_s: float | None) -> float:
         return self.config.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s

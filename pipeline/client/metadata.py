@@ -2,12 +2,12 @@
 
 Invariants:
 - A view is never changed, a newer one replaces it.
-- The leader epoch of a partition never falls while the topic's id stays, so that a broker that lags behind cannot
-  send the client back to a leader that was deposed (KAFKA-7440).
+- The leader epoch of a partition does not fall while the topic's id stays, so that a broker that lags behind cannot
+  send the client back to a leader that was deposed (KAFKA-7440); but where all brokers say so (`fallen_epochs.py`).
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pipeline.model import NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
@@ -85,22 +85,27 @@ class ClusterView:
         return {name: self.topics[name].id if name in self.topics else NO_TOPIC_ID for name in topics}
 
 
-def merge(view: ClusterView, response: MetadataResponse) -> ClusterView:
-    """The view after a Metadata response: its brokers replace all, its topics those it names."""
+def merge(
+    view: ClusterView, response: MetadataResponse, fallen: Collection[TopicPartition] = frozenset()
+) -> ClusterView:
+    """The view after a Metadata response: its brokers replace all, its topics those it names.
+
+    Of the partitions in `fallen` it is believed that their leader epoch fell.
+    """
     topics = dict(view.topics)
     errors = dict(view.errors)
     for topic in response.topics:
         if topic.name is None:
             continue
         if topic.error_code == ErrorCode.NONE:
-            topics[topic.name] = _merge_topic(topics.get(topic.name), topic)
+            topics[topic.name] = _merge_topic(topics.get(topic.name), topic, fallen)
             errors.pop(topic.name, None)
         else:
             errors[topic.name] = ErrorCode.of(topic.error_code)
             if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 topics.pop(topic.name, None)
             elif topic.partitions:  # it exists, though nobody ever led it
-                topics[topic.name] = _merge_topic(topics.get(topic.name), topic)
+                topics[topic.name] = _merge_topic(topics.get(topic.name), topic, fallen)
     brokers = {BrokerId(broker.node_id): _endpoint(broker) for broker in response.brokers}
     return replace(
         view,
@@ -116,13 +121,14 @@ def _endpoint(broker: MetadataResponseBroker) -> BrokerEndpoint:
     return BrokerEndpoint(id=BrokerId(broker.node_id), address=HostPort(broker.host, broker.port), rack=broker.rack)
 
 
-def _merge_topic(known: TopicView | None, told: MetadataResponseTopic) -> TopicView:
+def _merge_topic(known: TopicView | None, told: MetadataResponseTopic, fallen: Collection[TopicPartition]) -> TopicView:
     same_topic = known is not None and known.id == told.topic_id
     partitions = {}
     for partition in told.partitions:
         before = known.partitions.get(partition.partition_index) if known is not None and same_topic else None
         after = _partition_view(partition)
         stale = before is not None and 0 <= after.leader_epoch < before.leader_epoch
+        stale = stale and TopicPartition(told.name or "", partition.partition_index) not in fallen
         partitions[partition.partition_index] = before if before is not None and stale else after
     return TopicView(name=told.name or "", id=told.topic_id, is_internal=told.is_internal, partitions=partitions)
 

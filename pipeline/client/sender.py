@@ -154,6 +154,7 @@ class Sender:
             case ProduceVerdict.DELIVERED:
                 self._deliver(batch, answer)
             case ProduceVerdict.RETRY:
+                self._cluster.refresh_soon()  # a leader without followers may be one no more, and not know it
                 self._retry(batch, error, outcome_unknown=True)
             case ProduceVerdict.LEADER_MOVED:
                 self._cluster.refresh_soon()

@@ -47,6 +47,23 @@ async def test_each_codec_key_headers_and_time_are_kept(scripted, connect, produ
     assert scripted.partition(T0).batches[0][0].codec is codec
 
 
+@pytest.mark.parametrize("fault", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
+async def test_a_leader_that_gets_no_followers_is_looked_up_again(scripted, connect, produce, fault):
+    """It may be one that does not reach ZooKeeper and has been replaced."""
+    async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
+        await producer.send("t", b"first")
+        await producer.flush()
+        await cluster.refresh()
+        before = scripted.requests["MetadataRequest"]
+        scripted.produce_script.append(fault)
+        await producer.send("t", b"second")
+        await producer.flush()
+        with trio.fail_after(DEADLINE_S):
+            while scripted.requests["MetadataRequest"] == before:
+                await trio.lowlevel.checkpoint()
+    assert values(scripted) == [b"first", b"second"]
+
+
 @pytest.mark.parametrize("fault", ["close", "close after", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
 async def test_what_breaks_once_is_tried_again_and_written_once(scripted, connect, produce, fault):
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200) as producer:

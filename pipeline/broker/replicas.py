@@ -14,7 +14,7 @@ Invariants:
   `disk_threads`): a disk that hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.
 - A partition whose log dir does not answer has no role until the log dir does; meanwhile nothing of an earlier role is
   under way but the call that hangs. After HUNG_S the partition is in `failed`, until the log dir answers.
-- A partition whose log could not be made for want of room is in `failed` until there is room.
+- A partition whose log could not be made, or opened, for want of room is in `failed` until there is room.
 """
 
 import uuid

@@ -199,6 +199,7 @@ class LogDirectory:
 
     def _open_entry(self, path: Path, topic_partition: TopicPartition, now_ms: int, *, clean: bool) -> None:
         """Load the log in a directory of a partition's name, if it is one. Any error fails this partition alone."""
+        before = self.failed.get(topic_partition)
         try:
             if self._files.is_directory(path) and may_be_partition(self._files.names(path)):
                 self._load_partition(path, topic_partition, now_ms, clean=clean)
@@ -209,7 +210,10 @@ class LogDirectory:
                 error = StorageError(str(path), f"cannot be opened: {error!r}")
             self.failed[topic_partition] = error
             note_failure(self._files, path)
-            _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
+            if type(error) is not type(before):
+                _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
+        else:
+            self.failed.pop(topic_partition, None)
 
     def _load_partition(self, path: Path, topic_partition: TopicPartition, now_ms: int, *, clean: bool) -> None:
         log = load_log(
@@ -356,9 +360,14 @@ class LogDirectory:
         return LogName(topic_partition, topic_id)
 
     def is_displaced(self, name: LogName) -> bool:
-        """Return True if a log of another topic has its place, or if it is set aside, or could not be deleted."""
-        is_kept = name in self.set_aside.paths or name.topic_partition in self._undeleted
+        """Return True if a log of another topic has its place, or if it is set aside, or may be opened again."""
+        is_kept = name in self.set_aside.paths or self._may_open_again(name.topic_partition)
         return is_kept or self._other_in_place(name) is not None
+
+    def _may_open_again(self, topic_partition: TopicPartition) -> bool:
+        """Return True if a log failed only for it could not be deleted, or because there was no room to repair it."""
+        lacked_room = isinstance(self.failed.get(topic_partition), DiskFullError)
+        return lacked_room or topic_partition in self._undeleted & self.failed.keys()
 
     def may_be_displaced(self, name: LogName) -> bool:
         """Return False if `is_displaced` surely is; asks no disk."""
@@ -384,17 +393,16 @@ class LogDirectory:
         return found if has_lost_other else None
 
     def make_way(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
-        """Set a log of another topic id aside, and take back the one of this topic id if there is one, or if it could
-        not be deleted.
+        """Set a log of another topic id aside, and take back the one of this topic id if there is one, or if it may be
+        opened again.
 
         Raises StorageError.
         """
         name = LogName(topic_partition, topic_id)
         with self._placing, self._noticing_failure():
             other = self._other_in_place(name)
-            if other is None and topic_partition in self._undeleted & self.failed.keys():
+            if other is None and self._may_open_again(topic_partition):
                 self._undeleted.discard(topic_partition)
-                del self.failed[topic_partition]
                 with self._checkpoints.writing:
                     self._open_entry(self.path / str(topic_partition), topic_partition, now_ms, clean=False)
             if other is not None:

@@ -130,6 +130,7 @@ class FaultyFiles:
         self.inner = inner
         self.rng = rng
         self.fail_sync_in: int | None = None
+        self.has_refused_a_sync = False
         self.fail_rename_in: int | None = None
         self.crash_in: int | None = None
         self.capacity_bytes: int | None = None
@@ -200,6 +201,7 @@ class FaultyFiles:
         if self.fail_sync_in > 0:
             return False
         self.fail_sync_in = None
+        self.has_refused_a_sync = True
         return True
 
     def end_process(self) -> "FaultyFiles":

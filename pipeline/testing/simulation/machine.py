@@ -88,8 +88,9 @@ class Machine:
 
     @property
     def has_failed_disk(self) -> bool:
-        """Whether the broker says that its disk has failed."""
-        return self.handle is not None and self.handle.disk_trouble() is not None
+        """Whether the broker says that its disk has failed, or has met one: at a start that may fail a log alone."""
+        says_so = self.handle is not None and self.handle.disk_trouble() is not None
+        return says_so or self.disk.has_refused_a_sync
 
     def clock(self) -> int:
         """The wall clock of this machine: a little wrong, or very wrong."""

@@ -458,6 +458,31 @@ def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(open_director
     directory.close()
 
 
+def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(open_directory, batches):
+    name, topic_id = TopicPartition("a", 0), uuid.uuid4()
+    faulty = FaultyFiles(DiskFiles(), random.Random(1))
+    directory = open_directory(files=faulty)
+    log = directory.create(name, topic_id=topic_id, now_ms=batches.now_ms)
+    batches.append(log, batches.make(2))
+    log.flush()
+    batches.append(log, batches.make(3))
+    faulty.fail_sync_in = 1
+    with pytest.raises(StorageError):
+        log.flush()
+    faulty = faulty.end_process()
+    faulty.capacity_bytes = faulty.used_bytes
+    directory = open_directory(files=faulty)
+    assert isinstance(directory.failed[name], DiskFullError)
+    directory.make_way(name, topic_id, batches.now_ms)
+    assert isinstance(directory.failed[name], DiskFullError)
+    faulty.capacity_bytes = None
+    assert directory.is_displaced(LogName(name, topic_id))
+    directory.make_way(name, topic_id, batches.now_ms)
+    assert not directory.failed
+    assert directory.logs[name].log_end_offset == 5
+    directory.close()
+
+
 def test_a_log_dir_that_is_named_twice_by_a_link_is_told_of(tmp_path, batches):
     (tmp_path / "logs").mkdir()
     (tmp_path / "link").symlink_to("logs")

@@ -89,6 +89,47 @@ def weight_of(element: Any) -> int:
     return 1 + len(element) // LETTERS_OF_AN_ELEMENT
 
 
+class _Queue:
+    """All large work that waits for its turn: one piece of it is done between two turns of everybody else.
+
+    Whoever is resumed has the next one resumed, which is then in the next round of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._is_idle = True
+
+    async def wait(self) -> None:
+        if not self._is_idle:
+            await self._waiting.park()
+            self._resume_next()
+            return
+        self._is_idle = False
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:
+            self._resume_next()
+
+    def _resume_next(self) -> None:
+        self._is_idle = not self._waiting
+        self._waiting.unpark()
+
+
+_queue: trio.lowlevel.RunVar[_Queue] = trio.lowlevel.RunVar("large work")
+
+
+async def give_way() -> None:
+    """Let others have their turn, before a piece of large work: small requests, then other large work that came before.
+
+    With plain checkpoints a piece of each of many large requests would be done in one round of the event loop.
+    """
+    try:
+        queue = _queue.get()
+    except LookupError:
+        _queue.set(queue := _Queue())
+    await queue.wait()
+
+
 class Turns:
     """Turns that a long piece of work gives to others, one after so many elements."""
 
@@ -102,7 +143,7 @@ class Turns:
         self._left -= count
         if self._left <= 0:
             self._left = self._size
-            await trio.lowlevel.checkpoint()
+            await give_way()
 
 
 OF_PARTITIONS = Slicing(asked="topics", answered="topics", size=2000, parts=("partitions", "partitions"))
@@ -125,7 +166,7 @@ async def handle_in_slices(slicing: Slicing, body: Any, handle: _Handle) -> Larg
     first: Any = None
     copied_bytes = 0
     for part in slicing.slices(getattr(body, slicing.asked)):
-        await trio.lowlevel.checkpoint()
+        await give_way()
         answer = handle(replace(body, **{slicing.asked: [element for element, _ in part]}))
         if isinstance(answer, Awaitable):
             answer = await answer
@@ -138,13 +179,13 @@ async def handle_in_slices(slicing: Slicing, body: Any, handle: _Handle) -> Larg
 
 
 async def for_each(items: Iterable[_Item], workers: int, act: Callable[[_Item], Awaitable[None]]) -> None:
-    """Act on every item, on so many at a time; others have their turn after each."""
+    """Act on every item, on so many at a time; others have their turn before each."""
     rest = iter(items)
 
     async def work() -> None:
         for item in rest:
+            await give_way()
             await act(item)
-            await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
         for _ in range(workers):

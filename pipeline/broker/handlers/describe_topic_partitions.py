@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from pipeline.broker.authorized_operations import TOPIC_OPERATIONS
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.handlers.metadata import code_of_missing, describe_topic, is_known, is_listed
-from pipeline.broker.slicing import Turns
+from pipeline.broker.slicing import Turns, give_way
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -19,8 +19,8 @@ from pipeline.protocol.messages.describe_topic_partitions import (
 )
 from pipeline.protocol.messages.metadata import MetadataResponsePartition
 
-TOPICS_AT_ONCE = 1000
-"""Topics that are looked at before others have their turn."""
+AT_ONCE = 1000
+"""Topics and partitions that are looked at before others have their turn."""
 MAX_PARTITIONS = 2000
 """Kafka's default of `max.request.partition.size.limit`."""
 
@@ -40,7 +40,8 @@ async def _handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest
         {topic.name for topic in request.topics} or {topic.name for topic in view.topics() if is_listed(topic, view)}
     )
     described: list[DescribeTopicPartitionsResponseTopic] = []
-    turns = Turns(TOPICS_AT_ONCE)
+    turns = Turns(AT_ONCE)
+    await give_way()
     for name in names:
         await turns.after()
         if name < cursor.topic_name:
@@ -54,6 +55,7 @@ async def _handle(broker: BrokerContext, request: DescribeTopicPartitionsRequest
             described.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
             continue
         whole = describe_topic(topic, broker.view)
+        await turns.after(len(whole.partitions))
         partitions = [partition for partition in whole.partitions if partition.partition_index >= first]
         described.append(
             DescribeTopicPartitionsResponseTopic(

@@ -11,8 +11,9 @@ about to get its leaders is left out: to those that look for topics by a pattern
 topic that cannot get leaders now is told, with its partitions: nobody may take it for one that does not exist.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -23,6 +24,7 @@ from pipeline.broker.cluster_view import NO_BROKER, ClusterView, PartitionView, 
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.journal_topic import journal_topic
+from pipeline.broker.slicing import Turns, give_way
 from pipeline.broker.topic_changes import create_by_asking
 from pipeline.broker.topic_plan import TopicRequest, check_topic_name
 from pipeline.errors import CoordinationError
@@ -78,9 +80,23 @@ def handle(
         ]
         if missing:
             return _create_and_answer(broker, request, missing)
-    if len(request.topics) > MAX_TOPICS_AT_ONCE:
+    if _is_large(broker, request.topics):
         return _describe_many(broker, request, request.topics)
     return _answer(broker, request, [_find_topic(broker, topic) for topic in request.topics])
+
+
+def _is_large(broker: BrokerContext, topics: Sequence[MetadataRequestTopic]) -> bool:
+    """True if so much is described that others are to have a turn meanwhile."""
+    if len(topics) > MAX_TOPICS_AT_ONCE:
+        return True
+    found = (_seen(broker, topic) for topic in topics)
+    return sum(len(topic.partitions) for topic in found if topic is not None) > MAX_PARTITIONS_AT_ONCE
+
+
+def _seen(broker: BrokerContext, asked: MetadataRequestTopic) -> TopicView | None:
+    if asked.topic_id != ZERO_UUID:
+        return broker.view.topic_of_id(asked.topic_id)
+    return broker.view.topic(asked.name or "")
 
 
 def _each_once(topics: Sequence[MetadataRequestTopic]) -> Sequence[MetadataRequestTopic]:
@@ -97,27 +113,29 @@ def _refuse_unnamed(request: MetadataRequest) -> Sequence[MetadataResponseTopic]
 
 
 async def _describe_many(
-    broker: BrokerContext, request: MetadataRequest, topics: Sequence[TopicView | MetadataRequestTopic]
+    broker: BrokerContext,
+    request: MetadataRequest,
+    topics: Sequence[TopicView | MetadataRequestTopic],
+    refusals: Mapping[str, ErrorCode] = MappingProxyType({}),
 ) -> LargeAnswer:
-    """All topics, with a turn for others after every few."""
+    """All topics, with a turn for others after every few; `refusals` are those that could not be made."""
     described: list[MetadataResponseTopic] = []
-    count = 0
+    turns = Turns(MAX_PARTITIONS_AT_ONCE)
+    await give_way()
     for topic in topics:
         if isinstance(topic, TopicView):
             described.append(describe_topic(topic, broker.view))
+        elif topic.name is not None and topic.name in refusals:
+            described.append(MetadataResponseTopic(name=topic.name, error_code=refusals[topic.name]))
         else:
             described.append(_find_topic(broker, topic))
-        count += 1 + len(described[-1].partitions)
-        if count >= MAX_PARTITIONS_AT_ONCE:
-            await trio.lowlevel.checkpoint()
-            count = 0
+        await turns.after(1 + len(described[-1].partitions))
     return LargeAnswer(_answer(broker, request, described))
 
 
-async def _create_and_answer(
-    broker: BrokerContext, request: MetadataRequest, missing: Sequence[str]
-) -> MetadataResponse:
+async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, missing: Sequence[str]) -> LargeAnswer:
     refusals: dict[str, ErrorCode] = {}
+    turns = Turns(MAX_TOPICS_AT_ONCE)
     deadline = trio.current_time() + AUTO_CREATE_TIMEOUT_S
     for name in missing:
         timeout_s = deadline - trio.current_time()
@@ -133,17 +151,8 @@ async def _create_and_answer(
             log.warning("topic_not_created", topic=name, error=str(error))
         if name not in refusals and broker.view.topic(name) is None:
             refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
-    described = [_find_topic(broker, topic) for topic in request.topics or ()]
-    return _answer(
-        broker,
-        request,
-        [
-            MetadataResponseTopic(name=topic.name, error_code=refusals[topic.name])
-            if topic.name is not None and topic.name in refusals
-            else topic
-            for topic in described
-        ],
-    )
+        await turns.after()
+    return await _describe_many(broker, request, request.topics or (), refusals)
 
 
 def _is_told(broker: BrokerContext, name: str) -> bool:
@@ -196,16 +205,13 @@ def _describe_partition(name: TopicPartition, partition: PartitionView, view: Cl
 
 
 def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    topic = _seen(broker, asked)
+    if topic is not None:
+        return describe_topic(topic, broker.view)
     if asked.topic_id != ZERO_UUID:
-        topic = broker.view.topic_of_id(asked.topic_id)
-        if topic is None:
-            return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
-    else:
-        name = asked.name or ""
-        topic = broker.view.topic(name)
-        if topic is None:
-            return MetadataResponseTopic(name=name, error_code=code_of_missing(name))
-    return describe_topic(topic, broker.view)
+        return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+    name = asked.name or ""
+    return MetadataResponseTopic(name=name, error_code=code_of_missing(name))
 
 
 def code_of_missing(name: str) -> ErrorCode:

@@ -13,7 +13,7 @@ from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.handlers.fetch import MAX_WAIT_MS
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
-from pipeline.broker.slicing import SLICINGS, Slicing, for_each
+from pipeline.broker.slicing import SLICINGS, Slicing, Turns, for_each
 from pipeline.coordination.quota_znodes import QuotaEntity
 from pipeline.model import TopicPartition
 from pipeline.net.conversation import Conversation
@@ -88,6 +88,8 @@ HOSTILE: Sequence[tuple[str, Message, int]] = (
     ), 13),
     ("metadata of one topic, again and again", MetadataRequest(
         topics=partitions_of(MetadataRequestTopic, 40_000, name=NAMES[0]), allow_auto_topic_creation=False), 13),
+    ("names that no topic may have, to be created", MetadataRequest(
+        topics=[MetadataRequestTopic(name=f"!{number}") for number in range(40_000)]), 9),
     ("metadata of all", MetadataRequest(topics=None), 13),
     ("settings of all topics", DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=2, resource_name=name) for name in NAMES * 5],
@@ -421,10 +423,56 @@ async def test_few_items_are_acted_on_at_a_time_and_all_in_the_end() -> None:
         nonlocal active, most
         active += 1
         most = max(most, active)
-        await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
         active -= 1
         done.append(item)
 
     await for_each(range(50), 4, act)
     assert sorted(done) == list(range(50))
     assert most == 4
+
+
+async def test_one_piece_of_all_large_work_is_done_between_two_turns_of_others() -> None:
+    pieces = most = 0
+
+    async def act(_item: int) -> None:
+        nonlocal pieces
+        pieces += 1
+
+    async def watch() -> None:
+        nonlocal pieces, most
+        while True:
+            most, pieces = max(most, pieces), 0
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        async with trio.open_nursery() as requests:
+            for _ in range(8):
+                requests.start_soon(for_each, range(100), 50, act)
+        nursery.cancel_scope.cancel()
+    assert most <= 2  # the last of one round, and the first of the next
+
+
+async def test_large_work_that_is_cancelled_holds_up_no_other() -> None:
+    done = 0
+
+    async def work(scope: trio.CancelScope) -> None:
+        nonlocal done
+        with scope:
+            for _ in range(10):
+                await Turns(1).after()
+            done += 1
+
+    with trio.fail_after(DEADLINE_S):
+        for cancelled in range(8):
+            scopes = [trio.CancelScope() for _ in range(8)]
+            done = 0
+            async with trio.open_nursery() as nursery:
+                for scope in scopes:
+                    nursery.start_soon(work, scope)
+                await trio.lowlevel.checkpoint()
+                scopes[cancelled].cancel()
+                await trio.lowlevel.checkpoint()
+                scopes[cancelled - 1].cancel()
+            assert done == 6

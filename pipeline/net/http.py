@@ -46,12 +46,10 @@ def operations_routes(
     `readiness` says whether requests should be sent here; without it, whoever is well is ready.
     `warning` says what is wrong that no restart mends: `/healthz` names it beside `{"status": "ok"}`, as `warnings`.
     """
-    one_at_a_time = trio.Lock()
+    scrapes = _Scrapes(metrics)
 
     async def serve_metrics(_request: Request) -> Response:
-        async with one_at_a_time:  # the samples of one are memory enough
-            text = await exposition(metrics)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        return Response(await scrapes.text(), media_type=CONTENT_TYPE_LATEST)
 
     def serve(check: HealthCheck) -> Callable[[Request], Awaitable[Response]]:
         async def serve_check(_request: Request) -> Response:
@@ -69,6 +67,33 @@ def operations_routes(
         Route("/healthz", serve(health)),
         Route("/readyz", serve(readiness or health)),
     ]
+
+
+class _Scrapes:
+    """The metrics as text, written once for all that ask for them while an earlier text is written: clients that ask
+    and leave, however many, do not hold up the next one.
+    """
+
+    def __init__(self, metrics: CollectorRegistry) -> None:
+        self._metrics = metrics
+        self._one_at_a_time = trio.Lock()  # the samples of one are memory enough
+        self._begun = 0
+        self._written = 0
+        """The number of the last text that was written whole."""
+        self._text = b""
+
+    async def text(self) -> bytes:
+        """Return a text that was begun after this call, never an older one."""
+        wanted = self._begun + 1
+        async with self._one_at_a_time:
+            if self._written < wanted:
+                self._begun += 1
+                self._text = await exposition(self._metrics)
+                self._written = self._begun
+            text = self._text
+            if not self._one_at_a_time.statistics().tasks_waiting:
+                self._text = b""
+        return text
 
 
 def http_application(routes: Sequence[BaseRoute]) -> Starlette:

@@ -4,11 +4,13 @@ import pytest
 import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
 from starlette.responses import Response
 from starlette.routing import Route
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
+from pipeline.net.exposition import exposition
 from pipeline.net.http import MAX_SEND_S, http_application, operations_routes, serve_http
 from pipeline.net.nurseries import unwrapped_errors
 
@@ -71,3 +73,45 @@ async def test_an_address_in_use_is_a_fault_of_the_settings_in_one_line():
             address = await nursery.start(serve_http, application, HostPort("127.0.0.1", 0))
             await serve_http(application, address)
     assert caught.value.key == "http.listen"
+
+
+class Counting:
+    """A collector that tells how often it was read."""
+
+    read = 0
+
+    def describe(self):
+        return iter(())
+
+    def collect(self):
+        self.read += 1
+        yield GaugeMetricFamily("reads", "", value=self.read)
+
+
+async def test_metrics_are_written_once_for_all_that_wait(monkeypatch):
+    counting, metrics, go_on = Counting(), CollectorRegistry(), trio.Event()
+    metrics.register(counting)
+
+    async def write_later(registry):
+        await go_on.wait()
+        return await exposition(registry)
+
+    monkeypatch.setattr("pipeline.net.http.exposition", write_later)
+    scrape = operations_routes(metrics, lambda: None)[0].endpoint
+    first, answers = trio.CancelScope(), []
+
+    async def ask(scope):
+        with scope:
+            answers.append((await scrape(None)).body)
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            for scope in (first, *(trio.CancelScope() for _ in range(20))):
+                nursery.start_soon(ask, scope)
+                await trio.testing.wait_all_tasks_blocked()
+            first.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            go_on.set()
+        assert len(answers) == 20
+        assert all(b"reads 1.0" in answer for answer in answers)
+        assert b"reads 2.0" in (await scrape(None)).body

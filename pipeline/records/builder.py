@@ -4,12 +4,14 @@ Invariants:
 - Offsets and timestamps are deltas to the first record's; the batch starts at offset 0, which a broker patches.
 - A batch holds at least one record, however large, and else never grows beyond `max_bytes` before compression.
 - `build` gives the buffer away: a builder makes one batch.
+- An `append` that raises adds nothing: the records before and behind it are whole.
 
 Record layout (KIP-98), all integers zigzag varints: length, attributes int8, timestamp delta, offset delta, key length
 (-1: null) and key, value length and value, number of headers, each with key length, key, value length, value.
 """
 
 from collections.abc import Sequence
+from operator import index
 
 from pipeline.records.batch import (
     HEADER_SIZE,
@@ -24,6 +26,9 @@ from pipeline.records.batch import (
 from pipeline.records.compression import Codec, compress
 
 Header = tuple[str, bytes | None]
+
+MAX_TIMESTAMP_MS = 2**62 - 1
+"""Times are within it, forward and back, so that no difference of two is beyond 64 bits."""
 
 _NULL = b"\x01"
 _NO_ATTRIBUTES = b"\x00"
@@ -73,7 +78,7 @@ class BatchBuilder:
         self._record_count = 0
         self._base_timestamp_ms = 0
         self._max_timestamp_ms = 0
-        self._last_headers: Sequence[Header] = ()
+        self._last_headers: tuple[Header, ...] | None = ()
         self._last_headers_encoded = encode_headers(())
 
     @property
@@ -87,13 +92,20 @@ class BatchBuilder:
         return self._record_count
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp_ms: int) -> bool:
-        """Add a record. False, and nothing added, when it does not fit any more; the first one always fits."""
+        """Add a record. False, and nothing added, when it does not fit any more; the first one always fits.
+
+        Raises TypeError, ValueError or AttributeError where key, value, headers or time are not what they must be.
+        """
         count = self._record_count
+        if not -MAX_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
+            raise ValueError(f"a timestamp must be within {MAX_TIMESTAMP_MS} ms, and is {timestamp_ms}")
+        if not count:
+            timestamp_ms = index(timestamp_ms)
         delta_ms = timestamp_ms - self._base_timestamp_ms if count else 0
         if headers is not self._last_headers:
             self._last_headers_encoded = encode_headers(headers)
             # A tuple cannot change: producers that give the same one each time have it encoded once.
-            self._last_headers = headers if isinstance(headers, tuple) else ()
+            self._last_headers = headers if isinstance(headers, tuple) else None
         encoded_headers = self._last_headers_encoded
         timestamp_and_offset = encode_varint(delta_ms) + encode_varint(count)
         key_length = _NULL if key is None else encode_varint(len(key))
@@ -113,9 +125,16 @@ class BatchBuilder:
         buffer = self._buffer
         if count and len(buffer) + len(record_length) + size > self._max_bytes:
             return False
-        buffer += record_length + _NO_ATTRIBUTES + timestamp_and_offset + key_length + key + value_length
-        buffer += value
-        buffer += encoded_headers
+        start = len(buffer)
+        try:
+            buffer += record_length + _NO_ATTRIBUTES + timestamp_and_offset + key_length + key + value_length
+            buffer += value
+            buffer += encoded_headers
+            if len(buffer) - start != len(record_length) + size:  # a memoryview whose items are not bytes
+                raise TypeError("key and value must be bytes")
+        except BaseException:
+            del buffer[start:]
+            raise
         if not count:
             self._base_timestamp_ms = timestamp_ms
             self._max_timestamp_ms = timestamp_ms

@@ -378,6 +378,21 @@ async def test_a_send_that_was_cancelled_sends_nothing_and_one_that_returned_sen
     assert not set(taken) & set(repeated)
 
 
+@pytest.mark.parametrize(
+    "bad", [{"value": "text"}, {"timestamp_ms": 1.5}, {"timestamp_ms": 2**63}, {"headers": [("a", "text")]}]
+)
+async def test_a_send_that_is_refused_sends_nothing_and_harms_no_other(scripted, connect, produce, bad):
+    async with scripted.broker(1), connect() as cluster, produce(cluster, linger_ms=60_000) as producer:
+        for number in range(3):
+            with pytest.raises((TypeError, ValueError)):
+                await producer.send("t", **{"value": b"bad"} | bad)
+            await producer.send("t", b"%d" % number, headers=[("number", b"%d" % number)])
+            await producer.send("t", b"plain")
+        await producer.flush()
+    assert values(scripted) == [b"0", b"plain", b"1", b"plain", b"2", b"plain"]
+    assert [record.headers for record in scripted.partition(T0).records()][1::2] == [()] * 3
+
+
 async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(scripted, connect, produce):
     async with (
         scripted.broker(1),

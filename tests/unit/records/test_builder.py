@@ -77,6 +77,53 @@ def test_a_list_of_headers_may_change_between_records() -> None:
     assert second.headers == (("a", b"1"), ("b", None))
 
 
+def test_a_record_without_headers_behind_one_with_a_list_of_them_has_none() -> None:
+    builder = BatchBuilder(Codec.NONE, 10_000)
+    builder.append(None, None, [("a", b"1")], 1)
+    builder.append(None, None, (), 1)
+    assert [record.headers for record in iterate_records(builder.build())] == [(("a", b"1"),), ()]
+
+
+@pytest.mark.parametrize("count_before", [0, 2])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"value": "text"},
+        {"value": 5},
+        {"value": memoryview(b"abcdef")[::2]},
+        {"value": memoryview(b"abcdefgh").cast("i")},
+        {"key": "text"},
+        {"key": memoryview(b"abcdefgh").cast("i")},
+        {"headers": [("a", "text")]},
+        {"headers": [("a", b"1"), (5, b"2")]},
+        {"timestamp_ms": 1.5},
+        {"timestamp_ms": "1"},
+        {"timestamp_ms": 2**62},
+        {"timestamp_ms": -(2**63)},
+    ],
+)
+def test_a_record_that_is_refused_leaves_nothing_in_the_batch(count_before: int, bad: dict[str, Any]) -> None:
+    builder = BatchBuilder(Codec.NONE, 10_000)
+    for _ in range(count_before):
+        builder.append(b"k", b"before", (), 1)
+    record: dict[str, Any] = {"key": b"k", "value": b"v", "headers": (), "timestamp_ms": 1}
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        builder.append(**record | bad)
+    builder.append(b"k", b"after", (), 1)
+    batch = builder.build()
+    values = [record.value for record in iterate_records(batch)]
+    assert values == [*([b"before"] * count_before), b"after"]
+    assert read_header(batch).max_timestamp == 1
+
+
+@pytest.mark.parametrize("first", [2**62 - 1, 1 - 2**62])
+def test_times_as_far_apart_as_may_be_are_kept(first: int) -> None:
+    builder = BatchBuilder(Codec.NONE, 10_000)
+    for timestamp_ms in (first, -first):
+        builder.append(None, None, (), timestamp_ms)
+    assert [record.timestamp_ms for record in iterate_records(builder.build())] == [first, -first]
+
+
 def test_an_empty_batch_cannot_be_built() -> None:
     builder = BatchBuilder(Codec.NONE, 1000)
     with pytest.raises(ValueError, match="at least one"):

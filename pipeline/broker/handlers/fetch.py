@@ -26,7 +26,7 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.fetch_reading import FIRST_VERSION_OF_TOPIC_IDS, FetchReading, replica_of
 from pipeline.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from pipeline.broker.partition import Partition
-from pipeline.broker.slicing import OF_PARTITIONS
+from pipeline.broker.slicing import OF_PARTITIONS, give_way
 from pipeline.broker.waiters import FetchWaiter
 from pipeline.log.reading import LogSlice
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -170,7 +170,7 @@ async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version:
             waiter = reading.waiter()
             answers: list[FetchableTopicResponse] = []
             for number, part in enumerate(parts):
-                await trio.lowlevel.checkpoint()
+                await give_way()
                 topics = _topics_of(part)
                 before, served = watched[number], len(reading.served)
                 _stop_watching(before)
@@ -339,7 +339,7 @@ async def _take_in_turns(
 ) -> FetchResponse:
     """Add the partitions that the session lacks, a slice at a time, and read it."""
     for part in rest:
-        await trio.lowlevel.checkpoint()
+        await give_way()
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         try:
@@ -364,7 +364,7 @@ async def _fetch_in_turns_in_session(
         try:
             due = tuple(session.due)
             for start in range(0, len(due), OF_PARTITIONS.size):
-                await trio.lowlevel.checkpoint()
+                await give_way()
                 if session.epoch != epoch:
                     return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
                 found += _read_due(reading, due[start : start + OF_PARTITIONS.size], is_again=is_again)
@@ -387,7 +387,7 @@ async def _tell_in_turns(
     epoch, told = session.epoch, _Told(request)
     for start in range(0, len(found), OF_PARTITIONS.size):
         told.add(found[start : start + OF_PARTITIONS.size])
-        await trio.lowlevel.checkpoint()
+        await give_way()
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     return told.answer(reading, session)

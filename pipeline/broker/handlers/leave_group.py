@@ -5,11 +5,10 @@ v3 removes several, by instance id too (KIP-345); before, the one member's error
 
 from collections.abc import Awaitable, Sequence
 
-import trio
-
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.events import Leaver
 from pipeline.broker.groups.model import MemberId
+from pipeline.broker.slicing import give_way
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -40,7 +39,7 @@ async def _leave_in_turns(
 ) -> LeaveGroupResponse:
     left: list[MemberResponse] = []
     for start in range(0, len(members), MEMBERS_AT_ONCE):
-        await trio.lowlevel.checkpoint()
+        await give_way()
         try:
             left += _leave(broker, group_id, members[start : start + MEMBERS_AT_ONCE]).members
         except KafkaError as error:

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import trio.testing
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.rebalance import GroupLimits
+from pipeline.broker.handlers import fetch
 from pipeline.broker.handlers.fetch import MAX_WAIT_MS
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
-from pipeline.broker.slicing import SLICINGS, Slicing, Turns, for_each
+from pipeline.broker.slicing import OF_PARTITIONS, SLICINGS, Slicing, Turns, for_each
 from pipeline.coordination.quota_znodes import QuotaEntity
 from pipeline.model import TopicPartition
 from pipeline.net.conversation import Conversation
@@ -452,6 +454,36 @@ async def test_one_piece_of_all_large_work_is_done_between_two_turns_of_others()
                 requests.start_soon(for_each, range(100), 50, act)
         nursery.cancel_scope.cancel()
     assert most <= 2  # the last of one round, and the first of the next
+
+
+async def test_one_slice_of_all_large_fetches_is_read_between_two_turns_of_others(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, slices, most = fetch._read, 0, 0
+
+    def counting(*args: Any) -> Any:
+        nonlocal slices
+        slices += 1
+        return read(*args)
+
+    async def watch() -> None:
+        nonlocal slices, most
+        while True:
+            most, slices = max(most, slices), 0
+            await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(fetch, "_read", counting)
+    monkeypatch.setattr(fetch, "OF_PARTITIONS", replace(OF_PARTITIONS, size=20))
+    partitions = [FetchPartition(partition=index) for index in range(4000)]
+    request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic="none", partitions=partitions)])
+    async with start() as broker, trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as clients:
+                for _ in range(8):
+                    clients.start_soon(ask_raw, broker, request, 12)
+        nursery.cancel_scope.cancel()
+    assert 0 < most <= 2
 
 
 async def test_large_work_that_is_cancelled_holds_up_no_other() -> None:

@@ -28,6 +28,8 @@ MAX_COPIED_BYTES = 64 * 1024
 LOOK_EVERY = 16
 """Calls of `send` between two looks at small regions."""
 MAX_BUFFERS_PER_CALL = 512
+PIECES_AT_ONCE = 2000
+"""Pieces of an answer that are sent before others have their turn, also if the peer takes all at once."""
 
 
 class Transport(Protocol):
@@ -136,7 +138,9 @@ class SocketTransport:
             self._until_look -= 1
         look = self._until_look == 0
         try:
-            for piece in pieces:
+            for number, piece in enumerate(pieces, 1):
+                if number % PIECES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 if isinstance(piece, FileRegion):
                     if piece.size <= COPIED_BYTES and (copied := read_cached(piece)) is not None:
                         buffers.append(copied)

@@ -13,7 +13,7 @@ from pipeline.model import FileRegion
 from pipeline.net import page_cache
 from pipeline.net import transport as transport_module
 from pipeline.net.page_cache import CHUNK_BYTES, READERS, is_cached, read_cached, read_into_cache
-from pipeline.net.transport import COPIED_BYTES, SocketTransport
+from pipeline.net.transport import COPIED_BYTES, PIECES_AT_ONCE, SocketTransport
 
 CONTENT = bytes(range(251)) * 20_000
 DEADLINE_S = 60
@@ -156,3 +156,29 @@ async def test_copies_of_small_regions_wait_for_the_peer(tmp_path: Path, monkeyp
 
 def test_the_end_of_a_file_is_not_waited_for(cold_file: IO[bytes]) -> None:
     assert is_cached(cold_file.fileno(), len(CONTENT) + 10, 10)
+
+
+async def test_an_answer_of_very_many_pieces_gives_others_their_turn(tmp_path: Path) -> None:
+    turns, client, server = 0, *tcp_pair()
+
+    async def watch() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    with (tmp_path / "small").open("w+b") as file, client:
+        file.write(CONTENT)
+        file.flush()
+        transport = SocketTransport(server)
+        try:
+            with trio.fail_after(DEADLINE_S):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(watch)
+                    await transport.send([FileRegion(file, position, 1) for position in range(10 * PIECES_AT_ONCE)])
+                    nursery.cancel_scope.cancel()
+        finally:
+            transport.close()
+        received = b"".join(iter(lambda: client.recv(1 << 20), b""))
+    assert received == CONTENT[: 10 * PIECES_AT_ONCE]
+    assert turns >= 9

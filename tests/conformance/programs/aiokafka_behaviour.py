@@ -235,7 +235,9 @@ async def groups(server):
         ((error, _, state, kind, protocol, members, *_),) = answer.groups
         return [error, state, kind, protocol, len(members)]
 
-    async with AIOKafkaConsumer(bootstrap_servers=server.bootstrap, group_id=name) as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=server.bootstrap, group_id=name, enable_auto_commit=False
+    ) as consumer:
         consumer.assign([partition])
         await consumer.commit({partition: (7, "note")})
     async with AIOKafkaConsumer(name, bootstrap_servers=server.bootstrap, group_id=f"{name}-at-work") as consumer:

@@ -38,10 +38,13 @@ Pair = tuple[bytes | None, bytes | None]
 def batch_of(
     pairs: Sequence[Pair], base_offset: int, *, codec: Codec = Codec.NONE, time_ms: int = NOW_MS, producer: int = -1
 ) -> bytearray:
+    """A batch of these; its times begin at `time_ms`, which may be one that no producer of ours sends."""
     builder = BatchBuilder(codec, 1 << 30)
     for number, (key, value) in enumerate(pairs):
-        builder.append(key, value, (("h", b"1"),) if number % 3 == 0 else (), time_ms + number)
+        builder.append(key, value, (("h", b"1"),) if number % 3 == 0 else (), number)
     made = builder.build(producer, 0 if producer >= 0 else -1, base_offset if producer >= 0 else -1)
+    header = read_header(made)
+    write_header(made, header._replace(base_timestamp=time_ms, max_timestamp=time_ms + header.max_timestamp))
     set_base_offset(made, 0, base_offset)
     return made
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from pipeline.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
 from pipeline.coordination.znodes import PartitionState, partition_state_path, topic_path
@@ -27,7 +28,7 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.unit.broker.conftest import NOW_MS, Broker, Start, batch
+from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 
 async def delete_records(broker: Broker, topic: str, *offsets: tuple[int, int]) -> list[tuple[int, int]]:
@@ -199,10 +200,11 @@ async def test_elections_without_a_living_replica(start: Start) -> None:
             (0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
             (1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
         ):
-            found = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            while found == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                answer = await broker.ask(ElectLeadersRequest(election_type=kind, topic_partitions=asked))
-                found = answer.replica_election_results[0].partition_result[0].error_code
+            found = None
+            with trio.fail_after(TIMEOUT_S):  # until the controller has seen the topic, and that its leader is gone
+                while found in {None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.ELECTION_NOT_NEEDED}:
+                    answer = await broker.ask(ElectLeadersRequest(election_type=kind, topic_partitions=asked))
+                    found = answer.replica_election_results[0].partition_result[0].error_code
             assert found == code
 
 

@@ -26,6 +26,7 @@ from pipeline.coordination.partition_states import StateChange, Written, write_s
 from pipeline.coordination.znodes import (
     PartitionState,
     TopicAssignment,
+    broker_path,
     partition_path,
     partition_state_path,
     partitions_path,
@@ -33,7 +34,7 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.errors import NoNodeError
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicPartition
-from pipeline.testing.memory_zookeeper import MemoryZooKeeper
+from pipeline.testing.memory_zookeeper import Backup, MemoryZooKeeper
 from tests.support.brokers import Brokers, clock, replicated_cluster
 from tests.support.znodes import remove_tree
 
@@ -189,6 +190,13 @@ async def next_leader(brokers: Brokers, *former: int) -> int:
     raise AssertionError("a watch does not end")
 
 
+def registered_again(brokers: Brokers, backup: Backup, *ids: int) -> bool:
+    """Whether these have sessions of after the backup: this server ends none of the backup, nor its registrations."""
+    paths = [broker_path(BrokerId(id_)) for id_ in ids]
+    found = [brokers.zookeeper.find_or_none(path) for path in paths]
+    return all(node and node.owner != backup.nodes[path].owner for path, node in zip(paths, found, strict=True))
+
+
 async def produce(brokers: Brokers, *values: bytes) -> None:
     async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
         for value in values:
@@ -288,6 +296,7 @@ async def test_a_replica_that_an_older_isr_names_does_not_lead_while_a_newer_isr
         async with brokers.zookeeper.open() as client:
             with suppress(NoNodeError):
                 await client.delete(ControllerNode.PATH)
+        await brokers.wait_until(lambda: registered_again(brokers, backup, led, in_sync))
         await brokers.wait_until(lambda: brokers.replica(led, "t").leader_epoch > epoch)
         await brokers.stop(in_sync)
         await brokers.stop(led)

@@ -28,7 +28,7 @@ MAX_COPIED_BYTES = 64 * 1024
 LOOK_EVERY = 16
 """Calls of `send` between two looks at small regions."""
 MAX_BUFFERS_PER_CALL = 512
-PIECES_AT_ONCE = 2000
+PIECES_AT_ONCE = 500
 """Pieces of an answer that are sent before others have their turn, also if the peer takes all at once."""
 
 

@@ -474,6 +474,7 @@ async def test_one_slice_of_all_large_fetches_is_read_between_two_turns_of_other
 
     monkeypatch.setattr(fetch, "_read", counting)
     monkeypatch.setattr(fetch, "OF_PARTITIONS", replace(OF_PARTITIONS, size=20))
+    monkeypatch.setattr(fetch, "OF_READS", replace(OF_PARTITIONS, size=20))
     partitions = [FetchPartition(partition=index) for index in range(4000)]
     request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(topic="none", partitions=partitions)])
     async with start() as broker, trio.open_nursery() as nursery:

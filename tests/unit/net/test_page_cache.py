@@ -14,6 +14,7 @@ from pipeline.net import page_cache
 from pipeline.net import transport as transport_module
 from pipeline.net.page_cache import CHUNK_BYTES, READERS, is_cached, read_cached, read_into_cache
 from pipeline.net.transport import COPIED_BYTES, PIECES_AT_ONCE, SocketTransport
+from tests.support.sockets import tcp_pair
 
 CONTENT = bytes(range(251)) * 20_000
 DEADLINE_S = 60
@@ -29,12 +30,6 @@ def cold_file(tmp_path: Path) -> Iterator[IO[bytes]]:
         if is_cached(file.fileno(), 0, len(CONTENT)):
             pytest.skip("this file system does not let go of its pages")
         yield file
-
-
-def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = socket.create_connection(server.getsockname())
-        return client, server.accept()[0]
 
 
 async def test_what_was_read_is_cached(cold_file: IO[bytes]) -> None:

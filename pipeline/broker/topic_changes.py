@@ -22,6 +22,7 @@ from pipeline.broker.topic_plan import (
     check_replica_count,
     plan_growth,
     plan_topic,
+    topic_name_fault,
 )
 from pipeline.coordination.deleted_topics import (
     demand_not_deleted,
@@ -221,8 +222,9 @@ async def _write_growth(
     validate_only: bool,
 ) -> None:
     lost: TopicAssignment | None = None
+    is_legal = topic_name_fault(name) is None  # `t/` would be another way to write the path of topic t
     for _ in range(ATTEMPTS):
-        found = await broker.zookeeper.get_or_none(topic_path(name))
+        found = await broker.zookeeper.get_or_none(topic_path(name)) if is_legal else None
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         current = TopicAssignment.decode(name, found.data)

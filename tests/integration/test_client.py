@@ -12,6 +12,7 @@ from pipeline.client.admin import (
     EARLIEST,
     LATEST,
     NewTopic,
+    alter_reassignments,
     create_partitions,
     create_topics,
     delete_topics,
@@ -114,6 +115,17 @@ async def test_topics_are_made_grown_described_and_removed(cluster):
         await delete_topics(cluster, ["admin"])
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await delete_topics(cluster, ["admin"], missing_ok=True)
+
+
+async def test_a_name_that_is_another_way_to_write_the_path_of_a_topic_is_no_topic(cluster):
+    await new_topic(cluster, "whole", 2)
+    for name in ("whole/", "/whole", "x/../whole", "."):
+        with pytest.raises(KafkaError) as caught:
+            await create_partitions(cluster, {name: 4})
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        refused = await alter_reassignments(cluster, {TopicPartition(name, 0): None}, timeout_s=DEADLINE_S)
+        assert [refusal.code for refusal in refused.values()] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert len((await describe_topics(cluster, ["whole"]))["whole"].partitions) == 2
 
 
 async def test_offsets_by_time(cluster):

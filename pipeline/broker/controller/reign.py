@@ -331,6 +331,8 @@ class Reign:
     ) -> Mapping[int, Outcome]:
         decided: Reassigned | None = None
         while True:
+            if self._view.topic(name) is None:  # the path of a name that is no topic's may be that of another topic
+                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             value = await patiently(partial(self._zookeeper.get_or_none, topic_path(name)))
             topic = self._view.topic(name)
             if value is None or topic is None:

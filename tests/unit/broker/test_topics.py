@@ -284,6 +284,8 @@ async def test_partitions_are_added(start: Start) -> None:
         assert (await broker.produce("t", batch(b"a"), partition=2)).error_code == ErrorCode.NONE
         assert await grow("t", 3) == ErrorCode.INVALID_PARTITIONS
         assert await grow("nowhere", 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for no_name in ("t/", "/t", "t/partitions", "", ".", ".."):
+            assert await grow(no_name, 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await broker.create("__consumer_offsets", 2)
         assert await grow("__consumer_offsets", 3) == ErrorCode.INVALID_PARTITIONS
         assert await grow("t", 4, assignments=[CreatePartitionsAssignment(broker_ids=[9])]) == 39

@@ -54,7 +54,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
-    """The header section of a record, its count first."""
+    """The header section of a record, its count first. Raises TypeError, ValueError or AttributeError."""
     encoded = bytearray(encode_varint(len(headers)))
     for key, value in headers:
         key_bytes = key.encode()
@@ -64,7 +64,10 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
             encoded += _NULL
         else:
             encoded += encode_varint(len(value))
+            end = len(encoded) + len(value)
             encoded += value
+            if len(encoded) != end:  # an array or a memoryview whose items are not bytes
+                raise TypeError("the value of a header must be bytes")
     return bytes(encoded)
 
 

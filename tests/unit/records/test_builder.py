@@ -1,3 +1,4 @@
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,8 @@ def test_a_record_without_headers_behind_one_with_a_list_of_them_has_none() -> N
         {"key": memoryview(b"abcdefgh").cast("i")},
         {"headers": [("a", "text")]},
         {"headers": [("a", b"1"), (5, b"2")]},
+        {"headers": [("a", b"1"), ("b", memoryview(b"abcdefgh").cast("i"))]},
+        {"headers": (("a", array("i", [1, 2])),)},
         {"timestamp_ms": 1.5},
         {"timestamp_ms": "1"},
         {"timestamp_ms": 2**62},

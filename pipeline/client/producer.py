@@ -133,13 +133,16 @@ class Producer:
         """Send all that waits and wait for its outcome.
 
         Returns when everything that was sent since the last flush is acknowledged; raises the first DeliveryError
-        otherwise. Ends within the delivery timeout.
+        otherwise. Ends within the delivery timeout. Of flushes that wait for the same batch each raises its failure.
         """
         self._accumulator.close_open_batches()
         self._sender.wake()
-        for batch in self._accumulator.incomplete():
+        batches = self._accumulator.incomplete()
+        for batch in batches:
             await wait_for_outcome(batch)
         failure, self._sender.first_failure = self._sender.first_failure, None
+        if failure is None:  # another flush may have raised it
+            failure = next((batch.error for batch in batches if batch.error is not None), None)
         if failure is not None:
             raise failure
 

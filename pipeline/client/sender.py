@@ -6,7 +6,7 @@ holds through any retry, with and without idempotence.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import structlog
@@ -79,10 +79,13 @@ class Sender:
 
     def abandon_all(self) -> None:
         """Give up whatever is left, so that nobody waits for it any more."""
+        given_up = []
         for batch in self._accumulator.incomplete():
             batch.last_error = batch.last_error or PipelineError("the producer was closed")
             batch.outcome_unknown = batch.outcome_unknown or batch.attempts > 0
-            self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
+            given_up.append((batch, self._accumulator.fail(batch, now_ms())))
+        for batch, error in given_up:  # a callback may close the producer, and finds nothing left
+            self._tell_failure(batch, error)
 
     def _expire(self) -> None:
         for batch, error in self._accumulator.expire(now_ms(), self._obstacle):
@@ -215,6 +218,8 @@ class Sender:
         self.wake()
 
 
-def _undecided(batches: Sequence[ProducerBatch]) -> list[ProducerBatch]:
-    """Those that were not given up, by `abandon_all`, while their request was on its way."""
-    return [batch for batch in batches if not batch.is_done]
+def _undecided(batches: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
+    """Those that were not given up, by `abandon_all`, while their request was on its way, or by a callback of the
+    batch before: each is looked at when its turn comes.
+    """
+    return (batch for batch in batches if not batch.is_done)

@@ -2,6 +2,7 @@ from itertools import pairwise
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.client.batches import DeliveredBatch, DeliveryError, RecordMetadata
 from pipeline.client.config import Acks
@@ -450,6 +451,60 @@ async def test_close_gives_up_what_is_on_its_way(scripted, connect, produce, ans
                     await trio.sleep(0.01)
             with pytest.raises(PipelineError, match="is closed"):
                 await producer.send("t", b"two")
+
+
+@pytest.mark.parametrize("answer", ["taken", "close"])
+async def test_a_callback_may_close_the_producer(scripted, connect, produce, answer):
+    scripted.add_topic("many", [1] * 400)
+    heard = []
+    with pytest.raises(DeliveryError, match="the producer was closed"):
+        async with (
+            scripted.broker(1),
+            connect() as cluster,
+            produce(cluster, linger_ms=60_000, delivery_timeout_ms=60_000) as producer,
+        ):
+
+            def close(metadata, error):
+                heard.append(metadata or error)
+                producer.close()
+
+            for partition in range(400):
+                await producer.send("many", b"x", partition=partition, callback=close)
+            if answer == "close":
+                scripted.produce_script.append("close")
+                producer.close()
+            await producer.flush()
+    assert len(heard) == 400
+    assert len([outcome for outcome in heard if isinstance(outcome, RecordMetadata)]) == (answer == "taken")
+
+
+async def test_a_flush_raises_what_became_of_its_records_whoever_else_flushes(scripted, connect, produce):
+    scripted.add_topic("u", [2])
+    outcomes = {}
+    async with (
+        scripted.broker(1),
+        scripted.broker(2),
+        connect() as cluster,
+        produce(cluster, linger_ms=60_000, delivery_timeout_ms=60_000) as producer,
+    ):
+        await producer.send("t", b"not taken")
+        await producer.send("u", b"taken")
+        scripted.produce_script.append(ErrorCode.MESSAGE_TOO_LARGE)
+        scripted.hold_produce = trio.Event()
+
+        async def flush(name):
+            try:
+                await producer.flush()
+            except DeliveryError as error:
+                outcomes[name] = error
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flush, "first")
+            nursery.start_soon(flush, "second")
+            await trio.testing.wait_all_tasks_blocked()
+            scripted.hold_produce.set()
+        await producer.flush()
+    assert sorted(outcomes) == ["first", "second"]
 
 
 async def test_a_send_that_waits_when_the_block_ends_sends_nothing(scripted, connect, produce):

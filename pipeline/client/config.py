@@ -9,7 +9,8 @@ from enum import Enum, IntEnum
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
-from pipeline.records.builder import Header
+from pipeline.protocol.primitives import MAX_STRING_BYTES
+from pipeline.records.builder import Header, encode_headers
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 
@@ -41,6 +42,21 @@ def _require_between(settings: object, bounds: dict[str, tuple[int, int]]) -> No
             raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be from {lowest} to {highest}")
 
 
+def _require_kinds(settings: object, kinds: dict[str, type]) -> None:
+    for name, kind in kinds.items():
+        value = getattr(settings, name)
+        if not isinstance(value, kind):
+            one = f"one of {', '.join(map(str, kind))}" if issubclass(kind, Enum) else f"a {kind.__name__}"
+            raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be {one}")
+
+
+def _is_client_id(text: str) -> bool:
+    try:
+        return len(text.encode()) <= MAX_STRING_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """How to reach a cluster. `bootstrap` may be empty where another discovery is given to `open_cluster`.
@@ -59,6 +75,11 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
+        _require_kinds(self, {"client_id": str, "bootstrap": tuple, "allow_auto_create_topics": bool})
+        if not all(isinstance(address, HostPort) for address in self.bootstrap):
+            raise ConfigurationError("bootstrap", f"is {self.bootstrap!r}, must hold addresses, see `parse_addresses`")
+        if not _is_client_id(self.client_id):
+            raise ConfigurationError("client.id", f"must be text of at most {MAX_STRING_BYTES} bytes")
         _require_between(
             self,
             {
@@ -95,6 +116,11 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
+        _require_kinds(self, {"acks": Acks, "compression": Codec, "idempotence": bool})
+        try:
+            encode_headers(self.record_headers)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ConfigurationError("record.headers", f"is {self.record_headers!r}: {error}") from error
         _require_between(
             self,
             {
@@ -131,6 +157,7 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
+        _require_kinds(self, {"auto_offset_reset": OffsetReset})
         _require_between(
             self,
             {

@@ -32,3 +32,30 @@ def test_idempotence_needs_all_acks() -> None:
     with pytest.raises(ConfigurationError, match=r"enable\.idempotence.*acks=all"):
         ProducerConfig(acks=Acks.LEADER)
     assert ProducerConfig(acks=Acks.LEADER, idempotence=False).acks is Acks.LEADER
+
+
+@pytest.mark.parametrize(
+    ("build", "bad", "key"),
+    [
+        (ConsumerConfig, {"auto_offset_reset": "earliest"}, "auto.offset.reset"),
+        (ConsumerConfig, {"auto_offset_reset": None}, "auto.offset.reset"),
+        (ProducerConfig, {"compression": "zstd"}, "compression"),
+        (ProducerConfig, {"compression": 4}, "compression"),
+        (ProducerConfig, {"acks": -1}, "acks"),
+        (ProducerConfig, {"acks": "all", "idempotence": False}, "acks"),
+        (ProducerConfig, {"idempotence": "false"}, "idempotence"),
+        (ProducerConfig, {"record_headers": (("a", "text"),)}, "record.headers"),
+        (ProducerConfig, {"record_headers": None}, "record.headers"),
+        (ClientConfig, {"client_id": None}, "client.id"),
+        (ClientConfig, {"client_id": "x" * 32768}, "client.id"),
+        (ClientConfig, {"client_id": "\ud800"}, "client.id"),
+        (ClientConfig, {"bootstrap": "127.0.0.1:9092"}, "bootstrap"),
+        (ClientConfig, {"bootstrap": ("127.0.0.1:9092",)}, "bootstrap"),
+        (ClientConfig, {"bootstrap": None}, "bootstrap"),
+        (ClientConfig, {"allow_auto_create_topics": "no"}, "allow.auto.create.topics"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(build: Build, bad: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        build(**bad)
+    assert caught.value.key == key

@@ -72,7 +72,8 @@ class Cluster:
         new = set(topics) - self._topics
         for name in new:
             if not _is_encodable(name):
-                reason = f"{name[:_NAME_SHOWN]!a}... ({len(name)} characters) can be the name of no topic"
+                shown = str(name)
+                reason = f"{shown[:_NAME_SHOWN]!a}... ({len(shown)} characters) can be the name of no topic"
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, reason)
         if new:
             self._topics |= new
@@ -278,7 +279,7 @@ class Cluster:
 
 def _is_encodable(name: str) -> bool:
     try:
-        return len(name.encode()) <= MAX_STRING_BYTES
+        return isinstance(name, str) and len(name.encode()) <= MAX_STRING_BYTES
     except UnicodeEncodeError:
         return False
 

@@ -27,6 +27,7 @@ from pipeline.client.fetch_plan import (
     FetchOutcome,
     FetchState,
     FetchVerdict,
+    begin_at,
     fetch_answers,
     fetch_request,
     judge,
@@ -134,21 +135,21 @@ class Consumer:
         return frozenset(self._states)
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Fetch these partitions from these offsets on, and nothing else."""
-        self._states = {}
-        for topic_partition, offset in offsets.items():
-            self.add(topic_partition, offset)
+        """Fetch these partitions from these offsets on, and nothing else. Raises as `add`, and changes nothing then."""
+        states = {topic_partition: begin_at(topic_partition, offset) for topic_partition, offset in offsets.items()}
+        self._cluster.track(topic_partition.topic for topic_partition in states)
+        self._states = states
         self._forget_stale()
 
     def add(self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None = None) -> None:
         """Fetch one more partition, from this offset on; one that is assigned starts anew there.
 
-        With `topic_id` the offset belongs to that topic alone, not to one created anew under the same name.
+        With `topic_id` the offset belongs to that topic alone, not to one created anew under the same name. Raises
+        ValueError, TypeError, or KafkaError for what can be no offset, partition, or name of a topic.
         """
-        if offset < 0:
-            raise ValueError(f"{topic_partition}: {offset} is no offset")
-        self._states[topic_partition] = FetchState(topic_partition, offset=offset, position=offset, topic_id=topic_id)
+        state = begin_at(topic_partition, offset, topic_id)
         self._cluster.track((topic_partition.topic,))
+        self._states[topic_partition] = state
         self._forget_stale()
 
     def remove(self, topic_partition: TopicPartition) -> None:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from operator import index
 
 from pipeline.client.config import ConsumerConfig
 from pipeline.client.metadata import ClusterView
@@ -43,6 +44,10 @@ _LEADER_MOVED = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
+
+
+MAX_PARTITION = 2**31 - 1
+MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,18 @@ class FetchState:
     skip_to: int | None = None
     """The offset behind the bad batch at which the partition rests, once the caller knows of it."""
     high_watermark: int | None = None
+
+
+def begin_at(topic_partition: TopicPartition, offset: int, topic_id: uuid.UUID | None = None) -> FetchState:
+    """A partition that is to be fetched from this offset on.
+
+    Raises ValueError or TypeError for what no request can hold: it would fail the requests of all other partitions.
+    """
+    if not 0 <= index(topic_partition.partition) <= MAX_PARTITION:
+        raise ValueError(f"{topic_partition} is no partition")
+    if not 0 <= index(offset) <= MAX_OFFSET:
+        raise ValueError(f"{topic_partition}: {offset} is no offset")
+    return FetchState(topic_partition, offset=offset, position=offset, topic_id=topic_id)
 
 
 class FetchVerdict(Enum):

@@ -144,6 +144,39 @@ async def test_seek_add_and_remove_void_what_was_fetched(scripted, connect, cons
             consumer.seek(T0, 0)
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {T0: 1.5},
+        {T0: float("nan")},
+        {T0: "5"},
+        {T0: None},
+        {T0: -1},
+        {T0: 2**63},
+        {TopicPartition("t", -1): 0},
+        {TopicPartition("t", 2**31): 0},
+        {TopicPartition("t", "0"): 0},
+        {TopicPartition(None, 0): 0},
+        {TopicPartition("x" * 40_000, 0): 0},
+        {("v", 0): 0},
+    ],
+)
+async def test_what_no_request_can_hold_is_refused_and_changes_nothing(scripted, connect, consume, fill, bad):
+    scripted.add_topic("u", [1])
+    other = TopicPartition("u", 0)
+    fill(3, other)
+    refusals = (ValueError, TypeError, AttributeError, KafkaError)
+    async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
+        consumer.assign({other: 0})
+        ((partition, offset),) = bad.items()
+        with pytest.raises(refusals):
+            consumer.add(partition, offset)
+        with pytest.raises(refusals):
+            consumer.assign({T0: 0, **bad})
+        assert consumer.assignment == {other}
+        assert await read(consumer, 30) == {other: numbers(0, 30)}
+
+
 async def test_out_of_range_is_raised_once_with_the_bounds_and_others_go_on(scripted, connect, consume, fill):
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)

@@ -1,4 +1,4 @@
-"""The largest requests of each kind to a real broker, one at a time, while another client asks small things.
+"""The largest requests of each kind to a real broker, of one client and of eight, while another asks small things.
 
 For a machine that is quiet: `tests/unit/broker/test_slicing.py` judges the same requests by processor time.
 """
@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -71,15 +72,19 @@ def encoded(message: Message, version: int) -> bytes:
     return b"".join(bytes(piece) for piece in ClientConnection("probe").encode_request(message, version)[1])  # type: ignore[arg-type]
 
 
-def small_requests(topic: KnownTopic) -> list[bytes]:
+def produce_to(topics: list[KnownTopic], partitions: int) -> bytes:
+    """A record for each of the first partitions of these topics."""
     builder = BatchBuilder(Codec.NONE, 1000)
     assert builder.append(b"key", b"value", (), int(time.time() * 1000))
-    data = PartitionProduceData(index=0, records=bytes(builder.build()))
-    produce = ProduceRequest(
-        acks=1, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic.name, partition_data=[data])]
-    )
+    records = bytes(builder.build())
+    data = [PartitionProduceData(index=index, records=records) for index in range(partitions)]
+    topic_data = [TopicProduceData(name=topic.name, partition_data=data) for topic in topics]
+    return encoded(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=topic_data), 9)
+
+
+def small_requests(topic: KnownTopic) -> list[bytes]:
     of_one = MetadataRequest(topics=[MetadataRequestTopic(name=topic.name)], allow_auto_topic_creation=False)
-    return [encoded(ApiVersionsRequest(), 0), encoded(of_one, 9), encoded(produce, 9)]
+    return [encoded(ApiVersionsRequest(), 0), encoded(of_one, 9), produce_to([topic], 1)]
 
 
 def longest_wait_s(address: HostPort, small: list[bytes], during: Callable[[], object]) -> tuple[float, float]:
@@ -148,30 +153,41 @@ async def prepare(address: HostPort, count: int) -> list[KnownTopic]:
         return [KnownTopic(topic.name, topic.topic_id, len(topic.partitions)) for topic in found.topics]
 
 
-def attack(topics: int, size: int, labels: set[str] | None = None) -> dict[str, float]:
-    """Delays of small requests beside each large one, the best of some attempts."""
+def attack(topics: int, size: int, *, clients: int = 1, labels: set[str] | None = None) -> dict[str, float]:
+    """Delays of small requests beside each large one, of so many clients at once; the best of some attempts."""
     delays: dict[str, float] = {}
     with LocalCluster(settings={"auto.create.topics.enable": "false"}) as cluster:
         address = parse_address(cluster.bootstrap)
         known = trio.run(prepare, address, topics)
+        ask_all(address, produce_to(known, PARTITIONS), 1)
         small = small_requests(known[0])
         for large in large_requests(known, GROUP, size):
             if labels is None or large.label in labels:
-                delays[large.label] = delay_beside(address, small, large)
+                delays[large.label] = delay_beside(address, small, large, clients)
+    assert labels is None or delays.keys() == labels
     return delays
 
 
-def delay_beside(address: HostPort, small: list[bytes], large: LargeRequest) -> float:
+def ask_all(address: HostPort, request: bytes, clients: int) -> None:
+    def ask(_: int) -> None:
+        hostile = Asker(address)
+        try:
+            hostile.ask(request)
+        finally:
+            hostile.close()
+
+    with ThreadPoolExecutor(clients) as threads:
+        list(threads.map(ask, range(clients)))
+
+
+def delay_beside(address: HostPort, small: list[bytes], large: LargeRequest, clients: int) -> float:
     request = encoded(large.message, large.version)
     best = float("inf")
     for _ in range(ATTEMPTS):
-        hostile = Asker(address)
-        try:
-            longest, took = longest_wait_s(address, small, lambda hostile=hostile: hostile.ask(request))  # type: ignore[misc]
-        finally:
-            hostile.close()
+        longest, took = longest_wait_s(address, small, lambda: ask_all(address, request, clients))
         print(
-            f"{large.label:36} {len(request):9} bytes, took {took:6.2f} s, others waited {longest * 1000:6.0f} ms",
+            f"{clients} x {large.label:36} {len(request):9} bytes, took {took:6.2f} s, "
+            f"others waited {longest * 1000:6.0f} ms",
             flush=True,
         )
         best = min(best, longest)
@@ -184,4 +200,12 @@ def delay_beside(address: HostPort, small: list[bytes], large: LargeRequest) -> 
 @pytest.mark.timeout(1800)
 def test_small_requests_wait_for_no_large_one_of_any_kind() -> None:
     delays = attack(100, 99_000)
+    assert max(delays.values()) < MAX_DELAY_S, delays
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_small_requests_wait_for_no_large_ones_of_eight_clients() -> None:
+    labels = {"fetch", "fetch session", "produce", "list offsets", "metadata of all", "offset commit", "all log dirs"}
+    delays = attack(100, 99_000, clients=8, labels=labels)
     assert max(delays.values()) < MAX_DELAY_S, delays

@@ -6,6 +6,7 @@ again on top of it.
 
 from collections import Counter
 from collections.abc import Awaitable
+from dataclasses import replace
 
 import trio
 
@@ -27,6 +28,8 @@ from pipeline.protocol.messages.alter_client_quotas import (
 ATTEMPTS = 5
 ENTITIES_AT_ONCE = 500
 """Entities that are refused, before others have their turn."""
+MAX_PARTS = 4
+"""Parts of an entity that are looked at and told: of so many, one is of a type that is named twice, or unknown."""
 TIMEOUT_S = 30.0
 """For all entities of a request together."""
 
@@ -39,11 +42,12 @@ def handle(
 
 
 async def _handle(broker: BrokerContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    named = Counter(frozenset(entry.entity) for entry in request.entries)
+    entries = [replace(entry, entity=entry.entity[:MAX_PARTS]) for entry in request.entries]
+    named = Counter(frozenset(entry.entity) for entry in entries)
     deadline = trio.current_time() + TIMEOUT_S
     answered = []
     turns = Turns(ENTITIES_AT_ONCE)
-    for entry in request.entries:
+    for entry in entries:
         if named[frozenset(entry.entity)] > 1:
             answered.append(_answer(entry, ErrorCode.INVALID_REQUEST, "An entity is named more than once."))
         else:

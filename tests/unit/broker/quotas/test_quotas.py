@@ -232,3 +232,17 @@ async def test_an_entity_is_changed_once_by_a_request_and_the_others_all_the_sam
         codes = [answered.error_code for answered in response.entries]
         assert codes == [ErrorCode.INVALID_REQUEST] * len(same) + [ErrorCode.NONE]
         assert set(await until_told(broker, 1)) == {(("client-id", "c"),)}
+
+
+@pytest.mark.parametrize("parts", [["user", "user"], ["user", "client-id"] * 3, ["user"] * 90_000])
+async def test_an_entity_of_more_parts_than_there_are_types_is_refused_with_few_of_them(
+    start: Start, parts: list[str]
+) -> None:
+    """An answer with 90,000 parts holds up others for 0.2 s."""
+    entity = [EntityData(entity_type=kind, entity_name=str(number)) for number, kind in enumerate(parts)]
+    entry = EntryData(entity=entity, ops=[OpData(key="producer_byte_rate", value=1e6)])
+    async with start() as broker:
+        (answered,) = (await broker.ask(AlterClientQuotasRequest(entries=[entry]))).entries
+        assert answered.error_code == ErrorCode.INVALID_REQUEST
+        assert [part.entity_type for part in answered.entity] == parts[:4]
+        assert not await described(broker)

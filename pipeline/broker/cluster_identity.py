@@ -4,7 +4,9 @@ Invariants:
 
 - A broker whose log dirs belong to a cluster never makes the id of another one.
 - A broker does not join while ZooKeeper has no cluster id: its tree is empty, or not restored yet. It waits, and
-  removes nothing. Once ZooKeeper holds the id of another cluster, the broker ends.
+  removes nothing. A broker that would join and finds the id of another cluster ends.
+- A broker whose session lives goes on, whatever the id says, and reports it: the session belongs to the ZooKeeper that
+  the broker joined, so that only the znode is wrong. Otherwise one wrong write would end all brokers at once.
 """
 
 import random
@@ -52,25 +54,37 @@ async def find_cluster_id(zookeeper: CoordinationClient, rng: random.Random, own
 async def wait_for_cluster(zookeeper: CoordinationClient, own: str) -> None:
     """Return once ZooKeeper holds the id of this cluster. Raises ConfigurationError once it holds another id."""
     async for value in zookeeper.watch_data(ClusterId.PATH):
-        if _is_own(value, own):
+        found = _read(value)
+        if found == own:
             return
+        if found is not None:
+            raise ConfigurationError("zookeeper.connect", _foreign(found, own))
 
 
 async def watch_cluster_id(zookeeper: CoordinationClient, view: ClusterView) -> None:
-    """Report, in the log and in the view, while ZooKeeper lacks the cluster id, until cancelled.
-
-    Raises ConfigurationError once ZooKeeper holds the id of another cluster.
-    """
+    """Report, in the log and in the view, while ZooKeeper lacks the id of this cluster, until cancelled."""
     async for value in zookeeper.watch_data(ClusterId.PATH):
-        view.problem = None if _is_own(value, view.cluster_id) else MISSING
+        found = _read(value)
+        if found is None:
+            view.problem = MISSING
+        elif found != view.cluster_id:
+            view.problem = _foreign(found, view.cluster_id)
+            log.error("cluster_id_foreign", path=ClusterId.PATH, found=found, own=view.cluster_id)
+        else:
+            view.problem = None
 
 
-def _is_own(value: NodeValue | None, own: str) -> bool:
+def _foreign(found: str, own: str) -> str:
+    return f"ZooKeeper tells of cluster {found} by now, and this broker belongs to {own}; its logs are untouched"
+
+
+def _read(value: NodeValue | None) -> str | None:
+    """Return the cluster id, None if it is missing or unreadable."""
     try:
         found = None if value is None else ClusterId.decode(value.data).id
     except CoordinationError as error:
         log.error("cluster_id_unreadable", error=str(error))
-        return False
+        return None
     if found is None:
         log.error(
             "cluster_id_missing",
@@ -78,8 +92,4 @@ def _is_own(value: NodeValue | None, own: str) -> bool:
             reason="ZooKeeper lost its data, or they are not restored yet; nothing is removed, and nobody joins",
             advice="restore ZooKeeper's data; docs/operations.md says what to do if they are lost for good",
         )
-        return False
-    if found != own:
-        reason = f"ZooKeeper tells of cluster {found} by now, and this broker belongs to {own}; its logs are untouched"
-        raise ConfigurationError("zookeeper.connect", reason)
-    return True
+    return found

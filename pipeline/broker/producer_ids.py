@@ -9,23 +9,37 @@ a record of the second producer of an id would be taken for one that the first h
 
 from dataclasses import dataclass, field
 
+import structlog
 import trio
 
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import ProducerIdBlock
-from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError
+from pipeline.errors import BadVersionError, CoordinationError, CoordinationLostError, NodeExistsError
 from pipeline.model import BrokerId, Clock
 
 BLOCK_SIZE = 1000
 IDS_PER_MS = 1000
 """More than a cluster gives out, so that the blocks claimed so far lie below the time."""
 
+log = structlog.get_logger()
+
 
 def next_block(latest: NodeValue | None, broker: BrokerId, now_ms: int) -> ProducerIdBlock:
-    """The block after the one that was claimed last, and after this time. Pure."""
-    stored = 0 if latest is None else ProducerIdBlock.decode(latest.data).last + 1
-    first = max(stored, now_ms * IDS_PER_MS)
+    """Return the block after the one that was claimed last, and after this time.
+
+    An unreadable znode counts as missing: the blocks claimed before it lie below the time.
+    """
+    first = max(0 if latest is None else _end_of(latest), now_ms * IDS_PER_MS)
     return ProducerIdBlock(broker=broker, first=first, last=first + BLOCK_SIZE - 1)
+
+
+def _end_of(latest: NodeValue) -> int:
+    """Return the first id behind the block that was claimed last; 0 if the znode cannot be read."""
+    try:
+        return ProducerIdBlock.decode(latest.data).last + 1
+    except CoordinationError as error:
+        log.warning("producer_id_block_unreadable", error=str(error))
+        return 0
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from tests.unit.broker.conftest import TIMEOUT_S, Start, batch
 from tests.unit.broker.test_strays import wait_for
 
 T = TopicPartition("t", 0)
+FOREIGN = ClusterId(id="other").encode()
 
 
 async def test_a_broker_does_not_start_on_a_zookeeper_that_lost_its_data(
@@ -81,19 +82,29 @@ async def test_health_and_readiness_tell_that_zookeeper_lacks_the_cluster(start:
             assert not (await broker.ask(DescribeClusterRequest())).problem
 
 
-@pytest.mark.parametrize("is_new_session", [False, True])
-async def test_a_broker_ends_when_zookeeper_tells_of_another_cluster(
-    start: Start, zookeeper_twin: MemoryZooKeeper, *, is_new_session: bool
+async def test_a_broker_that_lost_its_session_ends_when_zookeeper_tells_of_another_cluster(
+    start: Start, zookeeper_twin: MemoryZooKeeper
 ) -> None:
     other = MemoryZooKeeper()
     async with other.open() as client:
-        await client.create(ClusterId.PATH, ClusterId(id="other").encode())
+        await client.create(ClusterId.PATH, FOREIGN)
         foreign = other.backup()
     with pytest.raises(ConfigurationError, match="tells of cluster other by now"), trio.fail_after(TIMEOUT_S):
         async with start() as broker:
             await broker.create("t")
-            if is_new_session:
-                zookeeper_twin.restore(foreign)
-            else:
-                await broker.zookeeper.set(ClusterId.PATH, ClusterId(id="other").encode())
+            zookeeper_twin.restore(foreign)
             await trio.sleep_forever()
+
+
+async def test_a_wrong_cluster_id_ends_no_broker_whose_session_lives(start: Start) -> None:
+    async with start() as broker:
+        await broker.create("t")
+        own = (await broker.zookeeper.get(ClusterId.PATH)).data
+        await broker.zookeeper.set(ClusterId.PATH, FOREIGN)
+        with trio.fail_after(TIMEOUT_S):
+            while "tells of cluster other by now" not in (await broker.ask(DescribeClusterRequest())).problem:
+                await trio.sleep(0.005)
+            assert (await broker.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
+            await broker.zookeeper.set(ClusterId.PATH, own)
+            while (await broker.ask(DescribeClusterRequest())).problem:
+                await trio.sleep(0.005)

@@ -1,5 +1,7 @@
 """Blocks of producer ids."""
 
+import pytest
+
 from pipeline.broker.producer_ids import BLOCK_SIZE, IDS_PER_MS, next_block
 from pipeline.coordination.interface import NodeValue
 from pipeline.model import BrokerId
@@ -18,3 +20,11 @@ def test_a_block_that_zookeeper_forgot_is_not_claimed_again() -> None:
     forgotten = next_block(backup, BROKER, 1)
     assert next_block(backup, BROKER, 2).first == 2 * IDS_PER_MS
     assert next_block(backup, BROKER, 3).first > forgotten.last
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"garbage", b"{}", b'{"version":1,"broker":1,"block_start":"0","block_end":"9223372036854775807"}'],
+)
+def test_an_unreadable_block_is_replaced_by_one_that_begins_at_the_time(stored: bytes) -> None:
+    assert next_block(NodeValue(stored, 7), BROKER, 5).first == 5 * IDS_PER_MS

@@ -249,6 +249,8 @@ class ClusterView:
     """Partitions whose replica on a live broker was lost to a disk."""
     problem: str | None = None
     """Why this broker cannot be a member of its cluster now; None if it can."""
+    lost_znodes: dict[str, None] = field(default_factory=dict)
+    """Znodes of topics that exist, but are unreadable, or lack their settings. The values mean nothing."""
     own_epoch: int = NO_BROKER_EPOCH
     """The epoch under which this broker is registered, or about to be."""
     on_topic_deleted: Callable[[str, int | None], None] | None = None

@@ -125,9 +125,14 @@ BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
 """From a topic's setting to that of the broker which is its default. The others have the default of their field."""
 
 KEEPING_ALL: Mapping[str, str] = MappingProxyType(
-    {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+    {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "cleanup.policy": "delete",
+        "unclean.leader.election.enable": "false",
+    }
 )
-"""Settings of a topic by which no record is ever deleted."""
+"""Settings of a topic by which no record is ever deleted, nor lost to an unclean election."""
 
 _BROKER_FIELDS = {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
 

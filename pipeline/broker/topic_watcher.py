@@ -143,6 +143,7 @@ class TopicWatcher:
 
     def _read_overrides(self, name: str, value: NodeValue | None) -> Overrides | None:
         """What the topic says itself; None if ZooKeeper lost it."""
+        self._view.lost_znodes[topic_config_path(name)] = None
         if value is None:
             log.error("topic_settings_missing", topic=name, path=topic_config_path(name), advice=_LOST_SETTINGS)
             return None
@@ -151,6 +152,7 @@ class TopicWatcher:
         except CoordinationError as error:
             log.error("topic_config_unreadable", topic=name, error=str(error), advice=_LOST_SETTINGS)
             return None
+        del self._view.lost_znodes[topic_config_path(name)]
         _, ignored = readable_settings(stored, self._broker_settings.current)
         if ignored:
             log.warning("topic_settings_ignored", topic=name, settings=ignored)
@@ -161,7 +163,9 @@ class TopicWatcher:
             assignment = TopicAssignment.decode(name, value.data)
         except CoordinationError as error:
             log.error("topic_unreadable", topic=name, error=str(error))
+            self._view.lost_znodes[topic_path(name)] = None
             return
+        self._view.lost_znodes.pop(topic_path(name), None)
         topic_id = assignment.id
         if assignment.is_deleted:
             self._remove(name, is_deleted=True)
@@ -227,6 +231,8 @@ class TopicWatcher:
             self._remove(name, is_deleted=record is not None, deleted_ms=deleted_ms)
 
     def _remove(self, name: str, *, is_deleted: bool, deleted_ms: int | None = None) -> None:
+        for path in (topic_path(name), topic_config_path(name)):
+            self._view.lost_znodes.pop(path, None)
         known = self._view.topic(name)
         if known is None:
             return

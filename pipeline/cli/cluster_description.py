@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
 
+from pipeline.broker.stray_keeper import UNKNOWN_TOPIC
 from pipeline.cli import output
 from pipeline.cli.connect import connected
 from pipeline.client import admin
@@ -41,6 +42,8 @@ class Answer:
     zookeeper_silence_s: float = 0
     problem: str = ""
     """Why it could not join its cluster again; empty if it could."""
+    lost_znodes: Sequence[str] = ()
+    """Znodes of topics that it finds missing or unreadable."""
     log_dirs: Sequence[LogDir] | None = None
 
     @property
@@ -90,17 +93,18 @@ async def _ask_each(cluster: Cluster, brokers: Sequence[BrokerId]) -> dict[Broke
 
 
 async def _ask(cluster: Cluster, broker: BrokerId) -> Answer:
-    silence_s, problem = 0.0, ""
-    log_dirs = None
+    answer = Answer()
     try:
         with suppress(KafkaError):  # it does not serve this, but it answers
             told = await admin.describe_cluster(cluster, broker, timeout_s=TIMEOUT_S)
-            silence_s, problem = told.zookeeper_silence_s, told.problem
+            answer = Answer(
+                zookeeper_silence_s=told.zookeeper_silence_s, problem=told.problem, lost_znodes=told.lost_znodes
+            )
         with suppress(KafkaError):
-            log_dirs = await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
+            answer = replace(answer, log_dirs=await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S))
     except UNREACHABLE:
         return NO_ANSWER
-    return Answer(zookeeper_silence_s=silence_s, problem=problem, log_dirs=log_dirs)
+    return answer
 
 
 def describe_strays(log_dirs: Mapping[BrokerId, Sequence[LogDir]]) -> list[dict[str, Any]]:
@@ -143,6 +147,7 @@ def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, Answer]) -> l
                 "answers": answer.is_there,
                 "zookeeper_silence_s": answer.zookeeper_silence_s,
                 "problem": answer.problem or None,
+                "lost_znodes": list(answer.lost_znodes),
                 "leaders": leaders[broker],
                 "replicas": replicas[broker],
                 "bytes": answer.bytes,
@@ -222,12 +227,16 @@ def _any_of(brokers: tuple[BrokerId, ...] | list[BrokerId]) -> str:
 
 
 def is_in_trouble(description: Mapping[str, Any]) -> bool:
-    """Whether somebody cannot write, or nobody can know: a partition is offline or below min.insync.replicas, there is
-    no controller, or a broker that is registered does not answer, has no contact to ZooKeeper, or could not join again.
+    """Return True if a client cannot write, or nobody can know.
+
+    A partition is offline or below min.insync.replicas, ZooKeeper lost a topic or its settings, there is no controller,
+    or a broker that is registered does not answer, has no contact to ZooKeeper, or could not join again.
     """
     return (
         bool(description["offline"] or description["below_min_isr"])
         or description["controller"] is None
+        or any(stray["reason"] == UNKNOWN_TOPIC for stray in description["strays"])
+        or any(broker["lost_znodes"] for broker in description["brokers"])
         or any(_trouble_of(broker) is not None for broker in description["brokers"] if broker["alive"])
     )
 
@@ -271,6 +280,12 @@ def _print_doubts(brokers: Sequence[Mapping[str, Any]]) -> None:
         )
     for problem in sorted({broker["problem"] for broker in brokers if broker["problem"]}):
         output.say(f"\n{problem}. Restart no broker before that: it could not join.")
+    lost = sorted({path for broker in brokers for path in broker["lost_znodes"]})
+    if lost:
+        output.say(
+            "\nZooKeeper lost znodes of topics: restore these before a broker is restarted, which would not know what"
+            f" they held (min.insync.replicas, say). Missing, or cannot be read: {', '.join(lost[:MAX_ROWS])}"
+        )
     silent = [broker for broker in brokers if broker["alive"] and not broker["answers"]]
     for broker in silent:
         output.say(

@@ -25,6 +25,8 @@ class ClusterDescription:
     """Since when the broker that answered has not reached ZooKeeper, if for its session timeout or longer; else 0."""
     problem: str = ""
     """Why the broker that answered could not join its cluster again now; empty if it could."""
+    lost_znodes: Sequence[str] = ()
+    """Znodes of topics that the broker that answered finds missing or unreadable, the first hundred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ async def describe_cluster(cluster: Cluster, broker: BrokerId | None = None, *, 
         ),
         zookeeper_silence_s=found.zookeeper_silence_ms / 1000,
         problem=found.problem,
+        lost_znodes=tuple(found.lost_znodes),
     )
 
 

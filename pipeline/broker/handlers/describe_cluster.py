@@ -1,9 +1,11 @@
 """DescribeCluster (60): brokers and controller (KIP-700).
 
-A broker that has not reached ZooKeeper for the session timeout, or could not join its cluster again, says so in tagged
-fields of ours.
+A broker that has not reached ZooKeeper for the session timeout, could not join its cluster again, or cannot read what
+ZooKeeper holds of a topic, says so in tagged fields of ours.
 There are no separate controllers to be asked for (KIP-919), and a broker that is registered is not fenced (KIP-1073).
 """
+
+from itertools import islice
 
 from pipeline.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
 from pipeline.broker.context import BrokerContext, Caller
@@ -16,6 +18,7 @@ from pipeline.protocol.messages.describe_cluster import (
 
 BROKERS = 1
 CONTROLLERS = 2
+MAX_LOST_ZNODES = 100
 
 
 def handle(
@@ -42,4 +45,5 @@ def handle(
         ),
         zookeeper_silence_ms=0 if broker.session.problem is None else round(broker.session.silence_s * 1000),
         problem=broker.view.problem or "",
+        lost_znodes=list(islice(broker.view.lost_znodes, MAX_LOST_ZNODES)),
     )

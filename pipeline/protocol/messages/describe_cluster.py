@@ -55,3 +55,5 @@ class DescribeClusterResponse(Message):
     """For how long the broker has not reached ZooKeeper, once that is the session timeout or longer; else 0."""
     problem: Annotated[String, Wire(since=0, tag=10001, ignorable=True)] = ""
     """Why the broker could not join its cluster again now; empty if it could."""
+    lost_znodes: Annotated[Sequence[String], Wire(since=0, tag=10002, ignorable=True)] = ()
+    """Paths of topics' znodes that ZooKeeper lost, the first hundred."""

@@ -1,6 +1,8 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline.broker.stray_keeper import ASSIGNED_ELSEWHERE, UNKNOWN_TOPIC
 from pipeline.cli.cluster_description import Answer, describe_brokers, find_troubles, is_in_trouble, print_description
 from pipeline.client.admin import LogDir, Reassignment
 from pipeline.client.metadata import ClusterView, PartitionView, TopicView
@@ -124,7 +126,9 @@ def test_it_is_shown(capsys) -> None:
     assert is_in_trouble(description)
 
 
-def described(answers: dict[BrokerId, Answer], controller: int | None = 1) -> dict[str, Any]:
+def described(
+    answers: dict[BrokerId, Answer], controller: int | None = 1, strays: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     seen = view((ONE, (ONE, TWO), (ONE, TWO)))
     return {
         "cluster_id": "c",
@@ -136,7 +140,7 @@ def described(answers: dict[BrokerId, Answer], controller: int | None = 1) -> di
         "under_replicated": [],
         "below_min_isr": [],
         "offline": [],
-        "strays": [],
+        "strays": strays,
     }
 
 
@@ -147,8 +151,16 @@ def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys) -> None:
         (Answer(is_there=False), "Broker 2 is registered and does not answer"),
         (Answer(zookeeper_silence_s=25.4), "no ZooKeeper for 25 s"),
         (Answer(problem="ZooKeeper has no /cluster/id"), "ZooKeeper has no /cluster/id. Restart no broker"),
+        (Answer(lost_znodes=["/config/topics/t"]), "cannot be read: /config/topics/t"),
     ):
         found = described({ONE: Answer(), TWO: answer})
         assert is_in_trouble(found)
         print_description(found)
         assert words in capsys.readouterr().out
+
+
+def test_a_topic_that_zookeeper_lost_is_trouble_and_other_strays_are_not() -> None:
+    stray = {"broker": 1, "topic": "old", "partition": 3, "topic_id": "I" * 22, "path": "/d/old-3"}
+    answers = {ONE: Answer(), TWO: Answer()}
+    assert is_in_trouble(described(answers, strays=[{**stray, "reason": UNKNOWN_TOPIC}]))
+    assert not is_in_trouble(described(answers, strays=[{**stray, "reason": ASSIGNED_ELSEWHERE}]))

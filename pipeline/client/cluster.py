@@ -212,9 +212,11 @@ class Cluster:
         return await self._pool.features(self._address_of(broker), timeout_s=self.config.request_timeout_ms / 1000)
 
     async def back_off(self, failures: int, deadline: float) -> bool:
-        """Wait after the n-th failure in a row; False at once if the deadline (trio's clock) would pass meanwhile."""
+        """Wait after the n-th failure in a row; False at once if the deadline (trio's clock) would pass meanwhile, also
+        where it is NaN.
+        """
         delay_s = backoff_ms(failures, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms) / 1000
-        if trio.current_time() + delay_s >= deadline:
+        if not trio.current_time() + delay_s < deadline:
             return False
         await trio.sleep(delay_s)
         return True

@@ -7,7 +7,7 @@ import trio
 
 from pipeline.client.cluster import UNREACHABLE, Cluster
 from pipeline.client.metadata import ClusterView
-from pipeline.errors import NetworkError
+from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.schema import Message
@@ -62,7 +62,7 @@ async def ask_leaders(
                 response = await cluster.request(
                     leader, request(_by_topic(share), view, int(left_s * 1000)), timeout_s=left_s
                 )
-            except (*UNREACHABLE, KafkaError) as failure:
+            except PipelineError as failure:
                 errors.append(failure)
                 return
             for topic_partition, code, told in read(response):
@@ -77,7 +77,7 @@ async def ask_leaders(
         if not errors:
             return found
         for error in errors:
-            if isinstance(error, KafkaError) and not error.retriable:
+            if not (error.retriable if isinstance(error, KafkaError) else isinstance(error, UNREACHABLE)):
                 raise error
         failures += 1
         cluster.refresh_soon()

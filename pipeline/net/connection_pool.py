@@ -169,6 +169,7 @@ class ConnectionPool:
         self._nursery = nursery
         self._connections: dict[tuple[HostPort, str], _Connection] = {}
         self._opening: dict[tuple[HostPort, str], trio.Lock] = {}
+        self._is_closed = False
         self.on_lost: Callable[[], None] = lambda: None
         """Called when a connection that was open has ended."""
 
@@ -193,7 +194,12 @@ class ConnectionPool:
             return (await self._connection(address, "")).features
         raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:g} s")
 
+    def close(self) -> None:
+        """Open no more connections. Those that are open end with the pool's block."""
+        self._is_closed = True
+
     async def _connection(self, address: HostPort, lane: str) -> _Connection:
+        self._require_open()
         key = (address, lane)
         known = self._connections.get(key)
         if known is not None and known.is_open:
@@ -202,7 +208,13 @@ class ConnectionPool:
             known = self._connections.get(key)
             if known is not None and known.is_open:
                 return known
-            opened = _Connection(address, await self._connect(address), self._client_id)
+            transport = await self._connect(address)
+            try:
+                self._require_open()
+                opened = _Connection(address, transport, self._client_id)
+            except BaseException:
+                transport.close()
+                raise
             self._nursery.start_soon(opened.read, self.on_lost)
             try:
                 await opened.negotiate()
@@ -212,12 +224,10 @@ class ConnectionPool:
             self._connections[key] = opened
             return opened
 
-    async def aclose(self) -> None:
-        """Close all connections; what waits on them gets NetworkError."""
-        for connection in self._connections.values():
-            connection.fail(NetworkError("the connection pool is closed"))
-        self._connections.clear()
-        await trio.lowlevel.checkpoint()
+    def _require_open(self) -> None:
+        """Raises PipelineError: asking again would not help."""
+        if self._is_closed:
+            raise PipelineError("the connection pool is closed: the block of its cluster has ended")
 
 
 @asynccontextmanager
@@ -229,4 +239,5 @@ async def open_connection_pool(client_id: str, connect: Connect = connect) -> As
             try:
                 yield pool
             finally:
+                pool.close()
                 nursery.cancel_scope.cancel()

@@ -197,3 +197,19 @@ async def _say_nothing(_stream):
 async def _refresh_in_vain(cluster):
     with suppress(PipelineError):
         await cluster.refresh(timeout_s=1000)
+
+
+async def test_a_deadline_that_is_no_number_ends_at_the_first_failure(scripted, connect):
+    async with scripted.broker(1), connect() as cluster:
+        await cluster.topic("t")
+        with trio.fail_after(BOUND_S), pytest.raises(NetworkError, match="leader is not known"):
+            await list_offsets(cluster, {TopicPartition("t", 7): LATEST}, timeout_s=float("nan"))
+
+
+async def test_a_cluster_whose_block_has_ended_says_so_and_opens_no_connection(scripted, connect):
+    async with scripted.broker(1):
+        async with connect() as cluster:
+            await cluster.topic("t")
+        for ask in (list_topics(cluster), cluster.refresh(), list_offsets(cluster, {T0: LATEST}, timeout_s=BOUND_S)):
+            with pytest.raises(PipelineError, match="block of its cluster has ended"):
+                await ask

@@ -78,6 +78,7 @@ def up(
     --set default.replication.factor=3, say otherwise.
 
     When all is ready one line of JSON on stdout names the addresses and process ids. SIGTERM and SIGINT stop it all.
+    Each process that is started again has a line, too; the cluster goes on where nobody reads it any more.
     """
     options = LocalOptions(
         brokers=brokers,
@@ -154,7 +155,11 @@ async def _run(plan: "_Plan", restart_after_s: float) -> None:
                         nursery.start_soon(start, unit, progress)
                 if stage is plan.stages[0] and plan.is_taken_up:
                     await _forget_former_brokers(plan.addresses["zookeeper"], plan.broker_count)
-        output.print_json({**plan.addresses, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
+        try:
+            output.print_json({**plan.addresses, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
+        except BrokenPipeError:
+            output.discard_stdout()
+            output.fail("nobody reads standard output, where the addresses are named")
         async with trio.open_nursery() as nursery:
             for unit in plan.units:
                 nursery.start_soon(_keep_running, unit, restart_after_s)
@@ -199,7 +204,12 @@ async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
         except Exception as error:
             log.error("restart_failed", name=unit.name, error=str(error))
             continue
-        output.print_json({"restarted": unit.name, "pid": pid})
+        log.info("restarted", name=unit.name, pid=pid)
+        try:
+            output.print_json({"restarted": unit.name, "pid": pid})
+        except (BrokenPipeError, typer.Exit):  # a reader that left, or a full disk, is no reason to end a cluster
+            output.discard_stdout()
+            log.warning("stdout_lost", advice="restarts are named here alone from now on")
 
 
 class _Plan:

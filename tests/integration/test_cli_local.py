@@ -1,6 +1,7 @@
 """`pipeline local up` and a directory: one at a time, nothing left by a crash; ports that a README can name."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -89,6 +90,20 @@ def test_a_damaged_partition_is_named_and_keeps_nothing_down(tmp_path: Path) -> 
         assert pipeline("cluster", "describe").returncode == 1
     assert "not_healthy" in told.read_text()
     assert "bad-0" in told.read_text()
+
+
+def test_a_cluster_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+    told = tmp_path / "stderr"
+    options = ["--port", "0", "--dir", str(tmp_path / "cluster"), "--restart-after", "0.1"]
+    with told.open("w") as stderr, local_up(*options, stderr=stderr) as (process, ready):
+        assert process.stdout is not None
+        process.stdout.close()
+        os.kill(ready["pids"]["broker-1"], signal.SIGKILL)
+        wait_for("the warning", lambda: "stdout_lost" in told.read_text() or process.poll() is not None)
+        assert process.poll() is None
+        command = [sys.executable, "-m", "pipeline", "topic", "list", "--bootstrap", ready["bootstrap"]]
+        assert subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False).returncode == 0
+    assert "restarted" in told.read_text()
 
 
 @pytest.mark.parametrize("options", [["--set", "num.partition=1"], ["--port", "taken"]])

@@ -1,7 +1,9 @@
 """`pipeline consume`: read records from a topic."""
 
 import base64
+import json as json_module
 import math
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -67,7 +69,8 @@ def consume(
     """Print the records of a topic, up to its present end.
 
     The value of each is a line; with --json, so are its offset, timestamp, key, value and headers, where keys and
-    values that are not UTF-8 text appear as {"base64": "..."}. A header that occurs several times has a list of values.
+    values that are not UTF-8 text appear as {"base64": "..."}, and numbers that JSON lacks as "NaN", "Infinity" and
+    "-Infinity". A header that occurs several times has a list of values.
     """
     options = ConsumeOptions(
         topic=topic,
@@ -169,8 +172,8 @@ async def _range(
         return await ask(admin.EARLIEST), ends
     if options.offset == "latest":
         return ends, ends
-    if not options.offset.isdigit():
-        output.fail(f"--offset {options.offset}: give earliest, latest, or a number", output.EXIT_USAGE)
+    if not re.fullmatch("[0-9]{1,19}", options.offset):
+        output.fail(f"--offset {options.offset[:20]}: give earliest, latest, or an offset", output.EXIT_USAGE)
     start = int(options.offset)
     if all(start > end for end in ends.values()):
         ended = ", ".join(f"partition {p.partition} at {end}" for p, end in ends.items())
@@ -210,7 +213,7 @@ async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None"
     elif value is None:
         output.say("")
     else:
-        output.print_json(_readable(value))
+        output.say(json_module.dumps(_readable(value)))  # with NaN and Infinity as `produce` reads them
 
 
 def _headers(record: ConsumerRecord) -> dict[str, Any]:

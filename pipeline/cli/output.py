@@ -6,6 +6,7 @@ Progress is drawn on a terminal only: in a pipe a command is quiet until it has 
 import io
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -55,8 +56,23 @@ def _lead_to_nowhere(number: int) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line, at once (a program may be waiting for it)."""
-    say(json.dumps(value, separators=(", ", ": ")))
+    """One JSON document on one line, at once (a program may be waiting for it).
+
+    Numbers that JSON lacks are texts: "NaN", "Infinity", "-Infinity".
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_with_texts(value), allow_nan=False)
+    say(text)
+
+
+def _with_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_texts(item) for item in value]
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(text: str) -> None:

@@ -61,6 +61,17 @@ async def test_a_bad_batch_is_told_in_options_and_left_out_on_demand(
         assert b"left out t-0, offsets 1 to 1" in told.err
 
 
+@pytest.mark.parametrize("offset", ["²", "9" * 5000, "1_0", "-1", ""])
+async def test_an_offset_that_is_none_is_wrong_usage(capsysbinary: pytest.CaptureFixture[bytes], offset: str) -> None:
+    scripted = ScriptedCluster()
+    scripted.add_topic("t", [1])
+    async with scripted.broker(1) as address:
+        with pytest.raises(typer.Exit) as caught:
+            await print_records(replace(OPTIONS, offset=offset), str(address), None)
+    assert caught.value.exit_code == 2
+    assert b"give earliest, latest, or an offset" in capsysbinary.readouterr().err
+
+
 async def test_it_ends_where_the_last_batch_holds_no_records(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     scripted = ScriptedCluster()
     scripted.add_topic("t", [1])

@@ -1,5 +1,6 @@
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -106,3 +107,12 @@ import pipeline.__main__
 def test_an_interruption_while_the_command_is_loaded_is_no_traceback():
     done = run_program(INTERRUPTED_WHILE_LOADING, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (output.EXIT_INTERRUPTED, "", "")
+
+
+def test_numbers_that_json_lacks_are_texts(capsys):
+    output.print_json({"a": [math.nan, math.inf, {"b": -math.inf}, (1.5, None)], "c": "ä"})
+    printed = capsys.readouterr().out
+    assert json.loads(printed, parse_constant=pytest.fail) == {
+        "a": ["NaN", "Infinity", {"b": "-Infinity"}, [1.5, None]],
+        "c": "ä",
+    }

@@ -153,7 +153,12 @@ async def replicas_for(cluster: Cluster, wanted: int = USUAL_REPLICAS, *, timeou
 async def delete_topics(
     cluster: Cluster, names: Sequence[str], *, missing_ok: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Delete topics. Raises KafkaError for the first that is refused; with `missing_ok` a missing one is no refusal."""
+    """Delete topics. Raises KafkaError for the first that is refused; with `missing_ok` a missing one is no refusal.
+
+    Raises TypeError for a text in the place of the names: its letters could be names of topics.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"{names!a} is one name, and not a sequence of names")
 
     def request(left: Sequence[str], timeout_ms: int) -> Message:
         return DeleteTopicsRequest(

@@ -16,6 +16,7 @@ from pipeline.client.admin import (
     alter_reassignments,
     create_topics,
     delete_records,
+    delete_topics,
     describe_cluster,
     describe_configs,
     describe_log_dirs,
@@ -24,6 +25,7 @@ from pipeline.client.admin import (
     elect_leaders,
     list_offsets,
     list_reassignments,
+    list_topics,
 )
 from pipeline.client.cluster import Cluster
 from pipeline.client.config import ProducerConfig
@@ -153,3 +155,11 @@ async def test_the_cluster_and_what_its_brokers_serve(tmp_path: Path) -> None:
         assert (len(found.cluster_id), found.controller, [broker.id for broker in found.brokers]) == (22, ONE, [ONE])
         await cluster.refresh()
         assert (await describe_versions(cluster, ONE, timeout_s=LIMIT_S))[32] == (1, 4)
+
+
+async def test_a_name_where_a_sequence_of_names_belongs_deletes_no_topics_of_one_letter(tmp_path: Path) -> None:
+    async with serving_cluster(tmp_path) as cluster:
+        await create_topics(cluster, [NewTopic(name="a", partitions=1)])
+        with pytest.raises(TypeError, match="a sequence of names"):
+            await delete_topics(cluster, "ab", missing_ok=True)
+        assert "a" in await list_topics(cluster)

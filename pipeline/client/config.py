@@ -42,12 +42,23 @@ def _require_between(settings: object, bounds: dict[str, tuple[int, int]]) -> No
             raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be from {lowest} to {highest}")
 
 
-def _require_kinds(settings: object, kinds: dict[str, type]) -> None:
+def _require_kinds(settings: object, kinds: dict[str, type | tuple[type, ...]]) -> None:
     for name, kind in kinds.items():
         value = getattr(settings, name)
         if not isinstance(value, kind):
-            one = f"one of {', '.join(map(str, kind))}" if issubclass(kind, Enum) else f"a {kind.__name__}"
-            raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be {one}")
+            one = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+            raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be a {one}")
+
+
+def _take_members(settings: object, kinds: dict[str, type[Enum]]) -> None:
+    """Take the value of a member of an enumeration, like -1 or "earliest", for the member."""
+    for name, kind in kinds.items():
+        value = getattr(settings, name)
+        try:
+            object.__setattr__(settings, name, kind(value))
+        except ValueError:
+            values = ", ".join(repr(member.value) for member in kind)
+            raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be one of {values}") from None
 
 
 def _is_client_id(text: str) -> bool:
@@ -75,7 +86,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        _require_kinds(self, {"client_id": str, "bootstrap": tuple, "allow_auto_create_topics": bool})
+        _require_kinds(self, {"client_id": str, "bootstrap": (tuple, list), "allow_auto_create_topics": bool})
         if not all(isinstance(address, HostPort) for address in self.bootstrap):
             raise ConfigurationError("bootstrap", f"is {self.bootstrap!r}, must hold addresses, see `parse_addresses`")
         if not _is_client_id(self.client_id):
@@ -116,7 +127,8 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        _require_kinds(self, {"acks": Acks, "compression": Codec, "idempotence": bool})
+        _take_members(self, {"acks": Acks, "compression": Codec})
+        _require_kinds(self, {"idempotence": bool})
         try:
             encode_headers(self.record_headers)
         except (TypeError, ValueError, AttributeError) as error:
@@ -157,7 +169,7 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        _require_kinds(self, {"auto_offset_reset": OffsetReset})
+        _take_members(self, {"auto_offset_reset": OffsetReset})
         _require_between(
             self,
             {

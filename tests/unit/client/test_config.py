@@ -3,8 +3,10 @@ from dataclasses import fields
 
 import pytest
 
-from pipeline.client.config import Acks, ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
 from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+from pipeline.records.compression import Codec
 
 Build = Callable[..., object]
 
@@ -37,11 +39,11 @@ def test_idempotence_needs_all_acks() -> None:
 @pytest.mark.parametrize(
     ("build", "bad", "key"),
     [
-        (ConsumerConfig, {"auto_offset_reset": "earliest"}, "auto.offset.reset"),
+        (ConsumerConfig, {"auto_offset_reset": "first"}, "auto.offset.reset"),
         (ConsumerConfig, {"auto_offset_reset": None}, "auto.offset.reset"),
         (ProducerConfig, {"compression": "zstd"}, "compression"),
-        (ProducerConfig, {"compression": 4}, "compression"),
-        (ProducerConfig, {"acks": -1}, "acks"),
+        (ProducerConfig, {"compression": 5}, "compression"),
+        (ProducerConfig, {"acks": 2}, "acks"),
         (ProducerConfig, {"acks": "all", "idempotence": False}, "acks"),
         (ProducerConfig, {"idempotence": "false"}, "idempotence"),
         (ProducerConfig, {"record_headers": (("a", "text"),)}, "record.headers"),
@@ -59,3 +61,12 @@ def test_a_value_of_another_kind_is_refused_by_name(build: Build, bad: dict[str,
     with pytest.raises(ConfigurationError) as caught:
         build(**bad)
     assert caught.value.key == key
+
+
+def test_the_value_of_a_member_is_taken_for_the_member() -> None:
+    assert ConsumerConfig(auto_offset_reset="earliest").auto_offset_reset is OffsetReset.EARLIEST  # type: ignore[arg-type]
+    config = ProducerConfig(acks=-1, compression=4)  # type: ignore[arg-type]
+    assert (config.acks, config.compression) == (Acks.ALL, Codec.ZSTD)
+    assert config.acks is Acks.ALL
+    address = HostPort("localhost", 9092)
+    assert list(ClientConfig(bootstrap=[address]).bootstrap) == [address]  # type: ignore[arg-type]

@@ -117,8 +117,9 @@ def _reassign_one(assignment: TopicAssignment, index: int, target: Target) -> To
     if target is None:
         return _with(assignment, index, origin, (), ())
     replicas = tuple(dict.fromkeys(target + origin))
-    adding = tuple(replica for replica in replicas if replica not in origin)
-    removing = tuple(replica for replica in replicas if replica not in target)
+    known, wanted = set(origin), set(target)  # a target may name as many brokers as a request has room for
+    adding = tuple(replica for replica in replicas if replica not in known)
+    removing = tuple(replica for replica in origin if replica not in wanted)
     return _with(assignment, index, replicas, adding, removing)
 
 
@@ -166,8 +167,9 @@ def _check(
         if not may_change_factor and len(target) != len(origin):
             reason = f"The replication factor is changed from {len(origin)} to {len(target)}"
             return Outcome(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
-    going = [replica for replica in state.isr if replica not in after.partitions[index]]
-    staying = [replica for replica in state.isr if replica in after.partitions[index]]
+    kept = set(after.partitions[index])
+    going = [replica for replica in state.isr if replica not in kept]
+    staying = [replica for replica in state.isr if replica in kept]
     if going and not staying:
         reason = f"Nobody but replicas that would be let go is in sync: {going}"
         return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)

@@ -14,7 +14,7 @@ from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.controller.reassignment import Outcome, Target
 from pipeline.broker.slicing import Turns
 from pipeline.model import BrokerId, TopicPartition
-from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 from pipeline.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -85,5 +85,5 @@ def _target(partition: ReassignablePartition) -> Target:
 
 
 def _result(index: int, outcome: Outcome) -> ReassignablePartitionResponse:
-    message = None if outcome.code == ErrorCode.NONE else outcome.message or outcome.code.message
+    message = None if outcome.code == ErrorCode.NONE else shortened(outcome.message or outcome.code.message)
     return ReassignablePartitionResponse(partition_index=index, error_code=outcome.code, error_message=message)

@@ -112,6 +112,7 @@ async def test_moves_that_make_no_sense(start: Start) -> None:
         assert await outcomes(move(one, (1,), topic="none")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         kept = move(one, (1, 2), allow_replication_factor_change=False)
         assert await outcomes(kept) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+        assert await outcomes(move(one, tuple(range(20_000)))) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
         assert await moving(one) == {}
 
 

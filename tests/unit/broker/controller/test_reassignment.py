@@ -105,3 +105,12 @@ def test_a_wish_costs_as_much_in_a_large_topic_as_in_a_small_one() -> None:
     assert decided.assignment.partitions == dict.fromkeys(range(count), brokers("21"))
     assert over.partitions == dict.fromkeys(range(count), brokers("2"))
     assert (over.adding_replicas, over.removing_replicas) == ({}, {})
+
+
+def test_a_wish_for_very_many_replicas_costs_little() -> None:
+    target = tuple(map(BrokerId, range(30_000)))
+    started_s = time.thread_time()
+    decided = reassign(assignment("123"), known("123"), {0: target}, LIVE, may_change_factor=True)
+    assert time.thread_time() - started_s < 0.5
+    assert decided.outcomes[0].code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert decided.assignment == assignment("123")

@@ -167,7 +167,7 @@ class Roster:
     def remove(self, member: Member) -> None:
         """A member goes; if it led, the oldest of the others does."""
         del self.members[member.id]
-        self._supporters.subtract(_names(member))
+        self._forget_support(member)
         self._member_bytes -= member.held_bytes
         self.awaiting_join -= member.join is not None
         if member.group_instance_id is not None:
@@ -188,7 +188,7 @@ class Roster:
 
     def set_protocols(self, member: Member, protocols: Sequence[tuple[str, bytes]]) -> None:
         """What the member supports from now on."""
-        self._supporters.subtract(_names(member))
+        self._forget_support(member)
         self._member_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
         self._supporters.update(_names(member))
@@ -224,6 +224,13 @@ class Roster:
             next(name for name, _ in member.protocols if name in shared) for member in self.members.values()
         )
         return votes.most_common(1)[0][0]
+
+    def _forget_support(self, member: Member) -> None:
+        """Count the member's protocols out. A name without supporters goes: members may invent new names each time."""
+        for name in _names(member):
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
 
     @property
     def has_all_joined(self) -> bool:

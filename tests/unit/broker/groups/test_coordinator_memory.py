@@ -78,6 +78,20 @@ async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock
         assert coordinator.held_bytes == 0
 
 
+async def test_names_of_protocols_that_nobody_supports_any_more_take_nothing(autojump_clock):
+    async with running() as (coordinator, *_):
+        member_id = (await join(coordinator)).member_id
+        tracemalloc.start()
+        try:
+            for number in range(200):
+                protocols = (("range", b""), (str(number) + "x" * 10_000, b""))
+                assert (await join(coordinator, member_id=member_id, protocols=protocols)).error_code == 0
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] < 200_000
+        finally:
+            tracemalloc.stop()
+
+
 async def test_small_groups_without_members_count_for_what_they_take() -> None:
     count = 2000
     commits = {

@@ -32,6 +32,9 @@ from pipeline.protocol.schema import ZERO_UUID
 MAX_AT_A_TIME = 50
 """Topics of a request that are made at a time."""
 
+_Told = dict[tuple[str, str | None, int], CreatableTopicConfigs]
+"""Settings as the answer describes them, by name, value and source: each once, however many topics have it."""
+
 
 def handle(
     broker: BrokerContext, request: CreateTopicsRequest, _version: int, _caller: Caller
@@ -45,6 +48,7 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
     first_named: dict[str, str] = {}
     time = ChangeTime(request.timeout_ms / 1000)
     results: dict[int, CreatableTopicResult] = {}
+    told: _Told = {}
 
     async def create(asked: tuple[int, CreatableTopic]) -> None:
         number, topic = asked
@@ -52,7 +56,7 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is named more than once.")
             check_collision(topic.name, [first_named.setdefault(flat_name(topic.name), topic.name)])
-            results[number] = await _create(broker, topic, request, time)
+            results[number] = await _create(broker, topic, request, time, told)
         except PipelineError as error:
             failure = failure_of(error)
             results[number] = CreatableTopicResult(
@@ -64,7 +68,7 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
 
 
 async def _create(
-    broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest, time: ChangeTime
+    broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest, time: ChangeTime, told: _Told
 ) -> CreatableTopicResult:
     if len(topic.configs) > MAX_OPERATIONS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Give a topic at most {MAX_OPERATIONS} settings.")
@@ -77,10 +81,10 @@ async def _create(
     )
     if request.validate_only:
         planned = plan(broker, wanted)
-        return _created(broker, topic.name, ZERO_UUID, planned.partitions, planned.settings)
+        return _created(broker, topic.name, ZERO_UUID, planned.partitions, planned.settings, told)
     created = await create_topic(broker, wanted, timeout_s=time.left_s())
     partitions = {index: partition.replicas for index, partition in created.partitions.items()}
-    return _created(broker, topic.name, created.topic_id, partitions, created.overrides)
+    return _created(broker, topic.name, created.topic_id, partitions, created.overrides, told)
 
 
 def _read_assignments(topic: CreatableTopic) -> Assignment | None:
@@ -90,7 +94,12 @@ def _read_assignments(topic: CreatableTopic) -> Assignment | None:
 
 
 def _created(
-    broker: BrokerContext, name: str, topic_id: uuid.UUID, partitions: Assignment, overrides: Mapping[str, str]
+    broker: BrokerContext,
+    name: str,
+    topic_id: uuid.UUID,
+    partitions: Assignment,
+    overrides: Mapping[str, str],
+    told: _Told,
 ) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=name,
@@ -99,8 +108,11 @@ def _created(
         num_partitions=len(partitions),
         replication_factor=len(partitions[0]),
         configs=tuple(
-            CreatableTopicConfigs(
-                name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.config_source
+            told.setdefault(
+                (entry.name, entry.value, entry.config_source),
+                CreatableTopicConfigs(
+                    name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.config_source
+                ),
             )
             for entry in topic_entries(overrides, broker.settings)
         ),

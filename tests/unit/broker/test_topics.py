@@ -9,6 +9,7 @@ import trio
 
 from pipeline.audit.message import AUDIT_TOPIC
 from pipeline.broker.dispatch import SERVED
+from pipeline.broker.handlers import create_topics
 from pipeline.broker.handlers.metadata import AUTO_CREATE_TIMEOUT_S
 from pipeline.broker.topic_changes import MIN_BEGIN_S, ChangeTime
 from pipeline.coordination.cluster_znodes import ControllerNode
@@ -34,7 +35,9 @@ from pipeline.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -120,6 +123,25 @@ async def test_validate_only_makes_nothing(start: Start) -> None:
         (result,) = await create(broker, topic("t", 3), validate_only=True)
         assert (result.error_code, result.num_partitions) == (0, 3)
         assert [described.error_code for described in await describe(broker, "t")] == [3]
+
+
+async def test_topics_of_one_request_share_the_settings_that_the_answer_describes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that an answer of very many topics is not made of millions of objects."""
+    answers: list[CreateTopicsResponse] = []
+
+    def note(topics: Sequence[CreatableTopicResult]) -> CreateTopicsResponse:
+        answers.append(CreateTopicsResponse(topics=topics))
+        return answers[-1]
+
+    monkeypatch.setattr(create_topics, "CreateTopicsResponse", note)
+    own = [CreatableTopicConfig(name="retention.ms", value="7")]
+    async with start() as broker:
+        await create(broker, topic("a"), topic("b"), topic("c", configs=own), validate_only=True)
+    configs = [result.configs or () for result in answers[0].topics]
+    assert len({id(entry) for entries in configs for entry in entries}) == len(configs[0]) + 1
+    assert [entry.value for entries in configs for entry in entries if entry.name == "retention.ms"][2] == "7"
 
 
 async def test_metadata(start: Start) -> None:

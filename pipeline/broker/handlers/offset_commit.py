@@ -185,7 +185,7 @@ def _check_sender(broker: BrokerContext, request: OffsetCommitRequest, version: 
     if (
         version >= FIRST_VERSION_OF_GROUP_ID_NOT_FOUND
         and generation >= 0
-        and broker.coordinator.standing(request.group_id) is None
+        and broker.coordinator.find(request.group_id) is None
     ):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     broker.coordinator.check_commit(

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from pipeline.broker.context import BrokerContext, Caller
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import CONSUMER_PROTOCOL_TYPE
-from pipeline.broker.slicing import Turns
+from pipeline.broker.slicing import Turns, give_way
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_delete import (
@@ -23,13 +23,13 @@ PARTITIONS_AT_ONCE = 2000
 def handle(
     broker: BrokerContext, request: OffsetDeleteRequest, _version: int, _caller: Caller
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    """Answers at once if there is nothing to be written."""
+    """Answers at once if the group has no members and there is nothing to be written."""
     try:
         group = _check_group(broker, request.group_id)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     asked = sum(len(topic.partitions) for topic in request.topics)
-    if asked > PARTITIONS_AT_ONCE:
+    if asked > PARTITIONS_AT_ONCE or group.roster.members:  # to read what members subscribe to may take some 20 ms
         return _delete_in_turns(broker, request, group)
     errors: dict[TopicPartition, ErrorCode] = {}
     for topic in request.topics:
@@ -43,6 +43,7 @@ def handle(
 async def _delete_in_turns(broker: BrokerContext, request: OffsetDeleteRequest, group: Group) -> OffsetDeleteResponse:
     errors: dict[TopicPartition, ErrorCode] = {}
     turns = Turns(PARTITIONS_AT_ONCE)
+    await give_way()
     for topic in request.topics:
         for part in topic.partitions:
             _refuse(broker, group, TopicPartition(topic.name, part.partition_index), errors)

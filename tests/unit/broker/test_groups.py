@@ -1,12 +1,13 @@
 """The group APIs on the wire, in old versions and new, asked of a broker. What a group decides is tested at `Group`."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
+from pipeline.broker.groups import rebalance
 from pipeline.broker.handlers import join_group
 from pipeline.net import conversation as conversation_module
 from pipeline.net.conversation import Conversation
@@ -30,6 +31,11 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+)
+from pipeline.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
 )
 from pipeline.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -278,6 +284,55 @@ async def test_a_deleted_group_is_gone_with_its_offsets_and_stays_so(start: Star
     async with start(**SETTINGS) as broker, asking(broker) as asker:
         listed = await when_loaded(asker)
         assert [group.group_id for group in listed.groups] == ["kept"]
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the rounds of the event loop."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_what_members_subscribe_to_is_read_for_one_request_in_a_round(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading long subscriptions takes 20 ms for a group. A commit, which needs nothing of them, does not read them."""
+    names = [f"g{number}" for number in range(8)]
+    rounds = Rounds()
+    read_in: list[int] = []
+    asked = OffsetDeleteRequestTopic(name="clicks", partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+
+    def note(_subscriptions: object) -> None:
+        read_in.append(rounds.count)
+
+    async def enter(asker: Asker, name: str) -> None:
+        joined = await asker.join(group_id=name)
+        await asker.sync(joined, group_id=name)
+        topic = OffsetCommitRequestTopic(name="clicks", partitions=[OffsetCommitRequestPartition(committed_offset=7)])
+        commit = OffsetCommitRequest(
+            group_id=name, generation_id_or_member_epoch=1, member_id=joined.member_id, topics=[topic]
+        )
+        assert (await asker.ask(commit, 9)).topics[0].partitions[0].error_code == 0
+
+    async def forget(asker: Asker, name: str) -> None:
+        answer = await asker.ask(OffsetDeleteRequest(group_id=name, topics=[asked]))
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    async with start(**SETTINGS) as broker, AsyncExitStack() as stack:
+        await broker.create("clicks")
+        askers = [await stack.enter_async_context(asking(broker)) for _ in names]
+        monkeypatch.setattr(rebalance, "subscribed_topics", note)
+        for asker, name in zip(askers, names, strict=True):
+            await enter(asker, name)
+        assert not read_in
+        trio.lowlevel.add_instrument(rounds)
+        async with trio.open_nursery() as nursery:
+            for asker, name in zip(askers, names, strict=True):
+                nursery.start_soon(forget, asker, name)
+        trio.lowlevel.remove_instrument(rounds)
+    assert len(read_in) == len(set(read_in)) == len(names)
 
 
 async def test_a_group_outlives_its_broker(start: Start) -> None:

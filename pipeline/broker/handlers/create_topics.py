@@ -79,10 +79,11 @@ async def _create(
         assignments=_read_assignments(topic),
         settings={config.name: config.value for config in topic.configs},
     )
+    left_s = time.left_s()
     if request.validate_only:
         planned = plan(broker, wanted)
         return _created(broker, topic.name, ZERO_UUID, planned.partitions, planned.settings, told)
-    created = await create_topic(broker, wanted, timeout_s=time.left_s())
+    created = await create_topic(broker, wanted, timeout_s=left_s)
     partitions = {index: partition.replicas for index, partition in created.partitions.items()}
     return _created(broker, topic.name, created.topic_id, partitions, created.overrides, told)
 

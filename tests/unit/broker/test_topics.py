@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from pipeline.audit.message import AUDIT_TOPIC
+from pipeline.broker import topic_changes
 from pipeline.broker.dispatch import SERVED
 from pipeline.broker.handlers import create_topics
 from pipeline.broker.handlers.metadata import AUTO_CREATE_TIMEOUT_S
@@ -123,6 +124,14 @@ async def test_validate_only_makes_nothing(start: Start) -> None:
         (result,) = await create(broker, topic("t", 3), validate_only=True)
         assert (result.error_code, result.num_partitions) == (0, 3)
         assert [described.error_code for described in await describe(broker, "t")] == [3]
+
+
+async def test_no_further_topic_is_checked_once_the_time_is_over(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_changes, "MIN_BEGIN_S", -1.0)
+    async with start() as broker:
+        request = CreateTopicsRequest(topics=[topic("a"), topic("b")], timeout_ms=-1000, validate_only=True)
+        answer = await broker.ask(request)
+    assert [result.error_code for result in answer.topics] == [ErrorCode.REQUEST_TIMED_OUT] * 2
 
 
 async def test_topics_of_one_request_share_the_settings_that_the_answer_describes(

@@ -167,8 +167,8 @@ class LogDirectory:
         self._may_lack_tails = is_other_boot and not clean
         if is_other_boot:
             note_tails(self._files, self.path, unclosed or ())
-            if clean or not any(map(parse_directory_name, names)):
-                note_boot(self._files, self.path)
+        if clean or not any(map(parse_directory_name, names)):
+            note_boot(self._files, self.path)
         remove_mark(self._files, self.path)
         self._checkpoints.read()
         for name in names:
@@ -258,8 +258,7 @@ class LogDirectory:
                 note_failed_tails(self._files, [self.path / str(name) for name in self.failed if name not in judged])
             self._checkpoints.write(RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_OFFSETS)
             self.served.settle(directories, list(self._logs.values()))
-            if not is_same_boot(self._files, self.path):
-                note_boot(self._files, self.path)
+            note_boot(self._files, self.path)
 
     def _missing(self, judged: Mapping[TopicPartition, uuid.UUID]) -> Iterable[ReplicaId]:
         """The replicas whose logs are not here."""

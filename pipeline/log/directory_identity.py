@@ -6,6 +6,9 @@ Invariants:
 - `boot-id` names a boot of the machine of which this is true: nothing that was written by a process which did not stop
   cleanly was lost since, or the loss was taken care of. So it is written when there is nothing to lose, after a clean
   stop, or by `LogDirectory.settle_tails`. A directory without it, an older version's, counts as one of another boot.
+- `boot-id` names the directory itself, too, by inodes: in a copy of a directory in use, an older state that somebody
+  restored, it is the note of another directory, and counts as one of another boot. A note without inodes is an older
+  version's.
 """
 
 import random
@@ -32,14 +35,27 @@ from pipeline.model import BrokerId
 
 
 def is_same_boot(files: Files, path: Path) -> bool:
-    """Is the machine running since the boot that is noted? Raises StorageError."""
+    """Return True if the machine runs since the boot that is noted, and the note is no copy. Raises StorageError."""
     content = read_file(files, path / BOOT_ID)
-    return bool(content) and content == files.boot_id().encode()
+    return bool(content) and content in {files.boot_id().encode(), _stamp(files, path)}
 
 
 def note_boot(files: Files, path: Path) -> None:
-    """Note the present boot. Raises StorageError."""
-    replace_file(files, path / BOOT_ID, files.boot_id().encode())
+    """Note the present boot, if it is not noted. Raises StorageError."""
+    stamp = _stamp(files, path)
+    if read_file(files, path / BOOT_ID) != stamp:
+        replace_file(files, path / BOOT_ID, stamp)
+
+
+def _stamp(files: Files, path: Path) -> bytes:
+    """Return the note of this boot for this directory; empty if the boot is not known.
+
+    The devices do not count: a disk that was mounted again may have another number. A copy may get an inode that was
+    freed, but hardly both.
+    """
+    boot = files.boot_id()
+    inodes = (files.file_id(found).rpartition(":")[2] for found in (path, path / META_PROPERTIES))
+    return " ".join([boot, *inodes]).encode() if boot else b""
 
 
 def take_ownership(files: Files, path: Path, broker_id: BrokerId, cluster_id: str, rng: random.Random) -> uuid.UUID:

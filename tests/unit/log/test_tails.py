@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shutil
 import uuid
 from contextlib import suppress
 
@@ -182,6 +183,42 @@ def test_a_directory_of_an_older_version_counts_as_one_of_another_boot(machine):
     (machine.path / "boot-id").unlink()
     machine.open()
     assert machine.lacking() == [0, 1, 2]
+
+
+def test_a_copy_of_a_directory_in_use_may_lack_what_was_written_since(machine):
+    shutil.copytree(machine.path, machine.path.with_name("backup"))
+    machine.fill()
+    machine.kill()
+    shutil.rmtree(machine.path)
+    machine.path.with_name("backup").rename(machine.path)
+    machine.open()
+    assert machine.lacking() == [0, 1, 2]
+    machine.settle(*NAMES)
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
+
+
+def test_a_directory_that_was_stopped_cleanly_may_be_copied_to_another_disk(machine):
+    machine.directory.close()
+    shutil.copytree(machine.path, machine.path.with_name("copy"))
+    shutil.rmtree(machine.path)
+    machine.path.with_name("copy").rename(machine.path)
+    machine.open()
+    assert machine.lacking() == []
+    machine.kill()
+    machine.open()
+    assert machine.lacking() == []
+
+
+def test_a_boot_that_an_older_version_noted_counts(machine):
+    machine.kill()
+    (machine.path / "boot-id").write_text(machine.boot)
+    machine.open()
+    assert machine.lacking() == []
+    machine.directory.close()
+    machine.open()
+    assert (machine.path / "boot-id").read_text() != machine.boot
 
 
 def test_a_boot_that_the_kernel_does_not_tell_counts_as_another(machine):

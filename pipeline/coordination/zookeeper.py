@@ -7,7 +7,8 @@ Invariants:
   one already handed over may still be carried out after its caller was cancelled.
 - Every znode that is watched is read again after each lost connection, since the server forgets watches then.
 - A watch that nobody waits for any more is taken back, from the server and from kazoo, if its znode has no other.
-- Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place.
+- Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place. Likewise
+  where servers let new clients in and refuse this one: restored from a backup, they have not counted up to what it saw.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ OPERATION_TIMEOUT_MS = 60_000
 CONNECT_TIMEOUT_MS = 30_000
 CLOSE_TIMEOUT_S = 5.0
 REPLACE_AFTER_S = 1.0
+REFUSED_FOR_S = 5.0
+"""A client that is let in nowhere for so long, while others are, is refused. A server that came back lets in both."""
 MAX_IN_FLIGHT = 64
 """Kazoo is told of a request through a socket pair, which would block the loop once some 250 of them are unread."""
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
@@ -399,6 +402,7 @@ class ZooKeeper:
             self._history.connected(SessionId(session_id))
         elif state == KazooState.SUSPENDED:
             self._history.suspended()
+            trio.lowlevel.spawn_system_task(self._escape_refusals, kazoo, self._history.connection_count)
         elif state == KazooState.LOST:
             self._history.expired()
         if state != KazooState.CONNECTED:
@@ -416,10 +420,42 @@ class ZooKeeper:
         await trio.to_thread.run_sync(_dispose, dead, abandon_on_cancel=True)
         await trio.sleep(REPLACE_AFTER_S)
         if not self._is_closed:
-            _log.warning("zookeeper_client_replaced", servers=self._hosts)
-            self._kazoo = self._new_kazoo()
-            self._kazoo.start_async()
-            self._wake_watches(list(self._watches))
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        _log.warning("zookeeper_client_replaced", servers=self._hosts)
+        self._kazoo = self._new_kazoo()
+        self._kazoo.start_async()
+        self._wake_watches(list(self._watches))
+
+    async def _escape_refusals(self, kazoo: KazooClient, connection: int) -> None:
+        """Begin a new session where servers refuse this one, which saw newer transactions. `connection` broke."""
+
+        def is_over() -> bool:
+            return self._is_closed or (kazoo, connection) != (self._kazoo, self._history.connection_count)
+
+        refusals = 0
+        while refusals < 2:
+            await trio.sleep(REFUSED_FOR_S if refusals else self._session_timeout_ms / 1000)
+            if is_over():
+                return
+            are_served = await trio.to_thread.run_sync(self._serves_others, abandon_on_cancel=True)
+            refusals = refusals + 1 if are_served else 0
+        if not is_over():
+            _log.warning("zookeeper_refuses_session", servers=self._hosts, reason="its data are older")
+            self._history.expired()
+            self._begin_anew()
+            await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
+
+    def _serves_others(self) -> bool:
+        """Return True if a new client gets a session. Blocks for the session timeout at most."""
+        probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_kazoo_log)
+        try:
+            return probe.start_async().wait(self._session_timeout_ms / 1000)
+        except Exception:  # kazoo raises bare ones, too, and a task that dies of it would end the process
+            return False
+        finally:
+            _dispose(probe)
 
 
 def _forget_watchers(kazoo: KazooClient, full: str) -> None:

@@ -16,6 +16,7 @@ from pipeline.coordination.registration import keep_registered
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import ConfigurationError, CoordinationLostError, CoordinationUnavailableError
 from pipeline.model import HostPort
+from tests.support.zookeeper_backups import back_up, restore
 
 DEADLINE_S = 120
 SESSION_TIMEOUT_MS = 6_000
@@ -224,3 +225,23 @@ async def test_a_chroot_is_made_and_hides_the_rest(zookeeper: str, zookeeper_ser
         with trio.fail_after(DEADLINE_S):
             assert await anext(names) == ("a",)
         assert await inside.get("/a") == (b"x", 0)
+
+
+@pytest.mark.parametrize("is_session_in_backup", [True, False])
+async def test_a_server_that_was_restored_refuses_no_client_for_ever(
+    tmp_path: Path, *, is_session_in_backup: bool
+) -> None:
+    async with ZooKeeperProcess(tmp_path) as server:
+        backup = await back_up(server)
+        async with open_zookeeper(server.connect, session_timeout_ms=2_000) as client:
+            if is_session_in_backup:
+                backup = await back_up(server)
+            former = client.session_id
+            await client.create("/a")
+            for _ in range(50):
+                await client.set("/a", b"seen")
+            await restore(server, backup, foreign_writes=0)
+            with trio.fail_after(DEADLINE_S):
+                assert await client.get_or_none("/a") is None
+            assert client.session_id != former
+            assert client.owns_session(former)

@@ -20,12 +20,14 @@ async def back_up(zookeeper: ZooKeeperProcess) -> Path:
     return copy
 
 
-async def restore(zookeeper: ZooKeeperProcess, backup: Path) -> None:
-    """Have ZooKeeper go on from this copy. It refuses clients until it has counted up to what they have seen."""
+async def restore(zookeeper: ZooKeeperProcess, backup: Path, foreign_writes: int = FOREIGN_WRITES) -> None:
+    """Have ZooKeeper go on from this copy. It refuses sessions until it has counted up to what they have seen."""
     await zookeeper.stop()
     await trio.to_thread.run_sync(shutil.rmtree, zookeeper.directory / "data")
     await trio.to_thread.run_sync(shutil.copytree, backup, zookeeper.directory / "data")
     await zookeeper.start()
+    if not foreign_writes:
+        return
     async with open_zookeeper(f"{zookeeper.connect}/foreign") as client:
-        for number in range(FOREIGN_WRITES):
+        for number in range(foreign_writes):
             await client.create(f"/{trio.current_time()}-{number}")

@@ -31,6 +31,8 @@ from pipeline.model import TopicPartition
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _DELETED = re.compile(r"(.+)\.[0-9a-f]{32}-delete")
 _DELETED_MARK = "-delete"
+_MAX_NAME_LENGTH = 255
+"""What file systems allow in a name, in bytes; all names here are ASCII."""
 _MAX_PARTITION = 2**31 - 1
 _OF_PARTITION = (PARTITION_METADATA, LEADER_EPOCHS, TAIL_LOST, SYNC_FAILED, FLUSHED_FIRST, AUDIT_CHECKPOINT)
 _OF_SEGMENT = (LOG_SUFFIX, *BESIDE_LOG, SNAPSHOT_SUFFIX)
@@ -46,8 +48,12 @@ def parse_directory_name(name: str) -> TopicPartition | None:
 
 
 def name_deleted(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
-    """The name of a partition's directory from its deletion until its files are removed, as in Kafka."""
-    return f"{topic_partition}.{unique.hex}{_DELETED_MARK}"
+    """The name of a partition's directory from its deletion until its files are removed, as in Kafka.
+
+    The end of a long topic name is left out: the name may have 255 bytes.
+    """
+    suffix = f"-{topic_partition.partition}.{unique.hex}{_DELETED_MARK}"
+    return topic_partition.topic[: _MAX_NAME_LENGTH - len(suffix)] + suffix
 
 
 def is_deleted(name: str) -> bool:

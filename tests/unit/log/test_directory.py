@@ -17,7 +17,7 @@ from pipeline.log.files import DiskFile, DiskFiles
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.loader import NewLog
 from pipeline.log.logs_set_aside import LogName
-from pipeline.log.partition_files import parse_directory_name
+from pipeline.log.partition_files import is_deleted, parse_directory_name
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
@@ -590,6 +590,22 @@ def test_a_log_that_is_deleted_holds_no_files_open(open_directory, batches, tmp_
     directory.delete(name, batches.now_ms, log.topic_id)
     assert _open_below(tmp_path, "a-0") == []
     directory.close()
+
+
+@pytest.mark.parametrize("length", [213, 214, 249])
+def test_a_topic_with_a_long_name_is_deleted(open_directory, batches, tmp_path, length):
+    directory, name = open_directory(), TopicPartition("n" * length, 4999)
+    log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
+    batches.append(log, batches.make(3))
+    directory.delete(name, batches.now_ms, log.topic_id)
+    assert directory.failure is None
+    assert not directory.logs
+    (deleted,) = (path.name for path in (tmp_path / "logs").iterdir() if path.is_dir())
+    assert parse_directory_name(deleted) is None
+    assert is_deleted(deleted)
+    directory.close()
+    open_directory().close()
+    assert not any(path.is_dir() for path in (tmp_path / "logs").iterdir())
 
 
 def _open_below(path, directory):

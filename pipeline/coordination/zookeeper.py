@@ -8,7 +8,7 @@ Invariants:
 - Every znode that is watched is read again after each lost connection, since the server forgets watches then.
 - A watch that nobody waits for any more is taken back, from the server and from kazoo, if its znode has no other.
 - Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place. Likewise
-  where servers let new clients in and refuse this one: restored from a backup, they have not counted up to what it saw.
+  where servers refuse this one: restored from a backup, they have not counted up to the transactions that it saw.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ OPERATION_TIMEOUT_MS = 60_000
 CONNECT_TIMEOUT_MS = 30_000
 CLOSE_TIMEOUT_S = 5.0
 REPLACE_AFTER_S = 1.0
-REFUSED_FOR_S = 5.0
-"""A client that is let in nowhere for so long, while others are, is refused. A server that came back lets in both."""
+LOOK_FOR_OLDER_S = 0.5
+"""So often a client without a server looks whether servers hold older data than it has seen, and so refuse it."""
+LOOK_TIMEOUT_S = 2.0
 MAX_IN_FLIGHT = 64
 """Kazoo is told of a request through a socket pair, which would block the loop once some 250 of them are unread."""
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
@@ -429,31 +430,42 @@ class ZooKeeper:
         self._wake_watches(list(self._watches))
 
     async def _escape_refusals(self, kazoo: KazooClient, connection: int) -> None:
-        """Begin a new session where servers refuse this one, which saw newer transactions. `connection` broke."""
+        """Begin a new session where servers refuse this one, which saw newer transactions. `connection` broke.
+
+        It begins before the sessions of the backup time out. Otherwise a broker that saw nothing newer, and is let in,
+        would find all others dead meanwhile, and elect replicas that lack what these know of.
+        """
 
         def is_over() -> bool:
             return self._is_closed or (kazoo, connection) != (self._kazoo, self._history.connection_count)
 
-        refusals = 0
-        while refusals < 2:
-            await trio.sleep(REFUSED_FOR_S if refusals else self._session_timeout_ms / 1000)
+        is_refused = False
+        while not is_refused:
+            await trio.sleep(LOOK_FOR_OLDER_S)
             if is_over():
                 return
-            are_served = await trio.to_thread.run_sync(self._serves_others, abandon_on_cancel=True)
-            refusals = refusals + 1 if are_served else 0
-        if not is_over():
-            _log.warning("zookeeper_refuses_session", servers=self._hosts, reason="its data are older")
-            self._history.expired()
-            self._begin_anew()
-            await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
+            newest = await trio.to_thread.run_sync(self._newest_transaction, abandon_on_cancel=True)
+            is_refused = newest is not None and newest < kazoo.last_zxid
+        if is_over():
+            return
+        _log.warning("zookeeper_refuses_session", servers=self._hosts, reason="its data are older")
+        self._history.expired()
+        self._begin_anew()
+        await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
 
-    def _serves_others(self) -> bool:
-        """Return True if a new client gets a session. Blocks for the session timeout at most."""
+    def _newest_transaction(self) -> int | None:
+        """Return the number of ZooKeeper's newest transaction; None if no server lets a new client in.
+
+        Blocks for some `LOOK_TIMEOUT_S` at most.
+        """
         probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_kazoo_log)
         try:
-            return probe.start_async().wait(self._session_timeout_ms / 1000)
+            if not probe.start_async().wait(LOOK_TIMEOUT_S):
+                return None
+            probe.sync_async("/").get(timeout=LOOK_TIMEOUT_S)  # a server may lag behind the others
+            return int(probe.last_zxid)
         except Exception:  # kazoo raises bare ones, too, and a task that dies of it would end the process
-            return False
+            return None
         finally:
             _dispose(probe)
 

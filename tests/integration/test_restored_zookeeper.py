@@ -19,6 +19,8 @@ from tests.support.zookeeper_backups import back_up, restore
 
 PARTITIONS = 6
 DEADLINE_S = 120
+LOST_TRANSACTIONS = 1000
+"""More than a broker makes in the seconds after its start."""
 SETTINGS = {
     "replica_lag_time_max_ms": 5000,
     "replica_fetch_wait_max_ms": 50,
@@ -95,3 +97,32 @@ async def test_running_brokers_follow_the_older_states_and_lose_nothing(tmp_path
             for broker in (1, 2, 3)
             for index in range(PARTITIONS)
         )
+
+
+async def test_those_that_know_more_are_let_in_before_a_restarted_broker_rules_alone(tmp_path: Path) -> None:
+    """ZooKeeper refuses the sessions of those that saw newer transactions, and not that of a broker that saw none."""
+    async with (
+        ZooKeeperProcess(tmp_path / "zookeeper") as process,
+        replicated_cluster(tmp_path / "brokers", zookeeper=Site(process), **SETTINGS) as brokers,
+    ):
+        await create_topics(brokers.cluster, [NewTopic(name="t", partitions=PARTITIONS, replication_factor=3)])
+        await in_sync(brokers, 3)
+        await produce(brokers.cluster)
+        backup = await back_up(process)
+        async with open_zookeeper(f"{process.connect}/foreign") as client:
+            await client.create("/a")
+            for _ in range(LOST_TRANSACTIONS):
+                await client.set("/a", b"")
+        await brokers.stop(1)
+        await in_sync(brokers, 2)
+        await produce(brokers.cluster)
+        used = epochs(brokers)
+        await restore(process, backup, foreign_writes=0)
+        await brokers.start(1)
+        await brokers.wait_until(
+            lambda: all(epoch > used[index] for index, epoch in epochs(brokers).items()), DEADLINE_S
+        )
+        await in_sync(brokers, 3)
+        await brokers.wait_until(lambda: ends(brokers) == {2}, DEADLINE_S)
+        await produce(brokers.cluster)
+        await brokers.wait_until(lambda: ends(brokers) == {3}, DEADLINE_S)

@@ -463,9 +463,10 @@ class ZooKeeper:
             if not probe.start_async().wait(LOOK_TIMEOUT_S):
                 return None
             probe.sync_async("/").get(timeout=LOOK_TIMEOUT_S)  # a server may lag behind the others
-            return probe.last_zxid
         except Exception:  # kazoo raises bare ones, too, and a task that dies of it would end the process
             return None
+        else:
+            return probe.last_zxid
         finally:
             _dispose(probe)
 

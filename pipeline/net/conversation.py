@@ -91,6 +91,7 @@ class Conversation:
         "_ready_bytes",
         "_scope",
         "_shared",
+        "_silence",
         "_transport",
         "_turn_at",
         "_unsent",
@@ -120,6 +121,7 @@ class Conversation:
         """When others last had their turn."""
         self._is_abandonable = False
         self._is_gone = False
+        self._silence: trio.CancelScope | None = None
         self.peer = peer
         self.active_at = self._arrived_at
         """When something came last."""
@@ -390,27 +392,38 @@ class Conversation:
         return answer
 
     async def _pause(self, throttled: Throttled, mute_s: float) -> None:
+        """Wait until the client may be heard again. If it leaves, what it sent is heard at once where it awaits no
+        answers, and given up where it does: connections of clients that left do not pile up.
+        """
         self._is_held_up = True
-        if throttled.answer is not None:
-            self._abandon_when_gone()
-        if throttled.rest_s is None:
-            await trio.sleep(mute_s)
-        else:
-            end_s = trio.current_time() + mute_s
-            while (now_s := trio.current_time()) < end_s:
-                await trio.sleep_until(min(end_s, now_s + throttled.look_again_s))
-                end_s = min(end_s, trio.current_time() + throttled.rest_s())
+        with trio.CancelScope() as self._silence:
+            self._tell_when_gone()
+            if throttled.answer is not None:
+                self._abandon_when_gone()
+            if throttled.rest_s is None:
+                await trio.sleep(mute_s)
+            else:
+                end_s = trio.current_time() + mute_s
+                while (now_s := trio.current_time()) < end_s:
+                    await trio.sleep_until(min(end_s, now_s + throttled.look_again_s))
+                    end_s = min(end_s, trio.current_time() + throttled.rest_s())
+        self._silence = None
         self._is_abandonable = self._is_held_up = False
         self.active_at = trio.current_time()
 
     def _abandon_when_gone(self) -> None:
         self._is_abandonable = True
+        self._tell_when_gone()
+
+    def _tell_when_gone(self) -> None:
         self._shared.hangups.watch(self._transport.descriptor, self._gone)
         if self._is_gone:
-            self._scope.cancel()
+            self._gone()
 
     def _gone(self) -> None:
         self._is_gone = True
+        if self._silence is not None:
+            self._silence.cancel()
         if self._is_abandonable:
             self._scope.cancel()
 

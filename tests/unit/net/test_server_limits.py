@@ -240,7 +240,10 @@ async def test_claimed_sizes_cost_nothing(serve: Any) -> None:
         assert server.statistics.open_connections == 5
 
 
-async def test_a_throttled_client_that_leaves_is_still_heard_if_it_waits_for_no_answers(serve: Any) -> None:
+@pytest.mark.parametrize("mute_s", [0.05, 3600])
+async def test_a_throttled_client_that_leaves_is_still_heard_if_it_waits_for_no_answers(
+    serve: Any, mute_s: float
+) -> None:
     heard = trio.Event()
     requests = []
 
@@ -248,7 +251,7 @@ async def test_a_throttled_client_that_leaves_is_still_heard_if_it_waits_for_no_
         requests.append(request)
         if len(requests) == 3:
             heard.set()
-        return Throttled(None, 0.05)
+        return Throttled(None, mute_s)
 
     async with serve(handle) as (address, server):
         async with connected(address) as (transport,):

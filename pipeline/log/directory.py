@@ -29,7 +29,7 @@ import random
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -96,6 +96,8 @@ class LogDirectory:
         self.failed: dict[TopicPartition, PipelineError] = {}
         self._undeleted: set[TopicPartition] = set()
         """Of `failed`, logs that were about to be deleted: nothing else is wrong with them."""
+        self._begun: set[TopicPartition] = set()
+        """Logs whose creation the disk had no room for, nor the process a descriptor to remove what was made."""
         self.foreign: list[Path] = []
         """Entries that bear the name of a partition, or of a deleted one, and that no broker made: left alone."""
         self.failure: StorageError | None = None
@@ -151,7 +153,8 @@ class LogDirectory:
 
     def is_in_the_way(self, topic_partition: TopicPartition) -> bool:
         """Return True if something that is no log bears the name of this partition. Raises StorageError."""
-        path, is_log = self.path / str(topic_partition), topic_partition in self._logs or topic_partition in self.failed
+        is_log = topic_partition in self._logs or topic_partition in self.failed or topic_partition in self._begun
+        path = self.path / str(topic_partition)
         return not is_log and (path in self.foreign or self._files.exists(path))  # a link may lead nowhere
 
     def volume(self) -> Volume:
@@ -335,11 +338,24 @@ class LogDirectory:
             self._checkpoints.forget(name)
         with self._noticing_failure():
             self._checkpoints.write(*self._checkpoints.kinds_naming(names))
-            logs = create_logs(self._files, self.path, new, self.config, now_ms=now_ms)
-            self._files.sync_directory(self.path)
+            self._remove_begun(names)
+            try:
+                logs = create_logs(self._files, self.path, new, self.config, now_ms=now_ms)
+                self._files.sync_directory(self.path)
+            except DiskFullError:
+                self._begun.update(name for name in names if self._files.exists(self.path / str(name)))
+                with suppress(DiskFullError):
+                    self._remove_begun(names)
+                raise
         for log in logs:
             self._add(log)
         return logs
+
+    def _remove_begun(self, names: Iterable[TopicPartition]) -> None:
+        """Remove what was made of logs that could not be created. Raises StorageError."""
+        for name in self._begun.intersection(names):
+            self._files.remove_tree(self.path / str(name))
+            self._begun.discard(name)
 
     def held(self) -> list[HeldLog]:
         """All logs in the directory: open ones, those that failed, and those set aside. Raises StorageError."""
@@ -425,6 +441,7 @@ class LogDirectory:
     def _take_back(self, name: LogName, now_ms: int) -> None:
         """Open a log that was set aside in its place. What checkpoints tell of another log there goes first."""
         topic_partition = name.topic_partition
+        self._remove_begun([topic_partition])
         self._checkpoints.replace(topic_partition, self.set_aside.log_start_offset(name))
         self._open_entry(self.set_aside.take_back(name), topic_partition, now_ms, clean=False)
         _LOGGER.info("stray_taken_back", topic_partition=str(topic_partition), topic_id=str(name.topic_id))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from pipeline.errors import DiskFullError, StorageError
+from pipeline.errors import StorageError
 from pipeline.log.batch_places import REMEDY
 from pipeline.log.checkpoint import (
     PARTITION_METADATA,
@@ -179,25 +179,18 @@ def create_log(
 
 
 def create_logs(files: Files, root: Path, new: Sequence[NewLog], config: LogConfig, *, now_ms: int) -> list[UnifiedLog]:
-    """New logs in a log dir; where the disk is full nothing of them is left. Raises StorageError."""
-    paths = [root / str(wanted.topic_partition) for wanted in new]
-    try:
-        return [
-            create_log(
-                files,
-                path,
-                wanted.topic_partition,
-                wanted.config or config,
-                topic_id=wanted.topic_id,
-                now_ms=now_ms,
-            )
-            for path, wanted in zip(paths, new, strict=True)
-        ]
-    except DiskFullError:
-        for path in paths:
-            if files.exists(path):
-                files.remove_tree(path)
-        raise
+    """New logs in a log dir. Raises StorageError; what was made by then is left."""
+    return [
+        create_log(
+            files,
+            root / str(wanted.topic_partition),
+            wanted.topic_partition,
+            wanted.config or config,
+            topic_id=wanted.topic_id,
+            now_ms=now_ms,
+        )
+        for wanted in new
+    ]
 
 
 def _was_begun(files: Files, directory: Path) -> bool:

@@ -21,6 +21,7 @@ from pipeline.log.partition_files import is_deleted, parse_directory_name
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.support.descriptors import no_descriptor_left
 
 
 class CountingFiles(DiskFiles):
@@ -456,6 +457,29 @@ def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(open_director
     faulty.capacity_bytes = None
     assert len(directory.create_all(new, batches.now_ms)) == 2
     directory.close()
+
+
+@pytest.mark.parametrize("left", range(8))
+def test_logs_that_there_were_no_descriptors_to_make_are_made_later(open_directory, batches, tmp_path, left):
+    directory = open_directory()
+    new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(3)]
+    for wanted in new:
+        create_each(directory, [wanted], batches.now_ms)
+        directory.delete(wanted.topic_partition, batches.now_ms, wanted.topic_id)  # all modules are loaded now
+    with no_descriptor_left(but=left):
+        first = create_each(directory, new, batches.now_ms)
+        again = [wanted for wanted in new if not isinstance(first[wanted.topic_partition], UnifiedLog)]
+        assert all(isinstance(first[wanted.topic_partition], DiskFullError) for wanted in again)
+        second = create_each(directory, again, batches.now_ms)
+        again = [wanted for wanted in again if not isinstance(second[wanted.topic_partition], UnifiedLog)]
+        assert all(isinstance(second[wanted.topic_partition], DiskFullError) for wanted in again)
+    assert directory.failure is None
+    made = create_each(directory, again, batches.now_ms)
+    assert all(isinstance(log, UnifiedLog) for log in made.values())
+    for log in directory.logs.values():
+        batches.append(log, batches.make(3))
+    directory.close()
+    assert [log.log_end_offset for log in open_directory().logs.values()] == [3, 3, 3]
 
 
 def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(open_directory, batches):

@@ -584,8 +584,9 @@ class LogDirectory:
 
         Lets go of files that nobody needs, and unlinks what was deleted long enough ago. To be called about once a
         second, in a thread if the caller must not wait for the disk. Everything is due if the clock was set back since
-        the last call: nobody knows how long it has waited. A flush that fails takes the directory offline;
-        that is logged, not raised. Raises StorageError if the checkpoint or the unlinking fails.
+        the last call: nobody knows how long it has waited. A flush that fails takes the directory offline; a flush
+        that lacks space or a descriptor is tried again. Both are logged, not raised. Raises StorageError if the
+        checkpoint or the unlinking fails.
         """
         if self.failure is not None:
             return
@@ -594,6 +595,8 @@ class LogDirectory:
             if log.is_flush_due(now_ms):
                 try:
                     log.flush()
+                except DiskFullError as error:
+                    _LOGGER.error("log_not_flushed", topic_partition=str(topic_partition), error=str(error))
                 except StorageError:
                     _LOGGER.exception("log_offline", topic_partition=str(topic_partition))
             log.release_files()

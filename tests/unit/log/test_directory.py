@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipeline.errors import ConfigurationError, DiskFullError, StorageError
 from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, encode_partition_metadata, read_offsets
@@ -480,6 +481,22 @@ def test_logs_that_there_were_no_descriptors_to_make_are_made_later(open_directo
         batches.append(log, batches.make(3))
     directory.close()
     assert [log.log_end_offset for log in open_directory().logs.values()] == [3, 3, 3]
+
+
+def test_a_log_that_there_was_no_descriptor_to_flush_is_flushed_later_and_not_called_offline(open_directory, batches):
+    directory = open_directory(LogConfig(flush_ms=1000, segment_bytes=1024))
+    log = directory.create(TopicPartition("a", 0), topic_id=uuid.uuid4(), now_ms=batches.now_ms)
+    for _ in range(20):
+        batches.append(log, batches.make(3))
+    log.release_files()
+    with no_descriptor_left(), capture_logs() as logged:
+        directory.flush_due(batches.now_ms + 2000)
+    assert [line["event"] for line in logged] == ["log_not_flushed"]
+    assert log.failure is None
+    assert log.recovery_point == 0
+    directory.flush_due(batches.now_ms + 2001)
+    assert log.recovery_point == 60
+    directory.close()
 
 
 def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(open_directory, batches):

@@ -15,6 +15,8 @@ from pipeline.processes import free_port
 
 LIVE = ("east", "west")
 HUB = "hub"
+DIRECTORIES = (*LIVE, HUB, "registry", "mirror", "audit")
+"""All that `Datacenters` makes in its root."""
 SESSION_TIMEOUT_MS = 6000
 AUDIT_INTERVAL_MS = 1000
 AUDIT_GRACE_MS = 10_000

@@ -29,6 +29,7 @@ SUBJECT = f"{TOPIC}-value"
 ONLINE_GROUP = "online-page-counts"
 PARTITIONS = 2
 MARKER = ".pipeline-demo"
+LAKE = "hdfs"
 FIRST_LOAD_SHARE = 0.8
 MIRROR_TIMEOUT_S = 60.0
 ONLINE_TIMEOUT_S = 60.0
@@ -57,19 +58,30 @@ def demo(
 ) -> None:
     """Run the whole pipeline on a real web log, on this machine, and show that nothing was lost."""
     directory = directory.absolute()
-    if directory.exists() and any(directory.iterdir()) and not (directory / MARKER).exists():
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / MARKER).exists():
         output.fail(f"{directory} holds other things than an earlier demo: name another --dir", output.EXIT_USAGE)
     output.configure_logging("error")
     with held_alone(directory):
         (directory / MARKER).touch()
-        for left in directory.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
+        _remove_earlier(directory)
         summary = trio.run(_until_signalled, DemoOptions(directory=directory, keep=keep, json=json))
     if summary is None:
         raise typer.Exit(output.EXIT_INTERRUPTED)
     if json:
         output.print_json(summary)
+
+
+def _remove_earlier(directory: Path) -> None:
+    """Remove what an earlier demo made, and nothing that somebody else keeps beside it."""
+    from pipeline.cli.datacenters import DIRECTORIES
+
+    for name in (*DIRECTORIES, LAKE):
+        try:
+            shutil.rmtree(directory / name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            output.fail(f"{directory / name} cannot be removed: {error}", output.EXIT_USAGE)
 
 
 async def _until_signalled(options: DemoOptions) -> dict[str, Any] | None:
@@ -131,7 +143,7 @@ class Demo:
     def __init__(self, datacenters: "Datacenters", directory: Path, show: Narrator) -> None:
         self._datacenters = datacenters
         self._show = show
-        self._root = f"file://{directory / 'hdfs'}"
+        self._root = f"file://{directory / LAKE}"
 
     async def run(self) -> dict[str, Any]:
         """Everything but the start and the stop of the datacenters; what was shown."""
@@ -349,7 +361,7 @@ class Demo:
 
 
 def _how_to_look_around(datacenters: "Datacenters", directory: Path) -> str:
-    root = f"file://{directory / 'hdfs'}"
+    root = f"file://{directory / LAKE}"
     lines = ["\nEverything is left up until Ctrl-C. In another terminal:"]
     lines += [
         f"  pipeline topic describe {TOPIC} -b {address}    # {name}" for name, address in datacenters.bootstrap.items()

@@ -30,6 +30,43 @@ def test_a_demo_that_is_running_keeps_its_directory(tmp_path):
     assert (tmp_path / "east").is_dir()
 
 
+def test_only_what_an_earlier_demo_made_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.cli.demo.trio.run", lambda *_: {})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    directory = tmp_path / "demo"
+    for name in ("east", "west", "hub", "registry", "mirror", "audit", "hdfs", "exports", "broker-1"):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "file").touch()
+    (directory / "link").symlink_to(elsewhere)
+    (directory / MARKER).touch()
+    demo(directory)
+    assert {path.name for path in directory.iterdir() if path.is_dir()} == {"exports", "broker-1", "link"}
+    assert (directory / "exports" / "file").exists()
+
+
+def test_a_link_in_the_place_of_a_directory_of_the_demo_is_an_error_that_names_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pipeline.cli.demo.trio.run", lambda *_: pytest.fail("the demo began"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    directory = tmp_path / "demo"
+    directory.mkdir()
+    (directory / MARKER).touch()
+    (directory / "hdfs").symlink_to(elsewhere)
+    with pytest.raises(typer.Exit) as caught:
+        demo(directory)
+    assert caught.value.exit_code == 2
+    assert f"{directory / 'hdfs'} cannot be removed" in capsys.readouterr().err
+    assert elsewhere.is_dir()
+
+
+def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigurationError, match="cannot be used: File exists"):
+        demo(file)
+
+
 RUNS_A_COMMAND = """\
 import sys, trio
 from pathlib import Path

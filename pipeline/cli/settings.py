@@ -20,7 +20,7 @@ def read_settings(path: Path) -> Settings:
             return flatten(tomllib.load(file))
     except OSError as error:
         raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
-    except ValueError as error:  # not TOML, or not even UTF-8
+    except (ValueError, RecursionError) as error:  # not TOML, not even UTF-8, or nested too deeply
         raise ConfigurationError(str(path), f"is not TOML: {error}") from error
 
 

@@ -86,7 +86,8 @@ def test_dotted_and_nested_keys_are_the_same(tmp_path):
 def test_unreadable_files_and_assignments_are_explained(tmp_path):
     (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
     (tmp_path / "binary.toml").write_bytes(b"\xff")
-    reasons = {"none.toml": "cannot be read", "bad.toml": "is not TOML", "binary.toml": "is not TOML"}
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000, encoding="utf-8")
+    reasons = {"none.toml": "cannot be read"} | dict.fromkeys(("bad.toml", "binary.toml", "deep.toml"), "is not TOML")
     for path, reason in ((tmp_path / name, reason) for name, reason in reasons.items()):
         with pytest.raises(ConfigurationError, match=reason):
             read_settings(path)

@@ -1,8 +1,9 @@
 """Whole partitions and log directories looked at from outside: says what is wrong where. Writes nothing.
 
-Checked are: the checksum and the order of every batch; that each segment begins where the one before ends, unless a
-`.gap` says otherwise; both indexes against their segment; producer snapshots; leader epochs against the batches; and
-the checkpoints of a log directory against its logs. Files that their broker deletes meanwhile are passed over.
+Checked are: the checksum and the order of every batch; that a partition has a segment, and that each segment begins
+where the one before ends, unless a `.gap` says otherwise; both indexes against their segment; producer snapshots;
+leader epochs against the batches; and the checkpoints of a log directory against its logs. Files and partitions that
+their broker deletes meanwhile are passed over.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pipeline.errors import StorageError
-from pipeline.log.checkpoint import CLEAN_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, decode_offsets
+from pipeline.log.checkpoint import CLEAN_OFFSETS, LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS, decode_offsets
 from pipeline.log.files import storage_error
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
 from pipeline.log.inspection import IndexCheck, Problem, read_batches
@@ -48,7 +49,7 @@ class Verifier:
     def verify(self, directory: Path) -> Iterator[Problem]:
         """A partition's directory, or a log directory with all that are in it. Raises StorageError."""
         partitions = partition_directories(directory)
-        if not partitions:
+        if not partitions and not (directory / META_PROPERTIES).exists():
             yield from self._partition(directory)
             return
         checkpoints, problems = _read_checkpoints(directory)
@@ -65,8 +66,16 @@ class Verifier:
         """Tells the end of the log in `ends`."""
         epochs, problems = read_leader_epochs(directory / LEADER_EPOCHS)
         yield from problems
-        bases = segment_offsets((path.name for path in directory.iterdir()), LOG_SUFFIX)
-        end: int | None = None
+        names = _names(directory)
+        if not segment_offsets(names or (), LOG_SUFFIX):
+            self._settle()  # a log that begins anew has none for a moment
+            names = _names(directory)
+        if names is None:
+            return
+        bases = segment_offsets(names, LOG_SUFFIX)
+        end: int | None = None if bases else 0
+        if not bases and (names or ends is None):  # a crash may leave a partition's directory that is empty
+            yield Problem(directory, None, "holds no segment")
         for number, base_offset in enumerate(bases):
             path = segment_path(directory, base_offset, LOG_SUFFIX)
             try:
@@ -134,8 +143,19 @@ def partition_directories(directory: Path) -> Mapping[Path, TopicPartition]:
         raise storage_error(directory, error) from error
 
 
+def _names(directory: Path) -> list[str] | None:
+    """All names in a partition's directory; None if it is not there any more. Raises StorageError."""
+    try:
+        return [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error(directory, error) from error
+
+
 def _may_be_partition(path: Path) -> bool:
-    return may_be_partition(entry.name for entry in path.iterdir())
+    names = _names(path)
+    return names is not None and may_be_partition(names)
 
 
 def log_bytes(directory: Path) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.transactions import TRANSACTION_ENTRY
+from pipeline.log.verification import Verifier
 from pipeline.model import BrokerId, TopicPartition
 from tests.unit.log.conftest import EPOCH, NOW_MS, Batches
 
@@ -113,3 +115,38 @@ def test_verify_says_how_much_it_saw_or_what_is_wrong(logs: Path) -> None:
     assert (shown.exit_code, shown.output) == (1, f"{logs}/t-0/00000000000000000000.index: is missing\n")
     told = json.loads(CliRunner().invoke(app, ["log", "verify", "--json", str(logs / "t-0")]).output)
     assert [problem["problem"] for problem in told["problems"]] == ["is missing"]
+
+
+@pytest.mark.parametrize("looked_at", [".", "t-0"])
+def test_a_partition_that_lost_its_segments_is_not_well(logs: Path, looked_at: str) -> None:
+    for path in (logs / "t-0").glob("*.log"):
+        path.unlink()
+    shown = CliRunner().invoke(app, ["log", "verify", str(logs / looked_at)])
+    assert shown.exit_code == 1
+    assert f"{logs}/t-0: holds no segment\n" in shown.output
+    if looked_at == ".":
+        assert "t-0 at 40, its log ends at 0" in shown.output
+
+
+def test_a_partition_that_is_deleted_meanwhile_is_passed_over(logs: Path) -> None:
+    partition = logs / "t-0"
+    for path in partition.glob("*.log"):
+        path.unlink()
+    verifier = Verifier(lambda _: None, lambda: shutil.rmtree(partition))
+    assert list(verifier.verify(logs)) == []
+
+
+def test_a_directory_without_logs_is_not_well(logs: Path) -> None:
+    (logs / "none").mkdir()
+    shown = CliRunner().invoke(app, ["log", "verify", "--json", str(logs / "none")])
+    assert shown.exit_code == 1
+    assert json.loads(shown.output)["problems"][0]["problem"] == "holds no segment"
+
+
+def test_a_log_dir_without_partitions_is_well(tmp_path: Path) -> None:
+    LogDirectory.open(
+        tmp_path, DiskFiles(), LogConfig(), broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=NOW_MS
+    ).close()
+    (tmp_path / "t-0").mkdir()  # what a crash may leave of a creation
+    shown = CliRunner().invoke(app, ["log", "verify", str(tmp_path)])
+    assert (shown.exit_code, shown.output) == (0, "0 batches in 0 segments: all is well.\n")

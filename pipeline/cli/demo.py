@@ -17,7 +17,7 @@ import typer
 from pipeline.cli import output
 from pipeline.cli.access_log import PageView, home_datacenter, parse_line, sample_lines, sample_schema
 from pipeline.cli.connect import addresses, randomness, wall_clock
-from pipeline.cli.files import held_alone
+from pipeline.cli.files import held_alone, is_directory
 from pipeline.cli.service import read_json
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def demo(
 ) -> None:
     """Run the whole pipeline on a real web log, on this machine, and show that nothing was lost."""
     directory = directory.absolute()
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / MARKER).exists():
+    if is_directory(directory) and any(directory.iterdir()) and not (directory / MARKER).exists():
         output.fail(f"{directory} holds other things than an earlier demo: name another --dir", output.EXIT_USAGE)
     output.configure_logging("error")
     with held_alone(directory):

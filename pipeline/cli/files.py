@@ -30,6 +30,22 @@ def require_readable(path: Path) -> None:
         raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
 
 
+def is_file(path: Path) -> bool:
+    """Return True for a file; False too for a name that no file can have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_directory(path: Path) -> bool:
+    """Return True for a directory; False too for a name that none can have."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 @contextmanager
 def held_alone(directory: Path) -> Iterator[None]:
     """Hold a directory for this process, making it if need be; the lock ends with the process, however that ends.

@@ -10,6 +10,7 @@ import typer
 
 from pipeline.cli import output
 from pipeline.cli.connect import Json
+from pipeline.cli.files import is_directory, is_file
 from pipeline.errors import ConfigurationError, CorruptBatchError
 from pipeline.log.checkpoint import decode_offsets
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
@@ -55,7 +56,7 @@ def dump(
     Segments (.log), indexes (.index, .timeindex, .txnindex; held against the segment beside them), producer
     snapshots (.snapshot), leader epochs and checkpoints of offsets. Exit code 1 if something is wrong.
     """
-    if not file.is_file():
+    if not is_file(file):
         raise ConfigurationError(str(file), "is no file")
     is_wrong = False
     for found in _rows(file, with_records=records):
@@ -76,7 +77,7 @@ def verify(
     json: Json = False,
 ) -> None:
     """Check every segment, index, snapshot and checkpoint; says what is wrong where. Exit code 1 if anything is."""
-    if not directory.is_dir():
+    if not is_directory(directory):
         raise ConfigurationError(str(directory), "is no directory")
     problems = []
     with output.progress("Verifying", log_bytes(directory)) as progress:

@@ -67,6 +67,11 @@ def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path):
         demo(file)
 
 
+def test_a_name_that_no_directory_can_have_is_an_error(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be used: File name too long"):
+        demo(tmp_path / ("n" * 300))
+
+
 RUNS_A_COMMAND = """\
 import sys, trio
 from pathlib import Path

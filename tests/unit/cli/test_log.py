@@ -107,6 +107,13 @@ def test_what_is_no_file_of_a_log_is_refused(logs: Path) -> None:
         assert CliRunner().invoke(app, ["log", "dump", str(file)]).exit_code != 0
 
 
+@pytest.mark.parametrize(("verb", "reason"), [("dump", "is no file"), ("verify", "is no directory")])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path, verb: str, reason: str) -> None:
+    result = CliRunner().invoke(app, ["log", verb, str(tmp_path / ("n" * 300))])
+    assert isinstance(result.exception, ConfigurationError)
+    assert reason in str(result.exception)
+
+
 def test_verify_says_how_much_it_saw_or_what_is_wrong(logs: Path) -> None:
     shown = CliRunner().invoke(app, ["log", "verify", str(logs)])
     assert (shown.exit_code, shown.output) == (0, "20 batches in 2 segments: all is well.\n")

@@ -173,6 +173,7 @@ class Controller:
             except CoordinationError as error:
                 advice = "write the number of controllers there were so far, and no less"
                 log.error("controller_epoch_unreadable", error=str(error), advice=advice)
+                self._view.set_controller(NO_BROKER)  # whom this broker followed last is gone
                 await trio.sleep(UNREADABLE_S)
 
     async def _take(self, found: NodeValue) -> _Elected:

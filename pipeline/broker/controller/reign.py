@@ -129,14 +129,24 @@ class Reign:
                 nursery.start_soon(tend_deletions, self._zookeeper, self._view, self._clock)
                 nursery.start_soon(self._rebalance_after_returns)
                 nursery.start_soon(self._check_states_for_ever)
-                await self._look_for_ever()
+                nursery.start_soon(self._look_for_ever, nursery.cancel_scope)
+                await self._wait_until_superseded()
                 nursery.cancel_scope.cancel()
         finally:
             self._is_over = True
 
     # Looking
 
-    async def _look_for_ever(self) -> None:
+    async def _wait_until_superseded(self) -> None:
+        """Return when somebody has written another epoch: a cluster at rest would not learn of it by a write."""
+        async for value in self._zookeeper.watch_data(ControllerEpoch.PATH):
+            if value is None or value.version != self._check.version:
+                log.warning("controller_superseded", epoch=self.epoch)
+                self._is_over = True
+                return
+
+    async def _look_for_ever(self, reign: trio.CancelScope) -> None:
+        """Judge what has changed until a write shows that another controller has begun, then end the reign."""
         changes = self._view.changes()
         brokers: object = None
         try:
@@ -155,6 +165,7 @@ class Reign:
                     await trio.sleep(REFUSED_S)
         except _Dethroned:
             log.warning("controller_superseded", epoch=self.epoch)
+            reign.cancel()
         finally:
             self._view.stop_noting(changes)
 

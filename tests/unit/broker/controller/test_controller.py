@@ -9,9 +9,11 @@ import pytest
 import trio
 import trio.testing
 
+from pipeline.broker.cluster_view import NO_BROKER
 from pipeline.broker.controller import reign
 from pipeline.broker.controller.controller_plan import ElectPreferred
 from pipeline.broker.controller.reassignment import Outcome
+from pipeline.broker.controller.reign import Reign
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch, ControllerNode
 from pipeline.coordination.deleted_topics import record_path
 from pipeline.coordination.interface import CoordinationClient, Operation, SetNode
@@ -127,7 +129,23 @@ async def test_somebody_writes_over_the_controller(data: bytes) -> None:
         assert one.view.controller == two.view.controller == (1 if one.controller.is_active else 2)
 
 
-async def test_the_writes_of_an_older_controller_are_refused() -> None:
+async def test_an_epoch_that_cannot_be_read_leaves_no_controller_until_it_is_written_again() -> None:
+    zookeeper = MemoryZooKeeper()
+    async with running(zookeeper, 1) as one, running(zookeeper, 2) as two:
+        await two.client.set(ControllerEpoch.PATH, b"no number")
+        for rig in one, two:
+            await rig.until(lambda view: view.controller == NO_BROKER)  # which `pipeline cluster describe` tells
+        await two.client.set(ControllerEpoch.PATH, b"7")
+        for rig in one, two:
+            await rig.until(lambda view: view.controller != NO_BROKER)
+        assert (await two.client.get(ControllerEpoch.PATH)).data == b"8"
+
+
+async def test_the_writes_of_an_older_controller_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def not_told(_: Reign) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Reign, "_wait_until_superseded", not_told)
     zookeeper = MemoryZooKeeper()
     async with running(zookeeper, 1) as old, zookeeper.open() as other:
         await make_topic(other, "t", [(2, 1)])
@@ -135,7 +153,7 @@ async def test_the_writes_of_an_older_controller_are_refused() -> None:
         await register(other, 2)
         reigning = old.controller._reigning()
         found = await other.get(ControllerEpoch.PATH)
-        await other.set(ControllerEpoch.PATH, b"2", found.version)  # another was elected, and this one was not told
+        await other.set(ControllerEpoch.PATH, b"2", found.version)  # another was elected
         with pytest.raises(KafkaError) as raised:
             await reigning.reassign({TopicPartition("t", 0): (BrokerId(1),)}, may_change_factor=True)
         assert raised.value.code == ErrorCode.NOT_CONTROLLER

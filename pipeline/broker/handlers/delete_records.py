@@ -1,8 +1,8 @@
 """DeleteRecords (21): the start of partitions moves forward (KIP-107). Offset -1 stands for the high watermark.
 
 Answered, with the lowest start of all live replicas, when the leader's would survive a crash and the others have moved
-theirs; after the timeout with REQUEST_TIMED_OUT, and the records go nevertheless. Only topics whose `cleanup.policy`
-contains `delete` lose records.
+theirs; after the timeout with REQUEST_TIMED_OUT, and the records go nevertheless, but for those of partitions whose
+turn had not come by then. Only topics whose `cleanup.policy` contains `delete` lose records.
 """
 
 from collections.abc import Awaitable
@@ -25,6 +25,8 @@ from pipeline.protocol.messages.delete_records import (
 
 NO_LOW_WATERMARK = -1
 MAX_WAIT_MS = 600_000
+MIN_WORK_S = 5.0
+"""The leader moves starts for so long, whatever the request's timeout: with one of 0 clients want it done."""
 MAX_AT_A_TIME = 50
 """Partitions of a request whose start moves at a time."""
 
@@ -38,17 +40,41 @@ def handle(
 
 async def _handle(broker: BrokerContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     results: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
-    deadline = trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
+    moved: dict[TopicPartition, tuple[Partition, Offset]] = {}
+    began = trio.current_time()
+    deadline = began + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
+    last_turn = max(deadline, began + MIN_WORK_S)
 
-    async def delete(asked: tuple[TopicPartition, int]) -> None:
-        await _delete(broker, *asked, deadline, results)
+    def answer(name: TopicPartition, code: ErrorCode, low_watermark: int = NO_LOW_WATERMARK) -> None:
+        results[name] = DeleteRecordsPartitionResult(
+            partition_index=name.partition, low_watermark=low_watermark, error_code=code
+        )
+
+    async def move(asked: tuple[TopicPartition, int]) -> None:
+        name, offset = asked
+        try:
+            partition = _find(broker, name)
+            if trio.current_time() >= last_turn:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many partitions for the timeout")
+            moved[name] = partition, await partition.delete_records(Offset(offset))
+        except PipelineError as error:
+            answer(name, failure_of(error).code)
+
+    async def wait(name: TopicPartition) -> None:
+        partition, start = moved[name]
+        try:
+            await partition.wait_deleted(start, deadline)
+            answer(name, ErrorCode.NONE, partition.low_watermark)
+        except PipelineError as error:
+            answer(name, failure_of(error).code)
 
     wanted = (
         (TopicPartition(topic.name, asked.partition_index), asked.offset)
         for topic in request.topics
         for asked in topic.partitions
     )
-    await for_each(wanted, MAX_AT_A_TIME, delete)
+    await for_each(wanted, MAX_AT_A_TIME, move)
+    await for_each(moved, MAX_AT_A_TIME, wait)
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
@@ -57,26 +83,6 @@ async def _handle(broker: BrokerContext, request: DeleteRecordsRequest) -> Delet
             )
             for topic in request.topics
         ]
-    )
-
-
-async def _delete(
-    broker: BrokerContext,
-    topic_partition: TopicPartition,
-    offset: int,
-    deadline: float,
-    results: dict[TopicPartition, DeleteRecordsPartitionResult],
-) -> None:
-    code, start = ErrorCode.NONE, NO_LOW_WATERMARK
-    try:
-        partition = _find(broker, topic_partition)
-        wanted = await partition.delete_records(Offset(offset))
-        await partition.wait_deleted(wanted, deadline)
-        start = partition.low_watermark
-    except PipelineError as error:
-        code = failure_of(error).code
-    results[topic_partition] = DeleteRecordsPartitionResult(
-        partition_index=topic_partition.partition, low_watermark=start, error_code=code
     )
 
 

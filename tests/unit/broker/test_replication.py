@@ -1,12 +1,15 @@
 """Three brokers in one process: what is acknowledged, committed and seen while replicas come and go."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import trio
 
+from pipeline.broker.handlers import delete_records
 from pipeline.broker.partition import Partition
 from pipeline.coordination.partition_states import StateChange, write_states
 from pipeline.coordination.znodes import PartitionState
@@ -287,6 +290,25 @@ async def test_records_are_deleted_everywhere_before_that_is_answered(start: Sta
         late = await delete(3, 300)
         assert late.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert partition_of(leader).log.log_start_offset == 3
+
+
+async def test_deletions_of_very_many_starts_end_with_the_timeout(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def checkpoint_slowly(_: Partition) -> None:
+        await trio.sleep(0.1)
+
+    monkeypatch.setattr(delete_records, "MIN_WORK_S", 0.2)
+    async with start(1) as broker:
+        await broker.create("t", partitions=200)
+        for partition in broker.handle.replicas.partitions.values():
+            monkeypatch.setattr(partition.upkeep, "checkpoint_log_start", checkpoint_slowly)
+        asked = [DeleteRecordsPartition(partition_index=index, offset=0) for index in range(200)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=asked)], timeout_ms=0)
+        answers = (await broker.ask(request)).topics[0].partitions
+        codes = Counter(answer.error_code for answer in answers)
+        assert codes[ErrorCode.NONE] >= 50  # those that were begun are ended
+        assert codes[ErrorCode.REQUEST_TIMED_OUT] >= 50
 
 
 async def test_a_new_leader_tells_no_end_before_it_knows_what_was_shown(start: Start) -> None:

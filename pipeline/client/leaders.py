@@ -65,7 +65,13 @@ async def ask_leaders(
             except PipelineError as failure:
                 errors.append(failure)
                 return
-            for topic_partition, code, told in read(response):
+            answers = {topic_partition: (code, told) for topic_partition, code, told in read(response)}
+            for topic_partition in share:
+                if topic_partition not in answers:
+                    reason = f"the response leaves {topic_partition} out"
+                    errors.append(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
+                    continue
+                code, told = answers[topic_partition]
                 if code == ErrorCode.NONE:
                     found[topic_partition] = told
                 else:

@@ -7,8 +7,9 @@ import trio.lowlevel
 from pipeline.client.config import OffsetReset
 from pipeline.client.offsets import LATEST, list_offsets
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import KafkaError
 from pipeline.protocol.messages.fetch import FetchRequest
-from pipeline.protocol.messages.list_offsets import ListOffsetsRequest
+from pipeline.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from pipeline.protocol.messages.metadata import MetadataRequest
 from tests.support.scripted_broker import Partition
 
@@ -122,3 +123,11 @@ async def test_old_brokers_are_sent_no_epoch(deposed, connect, consume, versions
         consumer.assign({T0: 0})
         assert len(await read_values(consumer, 40)) == 40
         assert (await list_offsets(cluster, {T0: LATEST}, timeout_s=DEADLINE_S))[T0].offset == 40
+
+
+async def test_an_answer_that_leaves_a_partition_out_is_no_answer(scripted, connect, monkeypatch):
+    fill(scripted, 0, 3)
+    monkeypatch.setattr(scripted, "_list_offsets", lambda _broker, _request: ListOffsetsResponse())
+    async with scripted.broker(1), connect() as cluster:
+        with pytest.raises(KafkaError, match="leaves t-0 out"):
+            await list_offsets(cluster, {T0: LATEST}, timeout_s=DEADLINE_S)

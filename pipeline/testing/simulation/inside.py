@@ -59,14 +59,20 @@ class Inside:
         process, _ = self._serving.get(broker, (None, {}))
         state = self.zookeeper.states().get(partition.topic_partition)
         if process is not None and process.is_alive and state is not None and broker in state.isr:
-            self.watermarks.check_in_sync(partition.topic_partition, partition)
+            self._check_in_sync(partition)
 
     def serves(self, broker: BrokerId, process: Process, replicas: Replicas) -> None:
         """A broker has come up with these replicas, a live view."""
         self._serving[broker] = process, replicas
         for name, state in self.zookeeper.states().items():
             if broker in state.isr and name in replicas:
-                self.watermarks.check_in_sync(name, replicas[name])
+                self._check_in_sync(replicas[name])
+
+    def _check_in_sync(self, partition: Partition) -> None:
+        """Judge a replica that the ISR in ZooKeeper names, unless it still is that of a topic that was recreated."""
+        name = partition.topic_partition
+        if partition.log.topic_id == self.zookeeper.topic_id(name.topic):
+            self.watermarks.check_in_sync(name, partition)
 
     def files(self, broker: BrokerId) -> WatchedFiles:
         """The files of a machine."""
@@ -96,6 +102,8 @@ class Inside:
         state = self.zookeeper.state(leader.topic_partition)
         if state is None or (state.leader, state.leader_epoch) != (leader.own_id, leader.leader_epoch):
             return  # a deposed leader does not know who is in sync
+        if leader.log.topic_id != self.zookeeper.topic_id(leader.topic_partition.topic):
+            return  # nor does the leader of a topic that was recreated
         for broker in state.isr:
             process, replicas = self._serving.get(BrokerId(broker), (None, {}))
             replica = replicas.get(leader.topic_partition)
@@ -123,4 +131,4 @@ class Inside:
             for broker in state.isr if state is not None else ():
                 process, replicas = self._serving.get(BrokerId(broker), (None, {}))
                 if process is not None and process.is_alive and name in replicas:
-                    self.watermarks.check_in_sync(name, replicas[name])
+                    self._check_in_sync(replicas[name])

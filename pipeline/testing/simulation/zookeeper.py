@@ -13,6 +13,7 @@ Invariants
 
 import json
 import random
+import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from pipeline.coordination.interface import ANY_VERSION, Operation, SessionId
+from pipeline.coordination.znodes import decode_uuid
 from pipeline.errors import CoordinationError, CoordinationLostError, CoordinationUnavailableError
 from pipeline.model import TopicPartition
 from pipeline.testing.faulty_files import Crash
@@ -205,6 +207,13 @@ class SimulatedZooKeeper(MemoryZooKeeper):
             numbers = _decode_topic(self._nodes[f"{TOPICS_PATH}/{topic}"].data).get("partitions", {})
             found += [TopicPartition(topic, int(number)) for number in sorted(numbers, key=int)]
         return found
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """The id of a topic, None if there is no such topic."""
+        path = f"{TOPICS_PATH}/{topic}"
+        node = self.find_or_none(path)
+        text = None if node is None else _decode_topic(node.data).get("topic_id")
+        return None if text is None else decode_uuid(path, text)
 
     def replica_ids(self, topic_partition: TopicPartition) -> tuple[int, ...]:
         """The brokers that a partition is assigned to."""

@@ -34,7 +34,7 @@ from pipeline.broker.replication.fetch_plan import (
     Phase,
     Reaction,
 )
-from pipeline.broker.replication.throttle import ReplicationThrottle
+from pipeline.broker.replication.throttle import WINDOW_S, ReplicationThrottle
 from pipeline.errors import (
     CorruptBatchError,
     DiskFullError,
@@ -255,7 +255,7 @@ class ReplicaFetcher:
                         self._under_way[lane_under_way].is_overtaken = True
                 self._begin(_Exchange(lane, request, number=self._plan.requests), pool, nursery)
             elif pause_s > 0:
-                deadline = min(deadline, now_s + pause_s)
+                deadline = min(deadline, now_s + min(pause_s, WINDOW_S))  # the rate may be raised meanwhile
         return deadline
 
     def _free_lane(self) -> str | None:

@@ -302,6 +302,26 @@ async def test_an_answer_without_a_whole_batch_is_a_corrupt_one_and_not_asked_fo
     ] * 3
 
 
+@pytest.mark.parametrize("rate", [10**9, MAX_INT64])
+async def test_a_throttle_that_is_raised_or_lifted_ends_the_wait_at_the_old_rate(tmp_path: Path, rate: int) -> None:
+    leader, partition = Leader(), replica(tmp_path)
+    leader.append(0, b"a")
+    async with serving(leader), trio.open_nursery() as nursery:
+        settings = settings_for(leader)
+        settings.throttle.bytes_per_s = 1
+        fetchers = ReplicaFetchers(settings, 1)
+        follow(fetchers, partition)
+        fetchers.throttle(partition.topic_partition, is_throttled=True)
+        await nursery.start(fetchers.run)
+        await until(lambda: partition.log.log_end_offset == 1)
+        leader.append(0, b"b")
+        await trio.sleep(0.2)
+        assert partition.log.log_end_offset == 1
+        settings.throttle.bytes_per_s = rate
+        await until(lambda: partition.log.log_end_offset == 2)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
 )

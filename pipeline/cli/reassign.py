@@ -90,6 +90,7 @@ def apply_(
 ) -> None:
     """Begin to move partitions as a plan says. What is under way for them already is replaced.
 
+    Partitions that are on their way to where the plan wants them go on; --throttle and --wait count for them too.
     With --wait the command ends with code 1 once a broker that is to get replicas has been away for a minute.
     With --throttle and without --wait the throttle stays until `reassign status --lift-throttle` finds nothing under
     way. Ctrl-C while waiting leaves moves and throttle as they are.
@@ -99,37 +100,62 @@ def apply_(
     except ValueError as error:
         raise ConfigurationError("PLAN.json", str(error)) from error
 
-    async def run() -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
+    async def run() -> _Applied:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
             view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-            moves = _moves(view, await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S), plan)
+            moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+            moves, under_way = _moves(view, moving, plan), _under_way(view, moving, plan)
             _require_alive(view, moves)
             if throttle is not None:
-                await set_throttle(cluster, moves, throttle, timeout_s=TIMEOUT_S)
+                await set_throttle(cluster, {**moves, **under_way}, throttle, timeout_s=TIMEOUT_S)
             targets = {name: move.target for name, move in moves.items()}
             refused = await admin.alter_reassignments(cluster, targets, timeout_s=TIMEOUT_S) if targets else {}
-            begun = [name for name in moves if name not in refused]
+            applied = _Applied(
+                begun=[name for name in moves if name not in refused], under_way=list(under_way), refused=refused
+            )
             if wait:
-                await _wait(cluster, begun)
+                awaited = {name: move for name, move in {**moves, **under_way}.items() if name not in refused}
+                await _wait(cluster, awaited)
                 if throttle is not None:
-                    await remove_throttle(cluster, {name.topic for name in moves}, timeout_s=TIMEOUT_S)
-                await _require_moved(cluster, {name: moves[name] for name in begun})
-            return begun, refused
+                    await remove_throttle(cluster, {name.topic for name in {**moves, **under_way}}, timeout_s=TIMEOUT_S)
+                await _require_moved(cluster, awaited)
+            return applied
 
-    begun, refused = trio.run(run)
+    applied = trio.run(run)
     if json:
         output.print_json(
             {
-                "partitions": [_named(name) for name in begun],
+                "partitions": [_named(name) for name in applied.begun],
+                "under_way": [_named(name) for name in applied.under_way],
                 "done": wait,
-                "refused": [{**_named(name), "reason": str(refusal)} for name, refusal in sorted(refused.items())],
+                "refused": [{**_named(name), "reason": str(why)} for name, why in sorted(applied.refused.items())],
             }
         )
-    elif not begun and not refused:
-        output.say("Nothing to move: all partitions are where the plan wants them.")
     else:
-        output.say(f"{'Moved' if wait else 'Began to move'} {len(begun)} partitions.")
-    _fail_if_refused(refused)
+        _say_applied(applied, is_done=wait)
+    _fail_if_refused(applied.refused)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Applied:
+    """What became of the partitions of a plan that were not where it wants them."""
+
+    begun: list[TopicPartition]
+    under_way: list[TopicPartition]
+    """On their way there before."""
+    refused: dict[TopicPartition, KafkaError]
+
+
+def _say_applied(applied: _Applied, *, is_done: bool) -> None:
+    if not applied.begun and not applied.under_way and not applied.refused:
+        output.say("Nothing to move: all partitions are where the plan wants them.")
+    elif is_done:
+        output.say(f"Moved {len(applied.begun) + len(applied.under_way)} partitions.")
+    else:
+        if applied.begun or applied.refused:
+            output.say(f"Began to move {len(applied.begun)} partitions.")
+        if applied.under_way:
+            output.say(f"{len(applied.under_way)} partitions are on their way there already.")
 
 
 @app.command()
@@ -257,6 +283,18 @@ def _moves(
             coming = moving[name].adding if name in moving else ()
             moves[name] = Move(now=[broker for broker in replicas if broker not in coming], target=target)
     return moves
+
+
+def _under_way(
+    view: ClusterView, moving: Mapping[TopicPartition, Reassignment], plan: Placement
+) -> dict[TopicPartition, Move]:
+    """Those partitions of a plan that are on their way to where it wants them."""
+    found = {}
+    for name in sorted((plan.keys() & moving.keys()) - _moves(view, moving, plan).keys()):
+        coming = moving[name].adding
+        replicas = view.topics[name.topic].partitions[name.partition].replicas
+        found[name] = Move(now=[broker for broker in replicas if broker not in coming], target=plan[name])
+    return found
 
 
 def _require_alive(view: ClusterView, moves: Mapping[TopicPartition, Move]) -> None:

@@ -127,6 +127,24 @@ def test_a_throttled_move_is_shown_and_cancelled(cluster: LocalCluster, tmp_path
     assert told(cluster, "cluster", "reassign", "status")["moving"] == []
 
 
+def test_applying_a_plan_again_waits_for_the_moves_that_are_under_way(cluster: LocalCluster, tmp_path: Path) -> None:
+    run(cluster, "topic", "create", "again", "--partitions", "3", "--config", "segment.bytes=1048576")
+    before = replicas_of(cluster, "again")
+    write(cluster, "again", 30_000)
+    others = [[broker for broker in (1, 2, 3) if broker not in replicas][:1] for replicas in before]
+    plan = plan_for(tmp_path / "plan.json", "again", *others)
+    begun = told(cluster, "cluster", "reassign", "apply", plan, "--throttle", "1")
+    assert (len(begun["partitions"]), begun["under_way"]) == (3, [])
+    wait_for("three moves", lambda: describe(cluster)["moving"] == 3)
+    again = told(cluster, "cluster", "reassign", "apply", plan)
+    assert (again["partitions"], len(again["under_way"]), again["done"]) == ([], 3, False)
+    assert run(cluster, "cluster", "reassign", "apply", plan).stdout == "3 partitions are on their way there already.\n"
+    waited = run(cluster, "cluster", "reassign", "apply", plan, "--throttle", str(THROTTLE_BYTES), "--wait").stdout
+    assert waited == "Moved 3 partitions.\n"
+    assert told(cluster, "cluster", "reassign", "status")["moving"] == []
+    wait_for("the new replicas", lambda: replicas_of(cluster, "again") == others)
+
+
 @pytest.mark.parametrize(
     ("topic", "replicas", "words"),
     [

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from pipeline.cli import reassign
-from pipeline.cli.reassign import _moves, _read_progress, _sizes
+from pipeline.cli.reassign import _moves, _read_progress, _sizes, _under_way
 from pipeline.client.admin import NewTopic, Reassignment, create_topics, list_reassignments
 from pipeline.client.config import ProducerConfig
 from pipeline.client.metadata import ClusterView, PartitionView, TopicView
@@ -33,6 +33,9 @@ def test_a_move_under_way_is_replaced_unless_it_leads_where_the_plan_does(
     view = ClusterView(topics={"t": TopicView(name="t", partitions={0: partition})})
     moving = {T0: Reassignment(replicas=(TWO, ONE), adding=(TWO,), removing=(ONE,))}
     assert bool(_moves(view, moving, {T0: target})) is is_moved
+    under_way = _under_way(view, moving, {T0: target})
+    assert [(list(move.now), move.target) for move in under_way.values()] == ([] if is_moved else [([ONE], target)])
+    assert _under_way(view, {}, {T0: target}) == {}
     if is_moved:
         assert list(_moves(view, moving, {T0: target})[T0].now) == [ONE]
 

@@ -21,12 +21,17 @@ from pipeline.model import TopicPartition
 
 
 def read_mark(files: Files, root: Path) -> frozenset[str] | None:
-    """Return the names of the partitions that the mark does not vouch for; None if there is no mark.
+    """Return the names of the partitions that the mark does not vouch for; None if there is no mark, or one that was
+    damaged and vouches for nothing.
 
     Raises StorageError.
     """
     content = read_file(files, root / CLEAN_SHUTDOWN)
-    return None if content is None else frozenset(content.decode(errors="replace").split())
+    if content is None:
+        return None
+    if b"\0" in content:  # what a file system may leave of a file after a loss of power
+        return None
+    return frozenset(content.decode(errors="replace").split())
 
 
 def write_mark(files: Files, root: Path, unclosed: Collection[TopicPartition]) -> None:

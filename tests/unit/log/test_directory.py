@@ -85,6 +85,19 @@ def test_without_a_clean_shutdown_the_logs_are_checked(open_directory, batches, 
     directory.close()
 
 
+def test_a_mark_of_zeros_vouches_for_nothing_and_keeps_nothing_closed(open_directory, batches, tmp_path):
+    directory = open_directory()
+    name = TopicPartition("a", 0)
+    batches.append(directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms), batches.make(3))
+    directory.close()
+    (tmp_path / "logs" / ".kafka_cleanshutdown").write_bytes(bytes(20))
+    (tmp_path / "logs" / "boot-id").write_text("another boot")
+    directory = open_directory()
+    assert directory.failed == {}
+    assert (directory.logs[name].log_end_offset, directory.logs[name].may_lack_tail) == (3, True)
+    directory.close()
+
+
 def test_a_second_opener_is_refused(open_directory):
     directory = open_directory()
     with pytest.raises(ConfigurationError, match="another process"):

@@ -158,14 +158,14 @@ def read_partition_metadata(files: Files, directory: Path, *, is_on_disk: bool) 
     if content is None:
         return None
     try:
-        return _decode_partition_metadata(content)
+        return decode_partition_metadata(content)
     except ValueError as error:
         if not is_on_disk:
             return None
         raise StorageError(str(path), "holds no topic id; restore the file or remove the partition") from error
 
 
-def _decode_partition_metadata(content: bytes) -> uuid.UUID:
+def decode_partition_metadata(content: bytes) -> uuid.UUID:
     """Decode the output of `encode_partition_metadata`, or of a version without checksums. Raises ValueError."""
     lines = content.decode().splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)

@@ -2,8 +2,8 @@
 
 Checked are: the checksum and the order of every batch; that a partition has a segment, and that each segment begins
 where the one before ends, unless a `.gap` says otherwise; both indexes against their segment; producer snapshots;
-leader epochs against the batches; and the checkpoints of a log directory against its logs. Files and partitions that
-their broker deletes meanwhile are passed over.
+leader epochs against the batches; the topic id; and the checkpoints of a log directory against its logs. Files and
+partitions that their broker deletes meanwhile are passed over.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -11,7 +11,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from pipeline.errors import StorageError
-from pipeline.log.checkpoint import CLEAN_OFFSETS, LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS, decode_offsets
+from pipeline.log.checkpoint import (
+    CLEAN_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    decode_offsets,
+    decode_partition_metadata,
+)
 from pipeline.log.files import storage_error
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
 from pipeline.log.inspection import IndexCheck, Problem, read_batches
@@ -29,7 +38,7 @@ from pipeline.log.segment import (
 )
 from pipeline.model import Offset, TopicPartition
 
-CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS)
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEAN_OFFSETS, HIGH_WATERMARKS)
 
 _FOR_EVER = 2**63 - 1
 
@@ -90,8 +99,25 @@ class Verifier:
                 end = None
         for path in sorted(directory.glob(f"*{SNAPSHOT_SUFFIX}")):
             yield from check_snapshot(path)
+        yield from self._topic_id(directory)
         if ends is not None and end is not None:
             ends.append(end)
+
+    def _topic_id(self, directory: Path) -> Iterator[Problem]:
+        """A file that holds none keeps its partition closed, at the latest once records are known to be on the disk."""
+        path = directory / PARTITION_METADATA
+        for is_second_look in (False, True):
+            content = _read_text(path)
+            try:
+                if content is not None:
+                    decode_partition_metadata(content.encode())
+            except ValueError as error:
+                if is_second_look:
+                    yield Problem(path, None, f"holds no topic id: {error}")
+                else:
+                    self._settle()  # the file of a new partition is not written at once
+            else:
+                return
 
     def _segment(
         self, path: Path, base_offset: int, epochs: Sequence[tuple[int, int]], *, is_last: bool

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import (
     RECOVERY_POINTS,
-    _decode_partition_metadata,
     decode_offsets,
+    decode_partition_metadata,
     decode_properties,
     encode_id,
     encode_offsets,
@@ -70,7 +70,7 @@ def test_a_flipped_bit_in_the_topic_id_is_noticed():
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ValueError):
-            _decode_partition_metadata(bytes(flipped))
+            decode_partition_metadata(bytes(flipped))
 
 
 @given(st.binary(max_size=40) | st.text(alphabet="01a \n", max_size=20).map(str.encode))

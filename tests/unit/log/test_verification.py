@@ -92,6 +92,10 @@ def write(text: str) -> Damage:
         ("t-0/leader-epoch-checkpoint", write("no\n"), "not a checkpoint of leader epochs", None),
         ("recovery-point-offset-checkpoint", write("0\n1\nt 0 500\n"), "its log ends at 180", None),
         ("recovery-point-offset-checkpoint", write("0\n"), "", None),
+        ("replication-offset-checkpoint", write("0\n1\nt 0 500\n"), "its log ends at 180", None),
+        ("replication-offset-checkpoint", write("no\n"), "", None),
+        ("t-0/partition.metadata", write(""), "holds no topic id", None),
+        ("t-0/partition.metadata", write("version: 0\ntopic_id: x\n"), "holds no topic id", None),
     ],
 )
 def test_damage_is_said_where_it_is(logs: Path, name: str, damage: Damage, said: str, where: int | None) -> None:

@@ -6,7 +6,9 @@ leader epochs against the batches; the topic id; and the checkpoints of a log di
 partitions that their broker deletes meanwhile are passed over.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -89,7 +91,7 @@ class Verifier:
             path = segment_path(directory, base_offset, LOG_SUFFIX)
             try:
                 if end is not None:
-                    yield from _check_start(path, base_offset, end)
+                    yield from self._start(path, base_offset, end)
                 end = yield from self._segment(path, base_offset, epochs, is_last=number == len(bases) - 1)
             except StorageError as error:
                 if not path.exists():
@@ -97,11 +99,29 @@ class Verifier:
                     continue
                 yield Problem(Path(error.path), None, error.reason)
                 end = None
-        for path in sorted(directory.glob(f"*{SNAPSHOT_SUFFIX}")):
-            yield from check_snapshot(path)
+        for name in sorted(_names(directory) or ()):
+            if name.endswith(SNAPSHOT_SUFFIX):
+                yield from self._snapshot(directory / name)
         yield from self._topic_id(directory)
         if ends is not None and end is not None:
             ends.append(end)
+
+    def _start(self, path: Path, base_offset: int, end: int) -> Iterator[Problem]:
+        """A cleaner that swaps a segment takes it away for a moment."""
+        problems = list(_check_start(path, base_offset, end))
+        if problems:
+            self._settle()
+            there = segment_offsets(_names(path.parent) or (), LOG_SUFFIX)
+            if any(end <= between < base_offset for between in there):
+                return
+        yield from problems
+
+    def _snapshot(self, path: Path) -> Iterator[Problem]:
+        problems = list(check_snapshot(path))
+        if problems:
+            self._settle()  # it is not written at once
+            problems = list(check_snapshot(path))
+        yield from problems
 
     def _topic_id(self, directory: Path) -> Iterator[Problem]:
         """A file that holds none keeps its partition closed, at the latest once records are known to be on the disk."""
@@ -130,7 +150,9 @@ class Verifier:
             if index.exists():
                 checks[suffix] = IndexCheck(index, base_offset, entry)
             elif not is_last:
-                yield Problem(index, None, "is missing")
+                self._settle()  # it is swapped before its segment
+                if not index.exists() and path.exists():
+                    yield Problem(index, None, "is missing")
         offset_index, time_index = checks.get(INDEX_SUFFIX), checks.get(TIME_INDEX_SUFFIX)
         next_offset = base_offset
         for batch in read_batches(path, self._settle):
@@ -186,7 +208,13 @@ def _may_be_partition(path: Path) -> bool:
 
 def log_bytes(directory: Path) -> int:
     """How much `Verifier.verify` has before it, about."""
-    return sum(path.stat().st_size for path in directory.glob(f"**/*{LOG_SUFFIX}") if path.is_file())
+    size = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            if name.endswith(LOG_SUFFIX):
+                with suppress(OSError):  # deleted meanwhile
+                    size += Path(parent, name).stat().st_size
+    return size
 
 
 def read_leader_epochs(path: Path) -> tuple[list[tuple[int, int]], list[Problem]]:

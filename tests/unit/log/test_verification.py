@@ -147,3 +147,26 @@ def test_room_at_the_end_of_an_index_of_apache_kafka_is_no_damage(logs: Path) ->
         entry = 8 if suffix == "index" else 12
         path.write_bytes(path.read_bytes() + bytes(entry * 1000))
     assert verify(logs)[1] == []
+
+
+@pytest.mark.parametrize("pattern", ["{1}.*", "{0}.index", "{1}.timeindex"])
+def test_a_segment_that_is_being_swapped_is_no_damage(logs: Path, tmp_path: Path, pattern: str) -> None:
+    names = sorted(path.stem for path in (logs / "t-0").glob("*.log"))
+    away = tmp_path / "away"
+    away.mkdir()
+    for path in (logs / "t-0").glob(pattern.format(*names)):
+        path.rename(away / path.name)
+
+    def bring_back() -> None:
+        for path in away.iterdir():
+            path.rename(logs / "t-0" / path.name)
+
+    assert list(Verifier(lambda _: None, bring_back).verify(logs)) == []
+    assert list(away.iterdir()) == []
+
+
+def test_a_snapshot_that_is_being_written_is_no_damage(logs: Path) -> None:
+    path = sorted((logs / "t-0").glob("*.snapshot"))[-1]
+    whole = path.read_bytes()
+    cut(10)(path)
+    assert list(Verifier(lambda _: None, lambda: path.write_bytes(whole) and None).verify(logs)) == []

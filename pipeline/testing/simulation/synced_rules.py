@@ -28,8 +28,11 @@ class SyncedRules:
             self.problems.append(f"{name}: had synced up to {synced}, and ends at {end} with the power back")
 
     def removed(self, broker: BrokerId, topic_partition: TopicPartition) -> None:
-        """A log is removed."""
+        """A log is removed, which may be one that was not opened since the power was lost: a stray."""
         self._open.pop((broker, topic_partition), None)
+        for owner, place in [*self._synced]:
+            if (owner, place[0]) == (broker, topic_partition):
+                del self._synced[owner, place]
 
     def lost_power(self, broker: BrokerId) -> None:
         """A machine has lost what it had not synced."""

@@ -1,7 +1,7 @@
 """`pipeline group`: list, describe and delete consumer groups, and set where they go on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,25 +16,29 @@ from pipeline.client import admin, groups
 from pipeline.client.cluster import Cluster
 from pipeline.client.consumer_protocol import CONSUMER, decode_assignment
 from pipeline.client.groups import CommittedOffset, GroupDescription, GroupMember
-from pipeline.errors import ConfigurationError
-from pipeline.model import TopicPartition
+from pipeline.errors import ConfigurationError, DeadlineExceededError, NetworkError, ProtocolError
+from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.settings import MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups of a cluster.")
 
 TIMEOUT_S = 30.0
+MAX_NAMED = 10
+"""Partitions named in one message."""
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """How far a group is in a partition. `end` is None when the partition is gone."""
+    """How far a group is in a partition. `end` is None when the partition is gone, or its leader does not tell it."""
 
     topic_partition: TopicPartition
     committed: int | None
     end: int | None
     member: GroupMember | None
+    is_silent: bool = False
+    """True if the partition exists, and nobody tells its end."""
 
     @property
     def lag(self) -> int | None:
@@ -78,6 +82,9 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
     """Show a group: state, members, and for each partition committed offset, end and lag."""
     group, progress = trio.run(partial(_describe, name, bootstrap, zookeeper))
+    silent = [str(partition.topic_partition) for partition in progress if partition.is_silent]
+    lag = None if silent else sum(partition.lag or 0 for partition in progress)
+    _, unreadable = read_assignments(group)
     if json:
         output.print_json(
             {
@@ -87,20 +94,33 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
                 "assignor": group.protocol,
                 "coordinator": group.coordinator,
                 "members": [
-                    {"member": m.id, "instance": m.instance_id, "client_id": m.client_id, "host": m.host}
+                    {
+                        "member": m.id,
+                        "instance": m.instance_id,
+                        "client_id": m.client_id,
+                        "host": m.host,
+                        "has_readable_assignment": m not in unreadable,
+                    }
                     for m in group.members
                 ],
                 "partitions": [partition.to_json() for partition in progress],
-                "lag": sum(partition.lag or 0 for partition in progress),
+                "partitions_without_end": silent,
+                "lag": lag,
             }
         )
-        return
-    output.say(
-        f"{name}: {group.state}, {len(group.members)} member(s), assignor {group.protocol or output.NO_VALUE}, "
-        f"coordinator {group.coordinator}, lag {sum(partition.lag or 0 for partition in progress)}"
-    )
-    headings = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT-ID", "HOST"]
-    output.say(output.table(headings, [list(partition.to_json().values()) for partition in progress]))
+    else:
+        output.say(
+            f"{name}: {group.state}, {len(group.members)} member(s), assignor {group.protocol or output.NO_VALUE}, "
+            f"coordinator {group.coordinator}, lag {'unknown' if lag is None else lag}"
+        )
+        headings = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT-ID", "HOST"]
+        output.say(output.table(headings, [list(partition.to_json().values()) for partition in progress]))
+        for member in unreadable:
+            told = output.printable(f"{member.id} ({member.client_id}, {member.host})")
+            output.say(f"The assignment of member {told} cannot be read: its partitions are not shown as its own.")
+    if silent:
+        named = ", ".join(silent[:MAX_NAMED]) + (f" and {len(silent) - MAX_NAMED} more" if silent[MAX_NAMED:] else "")
+        output.fail(f"nobody tells where {named} end: `pipeline cluster describe` says which brokers are missing")
 
 
 @app.command("reset-offsets")
@@ -202,24 +222,68 @@ async def _describe(
     async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
         with _explained(name):
             group = await groups.describe_group(cluster, name, timeout_s=TIMEOUT_S)
-            committed = await groups.fetch_offsets(cluster, name, timeout_s=TIMEOUT_S)
-        owners = {
-            topic_partition: member
-            for member in group.members
-            if group.protocol_type == CONSUMER
-            for topic_partition in decode_assignment(member.assignment)
-        }
-        partitions = sorted(committed.keys() | owners.keys())
-        ends = await _existing_ends(cluster, partitions)
-        return group, [
-            PartitionProgress(
-                topic_partition=at,
-                committed=committed[at].offset if at in committed else None,
-                end=ends.get(at),
-                member=owners.get(at),
-            )
-            for at in partitions
-        ]
+        return group, await progress_of(cluster, group)
+
+
+async def progress_of(
+    cluster: Cluster, group: GroupDescription, *, timeout_s: float = TIMEOUT_S
+) -> list[PartitionProgress]:
+    """How far a group is in each partition that it has committed or that a member was given, as far as can be known.
+
+    Raises KafkaError, NetworkError or DeadlineExceededError where the coordinator does not answer; leaders need not.
+    """
+    committed = await groups.fetch_offsets(cluster, group.id, timeout_s=timeout_s)
+    owners, _ = read_assignments(group)
+    partitions = sorted(committed.keys() | owners.keys())
+    topics = await admin.list_topics(cluster)
+    leaders = {
+        at: topics[at.topic].partitions[at.partition].leader
+        for at in partitions
+        if at.topic in topics and at.partition in topics[at.topic].partitions
+    }
+    ends = await _ends_told(cluster, leaders, timeout_s)
+    return [
+        PartitionProgress(
+            topic_partition=at,
+            committed=committed[at].offset if at in committed else None,
+            end=ends.get(at),
+            member=owners.get(at),
+            is_silent=at in leaders and at not in ends,
+        )
+        for at in partitions
+    ]
+
+
+def read_assignments(group: GroupDescription) -> tuple[dict[TopicPartition, GroupMember], list[GroupMember]]:
+    """Who was given which partition in a group of consumers; and the members whose assignment nobody can read. Pure."""
+    owners: dict[TopicPartition, GroupMember] = {}
+    unreadable = []
+    for member in group.members if group.protocol_type == CONSUMER else ():
+        try:
+            owners.update(dict.fromkeys(decode_assignment(member.assignment), member))
+        except ProtocolError:
+            unreadable.append(member)
+    return owners, unreadable
+
+
+async def _ends_told(
+    cluster: Cluster, leaders: Mapping[TopicPartition, BrokerId | None], timeout_s: float
+) -> dict[TopicPartition, int]:
+    """The ends of those partitions whose leaders answer."""
+    ends: dict[TopicPartition, int] = {}
+    shares: dict[BrokerId, list[TopicPartition]] = {}
+    for at, leader in leaders.items():
+        if leader is not None:
+            shares.setdefault(leader, []).append(at)
+
+    async def ask(share: Sequence[TopicPartition]) -> None:
+        with suppress(KafkaError, NetworkError, DeadlineExceededError):
+            ends.update(await _offsets_at(cluster, share, admin.LATEST, timeout_s))
+
+    async with trio.open_nursery() as nursery:
+        for share in shares.values():
+            nursery.start_soon(ask, share)
+    return ends
 
 
 async def _reset(
@@ -269,9 +333,9 @@ async def _existing_ends(cluster: Cluster, partitions: Sequence[TopicPartition])
 
 
 async def _offsets_at(
-    cluster: Cluster, partitions: Sequence[TopicPartition], position: int
+    cluster: Cluster, partitions: Sequence[TopicPartition], position: int, timeout_s: float = TIMEOUT_S
 ) -> dict[TopicPartition, int]:
-    listed = await admin.list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=TIMEOUT_S)
+    listed = await admin.list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=timeout_s)
     return {at: found.offset for at, found in listed.items()}
 
 

@@ -120,7 +120,7 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
             output.say(f"The assignment of member {told} cannot be read: its partitions are not shown as its own.")
     if silent:
         named = ", ".join(silent[:MAX_NAMED]) + (f" and {len(silent) - MAX_NAMED} more" if silent[MAX_NAMED:] else "")
-        output.fail(f"nobody tells where {named} end: `pipeline cluster describe` says which brokers are missing")
+        output.fail(f"nobody tells the end of {named}: `pipeline cluster describe` says which brokers are missing")
 
 
 @app.command("reset-offsets")

@@ -58,3 +58,11 @@ def test_logs_as_they_may_be(accounts: Accounts, log: list[Entry], clean: int) -
 )
 def test_logs_as_they_must_not_be(accounts: Accounts, log: list[Entry], clean: int) -> None:
     assert list(accounts.check("broker-1", log, Offset(clean))) != []
+
+
+@pytest.mark.parametrize(
+    ("last", "joined", "is_fault"), [(DELETED, 4, False), (DELETED, 3, True), (LAST, 4, True)], ids=str
+)
+def test_a_replica_that_was_not_in_sync_may_have_missed_a_deletion(last: Entry, joined: int, is_fault: bool) -> None:
+    problems = list(accounts_of(FIRST, last).check("broker-1", [FIRST], Offset(0), Offset(joined)))
+    assert bool(problems) == is_fault

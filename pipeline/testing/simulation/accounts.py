@@ -4,7 +4,8 @@ What must hold of each replica's log, however far it was cleaned:
 
 - The offsets go up. Each record is one that was sent; one that was acknowledged is at its offset, if it is there.
 - The last record of a key is the last one that was acknowledged, or one that was not. A key is missing only if that
-  record may be a deletion.
+  record may be a deletion. A replica that was not in sync may have missed a deletion: the others drop it after
+  `delete.retention.ms`.
 - What was cleaned holds each key once.
 """
 
@@ -36,6 +37,7 @@ KEYS = tuple(f"account-{number}".encode() for number in range(5))
 DELETIONS = 0.15
 CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 NONE_YET = Offset(-1)
+NO_OFFSET = Offset(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,10 @@ class Accounts:
         if account.last is None or entry.offset > account.last.offset:
             account.last = entry
 
-    def check(self, replica: str, log: Sequence[Entry], clean_offset: Offset) -> Iterator[str]:
-        """Yield the faults of a replica's log."""
+    def check(
+        self, replica: str, log: Sequence[Entry], clean_offset: Offset, joined: Offset = NO_OFFSET
+    ) -> Iterator[str]:
+        """Yield the faults of a replica's log. `joined`: where it ended when it came into the ISR last."""
         name, last, newest = f"{ACCOUNTS} on {replica}", NONE_YET, dict[bytes, Entry]()
         for entry in log:
             if entry.offset <= last:
@@ -119,9 +123,9 @@ class Accounts:
                 yield f"{name}: cleaned up to {clean_offset}, and holds {newest[entry.key]} beside {entry}"
             newest[entry.key] = entry
         for key, account in self.accounts.items():
-            yield from self._check_last(name, account, newest.get(key))
+            yield from self._check_last(name, account, newest.get(key), joined)
 
-    def _check_last(self, name: str, account: Account, found: Entry | None) -> Iterator[str]:
+    def _check_last(self, name: str, account: Account, found: Entry | None, joined: Offset) -> Iterator[str]:
         last, unclear = account.last, account.unclear.values()
         if last is None:
             return
@@ -129,6 +133,7 @@ class Accounts:
             if last.value is not None and None not in unclear:
                 yield f"{name}: {last} is lost"
         elif found.offset < last.offset:
-            yield f"{name}: {found} is the last one of its key, though {last} was acknowledged"
+            if last.value is not None or last.offset >= joined:
+                yield f"{name}: {found} is the last one of its key, though {last} was acknowledged"
         elif found.offset > last.offset and found.value not in unclear:
             yield f"{name}: {found} follows {last}, and was acknowledged elsewhere"

@@ -3,7 +3,7 @@
 Only what lives counts: a process that was killed goes on for a turn, and whatever it does then has no effect.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.broker.partition import Partition
@@ -34,6 +34,7 @@ class Inside:
     synced: SyncedRules = field(default_factory=SyncedRules)
     starts: StartRules = field(default_factory=StartRules)
     _serving: dict[BrokerId, tuple[Process, Replicas]] = field(default_factory=dict)
+    _joined: dict[tuple[TopicPartition, int], Offset] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.zookeeper.on_changes = self._changed
@@ -73,6 +74,15 @@ class Inside:
         name = partition.topic_partition
         if partition.log.topic_id == self.zookeeper.topic_id(name.topic):
             self.watermarks.check_in_sync(name, partition)
+
+    def joined(self, topic_partition: TopicPartition, broker: BrokerId) -> Offset:
+        """Where the replica of a broker ended when it came into the ISR last."""
+        return self._joined.get((topic_partition, broker), Offset(0))
+
+    def _note_joined(self, name: TopicPartition, isr: Iterable[int]) -> None:
+        for broker in {*isr} - {*self.states.isr(name)}:
+            _, replicas = self._serving.get(BrokerId(broker), (None, {}))
+            self._joined[name, broker] = replicas[name].log.log_end_offset if name in replicas else Offset(0)
 
     def files(self, broker: BrokerId) -> WatchedFiles:
         """The files of a machine."""
@@ -122,6 +132,8 @@ class Inside:
             if path.startswith(TOPICS_PATH):
                 self.zookeeper.trace.add("zookeeper", f"{path} {'is gone' if data is None else data.decode()}")
         for name, state in states_of(znodes).items():
+            if state is not None:
+                self._note_joined(name, state.isr)
             self.states.written(
                 name,
                 state,

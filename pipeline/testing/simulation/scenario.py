@@ -218,7 +218,8 @@ class _Run:
                 for record in iterate_records(memoryview(data))
             ]
             clean_offset = part.log.clean_offset or Offset(0)
-            self._result.problems += self._accounts.check(machine, entries, clean_offset)
+            joined = self._cluster.inside.joined(ACCOUNTS, part.own_id)
+            self._result.problems += self._accounts.check(machine, entries, clean_offset, joined)
 
     def _check_expiry(self) -> None:
         kept = {}

@@ -59,6 +59,11 @@ class StateRules:
             found = judge(before, now, is_single=is_single)
             self.problems += [f"{name}: {problem}: {before} was followed by {now}" for problem in found]
 
+    def isr(self, name: TopicPartition) -> tuple[int, ...]:
+        """The ISR that was written last; none if there is no state."""
+        known = self._known.get(name)
+        return () if known is None else known.isr
+
     def forget(self) -> None:
         """Forget the states seen so far: ZooKeeper holds others now."""
         self._known.clear()

@@ -31,6 +31,9 @@ SHUTDOWN_TIMEOUT_S = 1.0
 MAX_SEND_S = 30.0
 """How long a client may take an answer. One that takes nothing holds its answer in memory for so long."""
 
+MAX_CONNECTIONS = 500
+"""Of a service. One that sent half a request takes some 100 KB, and nobody has to wait for it to end."""
+
 HealthCheck = Callable[[], str | None]
 """Returns None when all is well, or a sentence saying what is wrong."""
 
@@ -102,10 +105,15 @@ def http_application(routes: Sequence[BaseRoute]) -> Starlette:
 
 
 async def serve_http(
-    application: Starlette, address: HostPort, *, task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED
+    application: Starlette,
+    address: HostPort,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+    task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
 
+    A connection beyond `max_connections` is served, and the oldest one is cut off.
     Raises ConfigurationError when the address cannot be listened on.
     """
     listener = _listen(address)
@@ -115,7 +123,7 @@ async def serve_http(
     config.accesslog = None
     config.errorlog = logging.getLogger("pipeline.net.http")
     async with trio.open_nursery() as nursery:
-        connections = _Connections(application, config)
+        connections = _Connections(application, config, max_connections)
         nursery.start_soon(connections.cut_off_when_cancelled)
         nursery.start_soon(
             trio.serve_listeners, connections.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
@@ -128,7 +136,8 @@ class _Connections:
     off here, so that it ends after `MAX_SEND_S`, and does not hold up a stop.
     """
 
-    def __init__(self, application: Starlette, config: hypercorn.Config) -> None:
+    def __init__(self, application: Starlette, config: hypercorn.Config, most: int) -> None:
+        self._most = most
         self._serve = partial(
             TCPServer,
             wrap_app(application, config.wsgi_max_body_size, "asgi"),  # type: ignore[arg-type]
@@ -136,18 +145,29 @@ class _Connections:
             WorkerContext(None),
             ConnectionState({}),
         )
-        self._streams: set[_Stream] = set()
+        self._streams: dict[_Stream, trio.CancelScope] = {}
+        """In the order in which they came."""
         self._ended = trio.Event()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection until it ends."""
+        if len(self._streams) >= self._most:
+            self._cut_off_oldest()
         bounded = _Stream(stream)
-        self._streams.add(bounded)
+        self._streams[bounded] = trio.CancelScope()
         try:
-            await self._serve(bounded)  # type: ignore[arg-type]
+            with self._streams[bounded]:
+                await self._serve(bounded)  # type: ignore[arg-type]
         finally:
-            self._streams.discard(bounded)
+            self._streams.pop(bounded, None)
             self._ended.set()
+
+    def _cut_off_oldest(self) -> None:
+        """End a connection at once; by itself it would outlive its end by Hypercorn's patience with idle clients."""
+        oldest = next(iter(self._streams))
+        scope = self._streams.pop(oldest)
+        oldest.cut_off()
+        scope.cancel()
 
     async def cut_off_when_cancelled(self) -> None:
         """Wait to be cancelled; then cut off the connections that have not ended soon after."""

@@ -1,3 +1,4 @@
+import contextlib
 from contextlib import asynccontextmanager
 
 import pytest
@@ -61,6 +62,37 @@ async def test_a_client_that_takes_no_answer_is_cut_off(mock_clock):
         while received := await client.receive_some(1 << 20):
             taken += len(received)
     assert taken < LARGE_BYTES
+
+
+@pytest.mark.usefixtures("mock_clock")
+async def test_beyond_the_most_connections_the_oldest_is_cut_off():
+    application = http_application(operations_routes(CollectorRegistry(), lambda: None))
+    async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as clients:
+
+        async def serve(task_status):
+            await serve_http(application, HostPort("127.0.0.1", 0), max_connections=3, task_status=task_status)
+
+        address = await nursery.start(serve)
+
+        async def connect():
+            client = await clients.enter_async_context(await trio.open_tcp_stream(address.host, address.port))
+            await client.send_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nHalf: " + bytes(b"a" * 60_000))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            return client
+
+        tasks = [trio.lowlevel.current_statistics().tasks_living]
+        held = []
+        for _ in range(30):
+            held.append(await connect())
+            tasks.append(trio.lowlevel.current_statistics().tasks_living)
+        assert tasks[-1] == tasks[3]
+        for client in held[:-3]:
+            with contextlib.suppress(trio.BrokenResourceError):
+                assert await client.receive_some(1) == b""
+        for client in held[-3:]:
+            await client.send_all(b"\r\n\r\n")
+            assert b"200" in await client.receive_some(100)
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_address_in_use_is_a_fault_of_the_settings_in_one_line():

@@ -155,10 +155,12 @@ class _Connections:
             self._cut_off_oldest()
         bounded = _Stream(stream)
         self._streams[bounded] = trio.CancelScope()
+        server = self._serve(bounded)  # type: ignore[arg-type]
         try:
             with self._streams[bounded]:
-                await self._serve(bounded)  # type: ignore[arg-type]
+                await server
         finally:
+            vars(server).clear()  # a cycle, in which what was received would wait for a garbage collection
             self._streams.pop(bounded, None)
             self._ended.set()
 

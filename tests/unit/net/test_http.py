@@ -1,6 +1,8 @@
 import contextlib
+import gc
 from contextlib import asynccontextmanager
 
+import h11
 import pytest
 import trio
 import trio.testing
@@ -64,6 +66,10 @@ async def test_a_client_that_takes_no_answer_is_cut_off(mock_clock):
     assert taken < LARGE_BYTES
 
 
+def count_http_connections():
+    return sum(isinstance(thing, h11.Connection) for thing in gc.get_objects())
+
+
 @pytest.mark.usefixtures("mock_clock")
 async def test_beyond_the_most_connections_the_oldest_is_cut_off():
     application = http_application(operations_routes(CollectorRegistry(), lambda: None))
@@ -80,12 +86,17 @@ async def test_beyond_the_most_connections_the_oldest_is_cut_off():
             await trio.testing.wait_all_tasks_blocked(0.01)
             return client
 
+        gc.collect()
+        gc.disable()
+        clients.callback(gc.enable)
+        before = count_http_connections()
         tasks = [trio.lowlevel.current_statistics().tasks_living]
         held = []
         for _ in range(30):
             held.append(await connect())
             tasks.append(trio.lowlevel.current_statistics().tasks_living)
         assert tasks[-1] == tasks[3]
+        assert count_http_connections() == before + 3
         for client in held[:-3]:
             with contextlib.suppress(trio.BrokenResourceError):
                 assert await client.receive_some(1) == b""

@@ -322,7 +322,7 @@ class Partition(ReplicaRole):
                 if self.log.truncations != truncations:
                     raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if self.log.recovery_point >= offset:
-                    return
+                    break
                 counted, self._unflushed_messages = self._unflushed_messages, 0
                 try:
                     await self.upkeep.disks.run(self.log.directory.parent, self.log.flush)
@@ -331,9 +331,9 @@ class Partition(ReplicaRole):
                     if isinstance(error, StorageError):
                         self._refused(error)
                     raise
-                self._show_up_to(self.log.recovery_point)
-                if self.is_hiding and not self._is_flush_due:
-                    self.show()
+        self._show_up_to(self.log.recovery_point)  # brought to the disk here, or by a flush of the whole log directory
+        if self.is_hiding and not self._is_flush_due:
+            self.show()
 
     def read(
         self,

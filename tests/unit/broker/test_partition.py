@@ -105,6 +105,14 @@ async def test_what_is_appended_during_a_flush_does_not_show_what_the_flush_is_f
         assert told_bytes >= (offset - before) * size_bytes
 
 
+async def test_what_another_flush_brought_to_the_disk_is_shown_before_it_is_acknowledged(tmp_path: Path) -> None:
+    partition = _open(tmp_path / "t-0", DiskFiles(), flush_messages="1")
+    assert partition.awaits_flush(_append(partition))
+    partition.log.flush()  # as that of a log directory, or of a new segment
+    await partition.flush_up_to(Offset(1))
+    assert partition.high_watermark == 1
+
+
 async def test_a_batch_sent_again_after_a_kill_waits_for_a_flush(tmp_path: Path) -> None:
     path, producer = tmp_path / "t-0", {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     killed = _open(path, DiskFiles(), flush_messages="1")

@@ -80,7 +80,10 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
 
 @app.command()
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
-    """Show a group: state, members, and for each partition committed offset, end and lag."""
+    """Show a group: state, members, and for each partition committed offset, end and lag.
+
+    Exit code 1 if nobody tells the end of a partition: the lag is unknown then.
+    """
     group, progress = trio.run(partial(_describe, name, bootstrap, zookeeper))
     silent = [str(partition.topic_partition) for partition in progress if partition.is_silent]
     lag = None if silent else sum(partition.lag or 0 for partition in progress)
@@ -228,9 +231,10 @@ async def _describe(
 async def progress_of(
     cluster: Cluster, group: GroupDescription, *, timeout_s: float = TIMEOUT_S
 ) -> list[PartitionProgress]:
-    """How far a group is in each partition that it has committed or that a member was given, as far as can be known.
+    """Return the progress of a group in each partition that it has committed or that a member was given.
 
-    Raises KafkaError, NetworkError or DeadlineExceededError where the coordinator does not answer; leaders need not.
+    Ends that leaders do not tell are None. Raises KafkaError, NetworkError or DeadlineExceededError if the coordinator
+    does not answer.
     """
     committed = await groups.fetch_offsets(cluster, group.id, timeout_s=timeout_s)
     owners, _ = read_assignments(group)
@@ -255,7 +259,7 @@ async def progress_of(
 
 
 def read_assignments(group: GroupDescription) -> tuple[dict[TopicPartition, GroupMember], list[GroupMember]]:
-    """Who was given which partition in a group of consumers; and the members whose assignment nobody can read. Pure."""
+    """Return the owner of each partition of a consumer group, and the members whose assignment is unreadable. Pure."""
     owners: dict[TopicPartition, GroupMember] = {}
     unreadable = []
     for member in group.members if group.protocol_type == CONSUMER else ():
@@ -269,7 +273,7 @@ def read_assignments(group: GroupDescription) -> tuple[dict[TopicPartition, Grou
 async def _ends_told(
     cluster: Cluster, leaders: Mapping[TopicPartition, BrokerId | None], timeout_s: float
 ) -> dict[TopicPartition, int]:
-    """The ends of those partitions whose leaders answer."""
+    """Return the ends of those partitions whose leaders answer."""
     ends: dict[TopicPartition, int] = {}
     shares: dict[BrokerId, list[TopicPartition]] = {}
     for at, leader in leaders.items():

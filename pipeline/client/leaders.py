@@ -31,7 +31,7 @@ async def ask_leaders(
     *,
     timeout_s: float,
 ) -> dict[TopicPartition, Told]:
-    """What the leaders say of these partitions.
+    """Ask the leaders of these partitions, and return what they say of each.
 
     Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError when one stays without answer.
     """

@@ -76,7 +76,7 @@ class Inside:
             self.watermarks.check_in_sync(name, partition)
 
     def joined(self, topic_partition: TopicPartition, broker: BrokerId) -> Offset:
-        """Where the replica of a broker ended when it came into the ISR last."""
+        """Return the log end offset that the replica of a broker had when it last came into the ISR."""
         return self._joined.get((topic_partition, broker), Offset(0))
 
     def _note_joined(self, name: TopicPartition, isr: Iterable[int]) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.report import Options, Row, Show, Target
-from pipeline.log.cleaner import READ_BYTES, clean
-from pipeline.log.cleaner_jobs import CleaningJob
-from pipeline.log.compaction_plan import SegmentRange
+from pipeline.log.compaction.cleaner import READ_BYTES, clean
+from pipeline.log.compaction.jobs import CleaningJob
+from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.files import DiskFiles
 from pipeline.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.records.batch import iterate_headers, set_base_offset, verify_crc

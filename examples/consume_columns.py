@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import trio
 
-from pipeline.client.admin import EARLIEST, LATEST, describe_topics, list_offsets
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig
-from pipeline.client.consumer import open_consumer
+from pipeline.client.admin.topics import EARLIEST, LATEST, describe_topics, list_offsets
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
+from pipeline.client.consumer.consumer import open_consumer
 from pipeline.model import TopicPartition
 from pipeline.records.columns import ARROW_SCHEMA, open_batches
 from pipeline.settings import parse_addresses

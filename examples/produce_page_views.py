@@ -13,10 +13,10 @@ from random import SystemRandom
 import trio
 
 from pipeline.audit.publisher import open_audited_producer
-from pipeline.client.avro import AvroSerializer
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig, ProducerConfig
-from pipeline.client.registry import open_schema_registry
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.registry.avro import AvroSerializer
+from pipeline.client.registry.client import open_schema_registry
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 

@@ -9,11 +9,11 @@ import trio
 
 from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import AUDIT_TOPIC, AuditMessageError, decode_event
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ConsumerConfig, OffsetReset
-from pipeline.client.consumer import Consumer, open_consumer
-from pipeline.client.offsets import LATEST, list_offsets
-from pipeline.client.opening import each_record
+from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
+from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.consumer.opening import each_record
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

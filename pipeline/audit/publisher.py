@@ -13,12 +13,12 @@ import trio
 from pipeline.audit.counters import ProducerCounter
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_event, encode_key, portions
 from pipeline.audit.window import DEFAULT_WINDOW_MS, Counts
-from pipeline.client.admin import NewTopic, create_topics, replicas_for
-from pipeline.client.background import background_tasks
-from pipeline.client.batches import DeliveredBatch
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import Producer, open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
+from pipeline.client.cluster.background import background_tasks
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.batches import DeliveredBatch
+from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Clock, TopicPartition
 

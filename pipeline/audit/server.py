@@ -18,7 +18,7 @@ from pipeline.audit.collector import Collector, ReadingState
 from pipeline.audit.config import AuditConfig
 from pipeline.audit.reconcile import HourReport, reconcile
 from pipeline.audit.reconcile import Route as ReplicaRoute
-from pipeline.client.cluster import Cluster
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import DeadlineExceededError, PipelineError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http

@@ -16,50 +16,50 @@ import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.cluster_identity import find_cluster_id, watch_cluster_id
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.cluster_watcher import ClusterWatcher
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.cluster.spent_epochs import raise_spent_epochs
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.cluster.watcher import ClusterWatcher
+from pipeline.broker.compaction.cleaner import LogCleaner
 from pipeline.broker.controller.controller import Controller
-from pipeline.broker.disk_threads import HUNG_S, DiskThreads
-from pipeline.broker.dispatch import LONG_POLLS, SERVED, Dispatcher
-from pipeline.broker.dynamic_settings import DynamicSettings
-from pipeline.broker.failed_replicas import leave_what_failed
-from pipeline.broker.fetch_sessions import FetchSessions
-from pipeline.broker.file_openings import FileOpenings
-from pipeline.broker.former_self import Holdings, owned_by, refuse_other_owner
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.service import GroupService
-from pipeline.broker.kept_memory import KeptMemory
-from pipeline.broker.log_cleaner import LogCleaner
-from pipeline.broker.loop_watch import watch_loop
-from pipeline.broker.lost_replicas import LostReplicas
-from pipeline.broker.membership import Membership
+from pipeline.broker.membership.former_self import Holdings, owned_by, refuse_other_owner
+from pipeline.broker.membership.identity import find_cluster_id, watch_cluster_id
+from pipeline.broker.membership.membership import Membership
+from pipeline.broker.membership.session_watch import SessionWatch
 from pipeline.broker.metrics.cleaner import run_with_metrics
 from pipeline.broker.metrics.collector import BrokerCollector
-from pipeline.broker.observer import LogObserver
-from pipeline.broker.producer_ids import ProducerIds
 from pipeline.broker.quotas.keeper import QuotaKeeper
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.quotas.watcher import watch_quotas
-from pipeline.broker.replica_assigner import ReplicaAssigner
-from pipeline.broker.replica_logs import log_config
-from pipeline.broker.replicas import Replicas
+from pipeline.broker.replicas.assigner import ReplicaAssigner
+from pipeline.broker.replicas.failed_replicas import leave_what_failed
+from pipeline.broker.replicas.logs import log_config
+from pipeline.broker.replicas.lost_replicas import LostReplicas
+from pipeline.broker.replicas.replicas import Replicas
+from pipeline.broker.replicas.strays import StrayKeeper
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.observer import LogObserver
 from pipeline.broker.replication.replica_fetchers import leader_throttle, replica_fetchers
-from pipeline.broker.replication.spent_epochs import raise_spent_epochs
-from pipeline.broker.session_watch import SessionWatch
+from pipeline.broker.requests.context import BrokerContext
+from pipeline.broker.requests.dispatch import LONG_POLLS, SERVED, Dispatcher
+from pipeline.broker.requests.fetch_sessions import FetchSessions
+from pipeline.broker.requests.file_openings import FileOpenings
+from pipeline.broker.requests.producer_ids import ProducerIds
+from pipeline.broker.runtime.disk_threads import HUNG_S, DiskThreads
+from pipeline.broker.runtime.kept_memory import KeptMemory
+from pipeline.broker.runtime.loop_watch import watch_loop
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.dynamic import DynamicSettings
+from pipeline.broker.settings.topic import topic_settings
 from pipeline.broker.stopping import run_until_relieved
-from pipeline.broker.stray_keeper import StrayKeeper
-from pipeline.broker.topic_settings import topic_settings
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, Listener
 from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
-from pipeline.log.directories import LogDirectories, find_cluster_id_of
-from pipeline.log.directory import CLOSE_TIMEOUT_S, LogDirectory
-from pipeline.log.directory_identity import find_lock_ids
+from pipeline.log.directories.broker_directories import LogDirectories, find_cluster_id_of
+from pipeline.log.directories.directory import CLOSE_TIMEOUT_S, LogDirectory
+from pipeline.log.directories.identity import find_lock_ids
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.known_producers import KNOWN_PRODUCERS
 from pipeline.model import BrokerEndpoint, Clock, HostPort

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Json, wall_clock
-from pipeline.cli.service import Config, http_url, read_json, run_service
-from pipeline.cli.settings import Settings
+from pipeline.cli.foreground import Config, http_url, read_json, run_service
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Json, wall_clock
+from pipeline.cli.terminal.settings import Settings
 
 if TYPE_CHECKING:
     from pipeline.audit.server import ReadRoutes
-    from pipeline.client.cluster import Cluster
+    from pipeline.client.cluster.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="The audit, a service that compares what was counted at every step.")
 
@@ -97,8 +97,8 @@ async def _run(settings: Settings) -> None:
 
     from pipeline.audit.config import AuditConfig
     from pipeline.audit.server import run_audit
-    from pipeline.client.cluster import open_cluster
-    from pipeline.client.config import ClientConfig
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig
 
     config = AuditConfig.from_settings(settings)
     async with AsyncExitStack() as stack:
@@ -115,7 +115,7 @@ async def _run(settings: Settings) -> None:
 def _mirror_routes(replica: "Cluster | None") -> "ReadRoutes":
     """Reads the mirror's partition table as the audit wants it; empty as long as nothing was mirrored."""
     from pipeline.audit.reconcile import Route
-    from pipeline.client.admin import list_topics
+    from pipeline.client.admin.topics import list_topics
     from pipeline.mirror.journal import Journal
     from pipeline.mirror.table import TABLE_TOPIC
 

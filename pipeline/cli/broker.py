@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import trio
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
-from pipeline.cli.service import Config, run_service
-from pipeline.cli.settings import Settings
+from pipeline.cli.foreground import Config, run_service
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, randomness, wall_clock
+from pipeline.cli.terminal.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pipeline.audit.config import CountingConfig
     from pipeline.audit.counters import BrokerCounter
-    from pipeline.broker.config import BrokerConfig
+    from pipeline.broker.settings.broker import BrokerConfig
     from pipeline.model import HostPort
 
 app = typer.Typer(no_args_is_help=True, help="Brokers, the services that keep the records.")
@@ -57,7 +57,7 @@ def describe(
 
     Exit code 1 if a broker does not answer or has a log dir that failed.
     """
-    from pipeline.cli.broker_description import describe_brokers, print_description, troubles
+    from pipeline.cli.cluster.broker_description import describe_brokers, print_description, troubles
 
     description = trio.run(partial(describe_brokers, bootstrap, zookeeper, broker_id))
     if json:
@@ -71,7 +71,7 @@ def describe(
 def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":
     """A broker's own settings and those of its audit counts. Raises ConfigurationError."""
     from pipeline.audit.config import CountingConfig
-    from pipeline.broker.config import BrokerConfig
+    from pipeline.broker.settings.broker import BrokerConfig
 
     counting_names = {str(field.alias) for field in CountingConfig.model_fields.values()}
     counting = CountingConfig.from_settings({k: v for k, v in settings.items() if k in counting_names})
@@ -81,7 +81,7 @@ def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingCon
 async def _run(settings: Settings) -> None:
     from prometheus_client import CollectorRegistry
 
-    from pipeline.broker.observer import NoObserver
+    from pipeline.broker.replication.observer import NoObserver
     from pipeline.broker.server import run_broker
     from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.net.garbage import RARE_COLLECTIONS, SlowCollections
@@ -126,9 +126,9 @@ def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Pa
 async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float) -> None:
     """Tell the audit topic of the broker's own cluster what it counted, as any client would."""
     from pipeline.audit.publisher import publish_regularly
-    from pipeline.client.cluster import open_cluster
-    from pipeline.client.config import ClientConfig, ProducerConfig
-    from pipeline.client.producer import open_producer
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+    from pipeline.client.producer.producer import open_producer
 
     async with (
         open_cluster(ClientConfig(bootstrap=(address,), client_id="pipeline-broker-audit")) as cluster,

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.cli.service import REGISTRY_TIMEOUT_S, http_url
-from pipeline.client import admin
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ConsumerConfig
-from pipeline.client.consumer import Consumer, ConsumerRecord, PartitionBatchError, open_consumer
+from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.client.admin import topics as admin
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, PartitionBatchError, open_consumer
 from pipeline.model import TopicPartition
 
 if TYPE_CHECKING:
-    from pipeline.client.avro import AvroDeserializer
+    from pipeline.client.registry.avro import AvroDeserializer
 
 TIMEOUT_S = 30.0
 LOOK_S = 0.5
@@ -184,8 +184,8 @@ async def _range(
 async def _deserializer(registry: str | None, stack: AsyncExitStack) -> "AvroDeserializer | None":
     if registry is None:
         return None
-    from pipeline.client.avro import AvroDeserializer
-    from pipeline.client.registry import open_schema_registry
+    from pipeline.client.registry.avro import AvroDeserializer
+    from pipeline.client.registry.client import open_schema_registry
 
     return AvroDeserializer(
         await stack.enter_async_context(open_schema_registry([registry], timeout_s=REGISTRY_TIMEOUT_S))

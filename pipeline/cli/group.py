@@ -10,12 +10,13 @@ from typing import Annotated
 import trio
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.client import admin, groups
-from pipeline.client.cluster import Cluster
-from pipeline.client.consumer_protocol import CONSUMER, decode_assignment
-from pipeline.client.groups import CommittedOffset, GroupDescription, GroupMember
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.client.admin import groups
+from pipeline.client.admin import topics as admin
+from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.consumer.consumer_protocol import CONSUMER, decode_assignment
 from pipeline.errors import ConfigurationError, DeadlineExceededError, NetworkError, ProtocolError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

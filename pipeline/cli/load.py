@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Json, randomness, wall_clock
-from pipeline.cli.settings import Settings, parse_assignments, read_settings
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Json, randomness, wall_clock
+from pipeline.cli.terminal.settings import Settings, parse_assignments, read_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,8 +117,8 @@ async def _report(config: "LoadConfig", datacenter: str) -> None:
     """Tell the audit what is committed. Repeating it changes nothing."""
     from pipeline.audit.publisher import publish_load
     from pipeline.audit.window import Counts
-    from pipeline.client.cluster import open_cluster
-    from pipeline.client.config import ClientConfig
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig
     from pipeline.hadoop.commit import read_manifests
     from pipeline.hadoop.manifest import committed_counts, committed_offsets
     from pipeline.model import TopicPartition

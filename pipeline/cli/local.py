@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.files import held_alone
-from pipeline.cli.settings import parse_assignments
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.files import held_alone
+from pipeline.cli.terminal.settings import parse_assignments
 from pipeline.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.cli.services import Unit
+    from pipeline.cli.child_services import Unit
 
 app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try things out.")
 
@@ -177,7 +177,7 @@ async def _forget_former_brokers(zookeeper: str, count: int) -> None:
     Whoever holds the directory knows that they are dead; ZooKeeper would believe them alive until their sessions end,
     and refuse brokers of the same id at other ports.
     """
-    from pipeline.client.discovery import BROKER_IDS_PATH
+    from pipeline.client.cluster.discovery import BROKER_IDS_PATH
     from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.errors import NoNodeError
 
@@ -218,7 +218,7 @@ class _Plan:
     def __init__(self, root: Path, options: LocalOptions) -> None:
         """Raises ConfigurationError for a broker setting that is none, before anything runs."""
         from pipeline.cli.broker import read_broker_settings
-        from pipeline.cli.services import ServiceUnit, ZooKeeperUnit
+        from pipeline.cli.child_services import ServiceUnit, ZooKeeperUnit
         from pipeline.coordination.embedded import ZooKeeperProcess
         from pipeline.processes import free_port
 
@@ -254,7 +254,7 @@ class _Plan:
         self.units = [unit for stage in self.stages for unit in stage]
 
     def _services(self, root: Path, options: LocalOptions, datacenter: str, replicas: int) -> "list[Unit]":
-        from pipeline.cli.services import ServiceUnit
+        from pipeline.cli.child_services import ServiceUnit
 
         services: dict[str, ServiceUnit] = {}
         bootstrap = self.addresses["bootstrap"]

@@ -8,13 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Json
-from pipeline.cli.files import is_directory, is_file
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Json
+from pipeline.cli.terminal.files import is_directory, is_file
 from pipeline.errors import ConfigurationError, CorruptBatchError
 from pipeline.log.checkpoint import decode_offsets
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY
-from pipeline.log.inspection import Batch, IndexCheck, Problem, read_batches, read_entries
+from pipeline.log.inspection.files import Batch, IndexCheck, Problem, read_batches, read_entries
+from pipeline.log.inspection.verification import (
+    CHECKPOINTS,
+    Verifier,
+    check_snapshot,
+    log_bytes,
+    read_leader_epochs,
+)
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.segment import (
@@ -26,13 +33,6 @@ from pipeline.log.segment import (
     segment_offset,
 )
 from pipeline.log.transactions import TRANSACTION_ENTRY
-from pipeline.log.verification import (
-    CHECKPOINTS,
-    Verifier,
-    check_snapshot,
-    log_bytes,
-    read_leader_epochs,
-)
 from pipeline.records.memory import MAX_OPENED_BYTES
 from pipeline.records.opening import opened
 from pipeline.records.record import Record, records_of_payload

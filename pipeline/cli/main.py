@@ -7,22 +7,10 @@ import sys
 
 import typer
 
-from pipeline.cli import (
-    audit,
-    broker,
-    cluster,
-    consume,
-    demo,
-    group,
-    load,
-    local,
-    log,
-    mirror,
-    output,
-    produce,
-    registry,
-    topic,
-)
+from pipeline.cli import audit, broker, consume, group, load, local, log, mirror, produce, registry, topic
+from pipeline.cli.cluster import cluster
+from pipeline.cli.demo import demo
+from pipeline.cli.terminal import output
 from pipeline.errors import ConfigurationError, PipelineError
 
 app = typer.Typer(

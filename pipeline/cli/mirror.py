@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Json, randomness, wall_clock
-from pipeline.cli.service import Config, http_url, read_json, run_service
-from pipeline.cli.settings import Settings
+from pipeline.cli.foreground import Config, http_url, read_json, run_service
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Json, randomness, wall_clock
+from pipeline.cli.terminal.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The mirror, a service that copies live clusters into the offline one.")
 
@@ -52,8 +52,8 @@ def status(
 async def _run(settings: Settings) -> None:
     from prometheus_client import CollectorRegistry
 
-    from pipeline.client.cluster import open_cluster
-    from pipeline.client.config import ClientConfig
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig
     from pipeline.mirror.config import MirrorConfig
     from pipeline.mirror.service import run_mirror
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import trio
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, randomness, wall_clock
-from pipeline.cli.files import read_text, require_readable
-from pipeline.cli.service import REGISTRY_TIMEOUT_S, http_url
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import Acks, ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, randomness, wall_clock
+from pipeline.cli.terminal.files import read_text, require_readable
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import Acks, ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.records.compression import Codec
 
 if TYPE_CHECKING:
-    from pipeline.client.avro import AvroSerializer
+    from pipeline.client.registry.avro import AvroSerializer
 
 CHUNK_BYTES = 256 * 1024
 ACKS = {"0": Acks.NONE, "1": Acks.LEADER, "all": Acks.ALL}
@@ -138,8 +138,8 @@ def _producer(cluster: Cluster, options: ProduceOptions) -> Any:
 async def _serializer(options: ProduceOptions, stack: AsyncExitStack) -> "AvroSerializer | None":
     if options.schema is None or options.registry is None:
         return None
-    from pipeline.client.avro import AvroSerializer
-    from pipeline.client.registry import open_schema_registry
+    from pipeline.client.registry.avro import AvroSerializer
+    from pipeline.client.registry.client import open_schema_registry
 
     client = await stack.enter_async_context(open_schema_registry([options.registry], timeout_s=REGISTRY_TIMEOUT_S))
     return AvroSerializer(client, options.schema)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import trio
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Json, randomness, wall_clock
-from pipeline.cli.files import read_text
-from pipeline.cli.service import REGISTRY_TIMEOUT_S, Config, http_url, run_service
-from pipeline.cli.settings import Settings
+from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, Config, http_url, run_service
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Json, randomness, wall_clock
+from pipeline.cli.terminal.files import read_text
+from pipeline.cli.terminal.settings import Settings
 
 if TYPE_CHECKING:
-    from pipeline.client.registry import SchemaRegistryClient
+    from pipeline.client.registry.client import SchemaRegistryClient
 
 app = typer.Typer(no_args_is_help=True, help="The schema registry, a service that keeps Avro schemas.")
 schema_app = typer.Typer(no_args_is_help=True, help="Avro schemas in a registry.")
@@ -34,8 +34,8 @@ def start(config: Config) -> None:
 async def _run(settings: Settings) -> None:
     from prometheus_client import CollectorRegistry
 
-    from pipeline.client.cluster import open_cluster
-    from pipeline.client.config import ClientConfig
+    from pipeline.client.cluster.cluster import open_cluster
+    from pipeline.client.cluster.config import ClientConfig
     from pipeline.schema_registry.config import RegistryConfig
     from pipeline.schema_registry.server import run_registry
 
@@ -102,7 +102,7 @@ def check(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> N
 
 
 def _with_registry(url: str, ask: "Callable[[SchemaRegistryClient], Awaitable[Answer]]") -> "Answer":
-    from pipeline.client.registry import open_schema_registry
+    from pipeline.client.registry.client import open_schema_registry
 
     async def run() -> Answer:
         async with open_schema_registry([url], timeout_s=REGISTRY_TIMEOUT_S) as client:

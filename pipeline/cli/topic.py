@@ -6,12 +6,12 @@ from typing import Annotated
 import trio
 import typer
 
-from pipeline.cli import output
-from pipeline.cli.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.cli.settings import parse_assignments
-from pipeline.client import admin
-from pipeline.client.configs import ConfigEntry, ConfigKind, ConfigResource, ConfigSource
-from pipeline.client.metadata import TopicView
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.cli.terminal.settings import parse_assignments
+from pipeline.client.admin import topics as admin
+from pipeline.client.admin.resource_configs import ConfigEntry, ConfigKind, ConfigResource, ConfigSource
+from pipeline.client.cluster.metadata import TopicView
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64

@@ -4,9 +4,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.client.cluster import UNREACHABLE, Cluster
-from pipeline.client.metadata import TopicView
-from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.cluster.metadata import TopicView
 from pipeline.hadoop.plan import PartitionBounds
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

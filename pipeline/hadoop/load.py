@@ -20,8 +20,8 @@ import structlog
 import trio
 from pydantic import Field, model_validator
 
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError, PipelineError
 from pipeline.hadoop.cluster_offsets import TopicState, offsets_at, topic_state
 from pipeline.hadoop.commit import (

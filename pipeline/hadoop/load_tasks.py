@@ -14,7 +14,7 @@ from pipeline.hadoop.manifest import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.client.config import ClientConfig
+    from pipeline.client.cluster.config import ClientConfig
     from pipeline.hadoop.batch_counts import TaskResult
     from pipeline.hadoop.task import TaskSpec
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import trio
 
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig
-from pipeline.client.consumer import Consumer, PartitionOffsetOutOfRangeError, open_consumer
-from pipeline.client.fetch_plan import FetchedBatches
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
+from pipeline.client.consumer.consumer import Consumer, PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError
 from pipeline.hadoop.manifest import OffsetRange
 from pipeline.hadoop.plan import DataLossError

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import trio
 
-from pipeline.client.registry import SCHEMA_NOT_FOUND, SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.client import SCHEMA_NOT_FOUND, SchemaRegistryError, open_schema_registry
 from pipeline.hadoop.avro_schema import SchemaError
 
 

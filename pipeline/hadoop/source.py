@@ -29,8 +29,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.cluster_offsets import TopicState, topic_state
 from pipeline.hadoop.manifest import OffsetRange

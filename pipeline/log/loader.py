@@ -38,7 +38,6 @@ from pipeline.log.partition_files import is_own_file
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
 from pipeline.log.replacement import finish_replacements
-from pipeline.log.rewriting import rewrite_unsynced
 from pipeline.log.segment import (
     BESIDE_LOG,
     DELETED_SUFFIX,
@@ -52,6 +51,7 @@ from pipeline.log.segment import (
 from pipeline.log.snapshots import restore_producers
 from pipeline.log.transactions import AbortedTransactions
 from pipeline.log.unified_log import UnifiedLog
+from pipeline.log.unsynced import rewrite_unsynced
 from pipeline.model import Offset, TopicPartition
 
 _OFFSET_DIGITS = 20

@@ -38,11 +38,11 @@ from pipeline.log.placing import AppendInfo, Target
 from pipeline.log.readable_log import ReadableLog
 from pipeline.log.replacement import load_cleaned, row_after_swap, swap_files
 from pipeline.log.retention import count_expired, facts_of
-from pipeline.log.rewriting import note_failure
 from pipeline.log.segment import GAP_SUFFIX, NO_TIMESTAMP, Segment, segment_path
 from pipeline.log.snapshots import rebuild_producers, remove_snapshots_behind, write_snapshot
 from pipeline.log.transactions import take_batch
 from pipeline.log.truncation import Cut, cut_all, cut_files, hold_open_behind, plan_cut
+from pipeline.log.unsynced import note_failure
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import BatchHeader
 

@@ -19,17 +19,17 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ConsumerConfig
-from pipeline.client.consumer import (
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.consumer import (
     Consumer,
     PartitionFetchError,
     PartitionOffsetOutOfRangeError,
     open_consumer,
 )
-from pipeline.client.fetch_plan import FetchedBatches
-from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
-from pipeline.client.raw_produce import RawProduced, can_keep_offsets, raw_produce
+from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.client.producer.raw_produce import RawProduced, can_keep_offsets, raw_produce
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics

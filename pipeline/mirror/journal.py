@@ -6,13 +6,13 @@ Invariant: the table in memory is changed by what was read from the journal alon
 from collections.abc import Sequence
 from random import Random
 
-from pipeline.client.admin import NewTopic, create_topics, replicas_for
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import open_consumer
-from pipeline.client.offsets import EARLIEST, LATEST, list_offsets
-from pipeline.client.opening import each_record
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.opening import each_record
+from pipeline.client.producer.producer import open_producer
 from pipeline.errors import DeadlineExceededError
 from pipeline.mirror.table import TABLE_TOPIC, PartitionTable, Proposal, decode_proposal
 from pipeline.model import Clock, TopicPartition

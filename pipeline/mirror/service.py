@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from pipeline.client.admin import NewTopic, create_partitions, create_topics, replicas_for
-from pipeline.client.cluster import Cluster
-from pipeline.client.metadata import NO_TOPIC_ID, ClusterView, TopicView
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, replicas_for
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.metadata import NO_TOPIC_ID, ClusterView, TopicView
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier

@@ -7,12 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from pipeline.client.admin import EARLIEST, LATEST, NewTopic, create_topics, list_offsets, replicas_for
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import Consumer, PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
-from pipeline.client.opening import each_record
-from pipeline.client.producer import Producer, open_producer
+from pipeline.client.admin.topics import EARLIEST, LATEST, NewTopic, create_topics, list_offsets, replicas_for
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import (
+    Consumer,
+    PartitionFetchError,
+    PartitionOffsetOutOfRangeError,
+    open_consumer,
+)
+from pipeline.client.consumer.opening import each_record
+from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import ConfigurationError, NetworkError
 from pipeline.model import Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -6,8 +6,8 @@ import structlog
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.client.background import background_tasks
-from pipeline.client.cluster import Cluster
+from pipeline.client.cluster.background import background_tasks
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import DeadlineExceededError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http

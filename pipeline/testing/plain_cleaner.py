@@ -1,4 +1,4 @@
-"""Compaction in plain Python, record by record: the twin that the kernels of `pipeline.log.cleaner` are tested against.
+"""Compaction in plain Python, record by record: the twin that the kernels of compaction are tested against.
 
 It reads whole logs into memory and makes an object for each record, so it is for tests and benchmarks alone.
 """

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.client.admin import (
+from pipeline.client.admin.topics import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
@@ -20,12 +20,12 @@ from pipeline.client.admin import (
     list_offsets,
     list_topics,
 )
-from pipeline.client.batches import DeliveryError
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
-from pipeline.client.consumer import open_consumer
-from pipeline.client.producer import Producer, open_producer
-from pipeline.client.raw_produce import can_keep_offsets
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.producer.batches import DeliveryError
+from pipeline.client.producer.producer import Producer, open_producer
+from pipeline.client.producer.raw_produce import can_keep_offsets
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -10,12 +10,12 @@ import trio
 
 from pipeline.audit.publisher import open_audited_producer
 from pipeline.cli.audit import render
-from pipeline.cli.connect import connected, wall_clock
-from pipeline.cli.datacenters import HUB, Datacenters
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.raw_produce import raw_produce
+from pipeline.cli.demo.datacenters import HUB, Datacenters
+from pipeline.cli.terminal.connect import connected, wall_clock
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.mirror.journal import Journal
 from pipeline.mirror.table import Proposal, SourcePartition
 from pipeline.model import TopicPartition

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.broker.dispatch import SERVED
+from pipeline.broker.requests.dispatch import SERVED
 from pipeline.processes import free_port
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.cli.datacenters import HUB, LIVE, Datacenters
-from pipeline.cli.services import ServiceUnit
+from pipeline.cli.child_services import ServiceUnit
+from pipeline.cli.demo.datacenters import HUB, LIVE, Datacenters
 from tests.support.copies import check_copies
 from tests.support.traffic import make_topic, traffic
 

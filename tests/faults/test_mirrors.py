@@ -4,8 +4,8 @@ from random import Random
 
 import trio
 
-from pipeline.cli.datacenters import HUB, Datacenters
-from pipeline.cli.services import ServiceUnit
+from pipeline.cli.child_services import ServiceUnit
+from pipeline.cli.demo.datacenters import HUB, Datacenters
 from tests.support.copies import check_copies
 from tests.support.traffic import make_topic, traffic
 

@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from pipeline.broker.dispatch import LONG_POLLS, SERVED
+from pipeline.broker.requests.dispatch import LONG_POLLS, SERVED
 from pipeline.errors import NetworkError, ProtocolError
 from pipeline.model import HostPort
 from pipeline.net.transport import Transport, connect

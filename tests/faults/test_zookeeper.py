@@ -6,10 +6,10 @@ from random import Random
 
 import trio
 
-from pipeline.cli.connect import connected
-from pipeline.cli.datacenters import HUB, Datacenters
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import Cluster
+from pipeline.cli.demo.datacenters import HUB, Datacenters
+from pipeline.cli.terminal.connect import connected
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.model import TopicPartition

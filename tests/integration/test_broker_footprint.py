@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pipeline.cli.settings import write_settings
+from pipeline.cli.terminal.settings import write_settings
 from pipeline.processes import free_port
 from pipeline.testing.local_cluster import LocalCluster
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.client.admin import (
+from pipeline.client.admin.topics import (
     EARLIEST,
     LATEST,
     NewTopic,
@@ -20,12 +20,12 @@ from pipeline.client.admin import (
     list_offsets,
     list_topics,
 )
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import open_consumer
-from pipeline.client.discovery import from_zookeeper
-from pipeline.client.producer import open_producer
-from pipeline.client.raw_produce import can_keep_offsets, raw_produce
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.cluster.discovery import from_zookeeper
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.producer.producer import open_producer
+from pipeline.client.producer.raw_produce import can_keep_offsets, raw_produce
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -7,7 +7,14 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.client.admin import (
+from pipeline.client.admin.reassignment_throttle import (
+    FOLLOWER_REPLICAS,
+    LEADER_REPLICAS,
+    Move,
+    remove_throttle,
+    set_throttle,
+)
+from pipeline.client.admin.topics import (
     LATEST,
     ElectionType,
     NewTopic,
@@ -21,12 +28,11 @@ from pipeline.client.admin import (
     list_reassignments,
     list_topics,
 )
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import PartitionOffsetOutOfRangeError, open_consumer
-from pipeline.client.producer import open_producer
-from pipeline.client.raw_produce import can_keep_offsets, raw_produce
-from pipeline.client.throttle import FOLLOWER_REPLICAS, LEADER_REPLICAS, Move, remove_throttle, set_throttle
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.producer.producer import open_producer
+from pipeline.client.producer.raw_produce import can_keep_offsets, raw_produce
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.compression import Codec

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import open_consumer
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.producer.producer import open_producer
 from pipeline.model import TopicPartition
 from pipeline.records.record import iterate_records
 from pipeline.settings import parse_addresses

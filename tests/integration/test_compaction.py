@@ -17,7 +17,7 @@ from tests.support.broker import BrokerProcess, configured_broker
 
 DEADLINE_S = 180
 KEYS = 40
-CLEANER = b"pipeline.log.cleaner_process"
+CLEANER = b"pipeline.log.compaction.process"
 SMALL = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.1"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from pipeline.client.admin import (
+from pipeline.client.admin.topics import (
     ElectionType,
     NewTopic,
     alter_reassignments,
@@ -20,9 +20,9 @@ from pipeline.client.admin import (
     delete_topics,
     elect_leaders,
 )
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig
-from pipeline.client.produce_plan import produce_request
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig
+from pipeline.client.producer.produce_plan import produce_request
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.produce import ProduceResponse

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SAMPLE = Path(__file__).parents[2] / "pipeline" / "cli" / "samples" / "access.log.gz"
+SAMPLE = Path(__file__).parents[2] / "pipeline" / "cli" / "demo" / "samples" / "access.log.gz"
 DEADLINE_S = 560
 
 

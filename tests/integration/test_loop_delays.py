@@ -1,6 +1,6 @@
 """The largest requests of each kind to a real broker, of one client and of eight, while another asks small things.
 
-For a machine that is quiet: `tests/unit/broker/test_slicing.py` judges the same requests by processor time.
+For a machine that is quiet: `tests/unit/broker/runtime/test_slicing.py` judges the same requests by processor time.
 """
 
 import socket

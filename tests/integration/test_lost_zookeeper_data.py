@@ -9,13 +9,13 @@ from random import Random
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.observer import NoObserver
+from pipeline.broker.replication.observer import NoObserver
 from pipeline.broker.server import BrokerHandle, run_broker
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig, ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import topic_path

@@ -8,11 +8,11 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.avro import AvroDeserializer, AvroSerializer
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig
-from pipeline.client.registry import open_schema_registry
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig
+from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer
+from pipeline.client.registry.client import open_schema_registry
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.schema_registry.config import RegistryConfig

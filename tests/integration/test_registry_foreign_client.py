@@ -6,8 +6,8 @@ import warnings
 import pytest
 import trio
 
-from pipeline.client.avro import AvroDeserializer, AvroSerializer
-from pipeline.client.registry import open_schema_registry
+from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer
+from pipeline.client.registry.client import open_schema_registry
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 

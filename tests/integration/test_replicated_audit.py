@@ -11,10 +11,10 @@ from pipeline.audit.counters import BrokerCounter
 from pipeline.audit.publisher import open_audited_producer, publish_regularly
 from pipeline.audit.reconcile import HourReport, Stage, Status, reconcile
 from pipeline.audit.window import HOUR_MS
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.log.files import DiskFiles
 from tests.support.brokers import clock, replicated_cluster
 

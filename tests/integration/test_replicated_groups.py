@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.groups import CommittedOffset, commit_offsets, fetch_offsets, find_coordinator
+from pipeline.client.admin.groups import CommittedOffset, commit_offsets, fetch_offsets, find_coordinator
+from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode

@@ -6,9 +6,9 @@ from random import Random
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService

@@ -5,8 +5,8 @@ from typing import Any
 
 import trio
 
-from pipeline.client.admin import ConfigKind, ConfigResource, NewTopic, alter_configs, create_topics
-from pipeline.client.raw_produce import raw_produce
+from pipeline.client.admin.topics import ConfigKind, ConfigResource, NewTopic, alter_configs, create_topics
+from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import StorageError
 from pipeline.model import Offset, TopicPartition
 from pipeline.records.builder import BatchBuilder

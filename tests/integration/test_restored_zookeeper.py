@@ -7,10 +7,10 @@ from random import Random
 
 import trio
 
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from pipeline.model import TopicPartition

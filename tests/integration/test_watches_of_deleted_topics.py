@@ -5,10 +5,10 @@ from pathlib import Path
 
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.dynamic_settings import DynamicSettings
-from pipeline.broker.topic_watcher import TopicWatcher
+from pipeline.broker.cluster.topic_watcher import TopicWatcher
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.coordination.interface import CreateNode, DeleteNode
 from pipeline.coordination.znodes import TOPICS, TopicAssignment

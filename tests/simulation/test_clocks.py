@@ -8,10 +8,10 @@ from pathlib import Path
 
 import trio
 
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import Producer, open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.model import TopicPartition
 from pipeline.testing.simulation.client_context import client_config, wall_clock
 from pipeline.testing.simulation.cluster import SimulatedCluster, StateInZooKeeper

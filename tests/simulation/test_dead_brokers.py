@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from pipeline.client.admin import NewTopic, create_partitions, create_topics, delete_topics
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.elections import alter_reassignments
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.elections import alter_reassignments
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from pipeline.testing.simulation.client_context import client_config, wall_clock

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline.broker.replication.replica_state import ReplicaState
+from pipeline.broker.replication.in_sync_replicas import ReplicaState
 from pipeline.testing.simulation.runner import run
 from pipeline.testing.simulation.variants import VARIANTS
 

@@ -12,12 +12,12 @@ from typing import Any
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.observer import LogObserver, NoObserver
-from pipeline.broker.partition import Partition
+from pipeline.broker.replication.observer import LogObserver, NoObserver
+from pipeline.broker.replication.partition import Partition
 from pipeline.broker.server import BrokerHandle, run_broker
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.messages.metadata import MetadataRequest

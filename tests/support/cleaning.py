@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.log.cleaner import clean
-from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, GroupCleaned
-from pipeline.log.compaction_plan import SegmentRange
+from pipeline.log.compaction.cleaner import clean
+from pipeline.log.compaction.jobs import Cleaned, CleaningJob, GroupCleaned
+from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.files import DiskFiles
 from pipeline.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.log.transactions import AbortedTransaction, AbortedTransactions, is_abort

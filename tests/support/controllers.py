@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.cluster_watcher import ClusterWatcher
-from pipeline.broker.config import BrokerConfig
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.cluster.watcher import ClusterWatcher
 from pipeline.broker.controller.controller import Controller
-from pipeline.broker.dynamic_settings import DynamicSettings
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.partition_states import read_states
 from pipeline.coordination.znodes import BrokerRegistration, Listener, PartitionState, TopicAssignment

@@ -8,12 +8,12 @@ import httpx
 import trio
 
 from pipeline.cli.audit import render
-from pipeline.cli.connect import connected
-from pipeline.cli.datacenters import HUB, Datacenters
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ConsumerConfig
-from pipeline.client.consumer import open_consumer
-from pipeline.client.offsets import LATEST, list_offsets
+from pipeline.cli.demo.datacenters import HUB, Datacenters
+from pipeline.cli.terminal.connect import connected
+from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig
+from pipeline.client.consumer.consumer import open_consumer
 from pipeline.mirror.journal import Journal
 from pipeline.mirror.table import Assignment
 from pipeline.model import TopicPartition

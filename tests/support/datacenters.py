@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from pipeline.cli.datacenters import Datacenters
+from pipeline.cli.demo.datacenters import Datacenters
 
 START_DEADLINE_S = 400
 

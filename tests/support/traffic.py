@@ -8,12 +8,12 @@ from random import Random
 import trio
 
 from pipeline.audit.publisher import open_audited_producer
-from pipeline.cli.connect import connected, wall_clock
-from pipeline.cli.datacenters import LIVE, Datacenters
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.batches import RecordMetadata
-from pipeline.client.config import Acks, ProducerConfig
-from pipeline.client.producer import Producer
+from pipeline.cli.demo.datacenters import LIVE, Datacenters
+from pipeline.cli.terminal.connect import connected, wall_clock
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.config import Acks, ProducerConfig
+from pipeline.client.producer.batches import RecordMetadata
+from pipeline.client.producer.producer import Producer
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.records.compression import Codec
 

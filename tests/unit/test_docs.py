@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.audit.config import AuditConfig, CountingConfig
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.dispatch import SERVED
-from pipeline.broker.topic_settings import TopicSettings
+from pipeline.broker.requests.dispatch import SERVED
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.topic import TopicSettings
 from pipeline.hadoop.load import LoadConfig
 from pipeline.mirror.config import MirrorConfig
 from pipeline.schema_registry.config import RegistryConfig

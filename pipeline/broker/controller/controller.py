@@ -15,12 +15,12 @@ from functools import partial
 import structlog
 import trio
 
-from pipeline.broker.cluster_view import NO_BROKER, ClusterView
+from pipeline.broker.cluster.state_watcher import StateWatcher, patiently
+from pipeline.broker.cluster.view import NO_BROKER, ClusterView
 from pipeline.broker.controller.controller_plan import ElectPreferred, ElectUnclean
 from pipeline.broker.controller.reassignment import Outcome, Target
 from pipeline.broker.controller.reign import Reign, ReignCounts
-from pipeline.broker.dynamic_settings import DynamicSettings
-from pipeline.broker.state_watcher import StateWatcher, patiently
+from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.cluster_znodes import ControllerEpoch, ControllerNode
 from pipeline.coordination.interface import CoordinationClient, CreateNode, NodeValue, SetNode
 from pipeline.errors import (

@@ -26,7 +26,7 @@ Sources: Kafka's partition state machine; KIP-455 (reassignment), KIP-460 (elect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
+from pipeline.broker.cluster.view import NO_BROKER, PartitionView, TopicView
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 

@@ -6,8 +6,8 @@ Nothing here needs the controller epoch: each step is guarded by the record of t
 import structlog
 import trio
 
-from pipeline.broker.clock_steps import ClockSteps
-from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.runtime.clock_steps import ClockSteps
 from pipeline.coordination.deleted_topics import prune_records, remove_znodes
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import CoordinationError

@@ -9,7 +9,7 @@ none of the others that are in sync is alive.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pipeline.broker.cluster_view import PartitionView
+from pipeline.broker.cluster.view import PartitionView
 from pipeline.coordination.znodes import Replicas, TopicAssignment
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode

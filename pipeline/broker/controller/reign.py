@@ -22,7 +22,9 @@ from functools import partial
 import structlog
 import trio
 
-from pipeline.broker.cluster_view import ClusterView, TopicView
+from pipeline.broker.cluster.spent_epochs import LEADER_FIRST_S
+from pipeline.broker.cluster.state_watcher import StateWatcher, patiently
+from pipeline.broker.cluster.view import ClusterView, TopicView
 from pipeline.broker.controller.controller_plan import (
     ClusterState,
     Decision,
@@ -39,9 +41,7 @@ from pipeline.broker.controller.controller_plan import (
 )
 from pipeline.broker.controller.deletions import tend_deletions
 from pipeline.broker.controller.reassignment import Outcome, Reassigned, Target, ended, reassign
-from pipeline.broker.dynamic_settings import DynamicSettings
-from pipeline.broker.replication.spent_epochs import LEADER_FIRST_S
-from pipeline.broker.state_watcher import StateWatcher, patiently
+from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch
 from pipeline.coordination.deleted_topics import demand_not_deleted, make_records_directory
 from pipeline.coordination.interface import MAX_AT_ONCE, CheckNode, CoordinationClient, DeleteNode, Operation, SetNode

@@ -43,7 +43,7 @@ from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.transitions import State
-from pipeline.broker.kept_memory import KeptMemory
+from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -26,11 +26,11 @@ from operator import mul
 import structlog
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.model import JournalListener, LoadedGroup
 from pipeline.broker.groups.replay import Replay
-from pipeline.broker.partition import Partition
+from pipeline.broker.replication.partition import Partition
 from pipeline.errors import (
     BatchTooLargeError,
     CorruptBatchError,

@@ -3,12 +3,12 @@
 import structlog
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
-from pipeline.broker.topic_changes import create_by_asking
-from pipeline.broker.topic_plan import TopicRequest
+from pipeline.broker.requests.context import BrokerContext
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.topics.changes import create_by_asking
+from pipeline.broker.topics.plan import TopicRequest
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 

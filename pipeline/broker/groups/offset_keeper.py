@@ -19,10 +19,10 @@ from typing import Protocol
 import structlog
 import trio
 
-from pipeline.broker.clock_steps import ClockSteps
 from pipeline.broker.groups.model import Journal, LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Change, Membership, Offsets, Standing, journal_records
-from pipeline.broker.kept_memory import KeptMemory
+from pipeline.broker.runtime.clock_steps import ClockSteps
+from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.errors import ProtocolError
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -7,13 +7,13 @@ import random
 
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.config import BrokerConfig
+from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.journal import Journal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.groups.rebalance import GroupLimits
-from pipeline.broker.kept_memory import KeptMemory
+from pipeline.broker.runtime.kept_memory import KeptMemory
+from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.model import Clock
 
 MINUTE_MS = 60_000

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipeline.broker.log_cleaner import LogCleaner
+from pipeline.broker.compaction.cleaner import LogCleaner
 
 _MANAGER = "kafka_log_logcleanermanager"
 _CLEANER = "kafka_log_logcleaner"

@@ -10,13 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from pipeline.broker.context import BrokerContext
 from pipeline.broker.metrics.groups import GroupMetrics
 from pipeline.broker.metrics.kept import collect_kept
 from pipeline.broker.metrics.quotas import collect_quotas
 from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
-from pipeline.broker.partition import Partition
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
 from pipeline.net.exposition import with_samples
 from pipeline.net.server import ServerStatistics

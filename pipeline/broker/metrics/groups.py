@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
-from pipeline.broker.partition import Partition
+from pipeline.broker.replication.partition import Partition
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, Clock, Offset, TopicPartition
 from pipeline.net.exposition import with_samples

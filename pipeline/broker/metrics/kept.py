@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from pipeline.broker.kept_memory import KeptMemory
+from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.log.known_producers import KNOWN_PRODUCERS
 
 _LABELS = ("use",)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.controller.controller_plan import target_replicas
-from pipeline.broker.session_watch import SessionWatch
+from pipeline.broker.membership.session_watch import SessionWatch
+from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
 
 _REPLICAS = "kafka_server_replicamanager"

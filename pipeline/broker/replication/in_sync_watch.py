@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster.view import ClusterView
 from pipeline.model import BrokerId, TopicPartition
 
 

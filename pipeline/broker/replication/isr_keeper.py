@@ -20,11 +20,11 @@ from functools import partial
 import structlog
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.partition import Partition
+from pipeline.broker.cluster.state_watcher import patiently
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.replication.in_sync_replicas import IsrChange
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
-from pipeline.broker.replication.replica_state import IsrChange
-from pipeline.broker.state_watcher import patiently
+from pipeline.broker.replication.partition import Partition
 from pipeline.coordination.interface import CheckNode, CoordinationClient
 from pipeline.coordination.partition_states import StateChange, read_states, write_states
 from pipeline.coordination.znodes import PartitionState, broker_epoch_path

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import structlog
 import trio
 
-from pipeline.broker.replication.fetch_plan import (
+from pipeline.broker.replication.replica_fetch_plan import (
     FIRST_BACKOFF_S,
     Answer,
     Cut,
@@ -34,7 +34,7 @@ from pipeline.broker.replication.fetch_plan import (
     Phase,
     Reaction,
 )
-from pipeline.broker.replication.throttle import WINDOW_S, ReplicationThrottle
+from pipeline.broker.replication.replication_quota import WINDOW_S, ReplicationThrottle
 from pipeline.errors import (
     CorruptBatchError,
     DiskFullError,

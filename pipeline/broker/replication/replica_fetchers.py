@@ -13,12 +13,12 @@ from types import MappingProxyType
 
 import trio
 
-from pipeline.broker.cluster_view import ClusterView
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.dynamic_settings import DynamicSettings
-from pipeline.broker.replication.fetch_plan import FetchLimits, FollowedPartition
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.replication.replica_fetch_plan import FetchLimits, FollowedPartition
 from pipeline.broker.replication.replica_fetcher import FetcherCounts, FetcherSettings, Replica, ReplicaFetcher
-from pipeline.broker.replication.throttle import ReplicationThrottle
+from pipeline.broker.replication.replication_quota import ReplicationThrottle
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.model import BrokerId, Clock, HostPort, TopicPartition
 from pipeline.net.network import Network
 

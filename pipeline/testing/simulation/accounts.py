@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pipeline.client.admin import NewTopic
-from pipeline.client.batches import RecordMetadata
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import Producer
+from pipeline.client.admin.topics import NewTopic
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.batches import RecordMetadata
+from pipeline.client.producer.producer import Producer
 from pipeline.model import Offset, TopicPartition
 from pipeline.records.compression import Codec
 from pipeline.testing.simulation.client_context import (

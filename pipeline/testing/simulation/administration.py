@@ -15,12 +15,12 @@ from functools import partial
 
 import trio
 
-from pipeline.client.admin import NewTopic, create_partitions, create_topics, delete_topics
-from pipeline.client.batches import RecordMetadata
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.elections import ElectionType, alter_reassignments, elect_leaders
-from pipeline.client.producer import Producer
+from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.batches import RecordMetadata
+from pipeline.client.producer.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.simulation.client_context import ClientContext

@@ -6,13 +6,13 @@ from typing import Any
 
 import trio
 
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.log_cleaner import LogCleaner
-from pipeline.broker.partition import Partition
+from pipeline.broker.compaction.cleaner import LogCleaner
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.errors import DiskFullError, PipelineError
-from pipeline.log.cleaner import clean
-from pipeline.log.cleaner_jobs import CleaningJob, Failed, Report
-from pipeline.log.directories import LogDirectories
+from pipeline.log.compaction.cleaner import clean
+from pipeline.log.compaction.jobs import CleaningJob, Failed, Report
+from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.files import Files
 from pipeline.model import Clock, TopicPartition
 

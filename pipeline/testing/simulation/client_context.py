@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import trio
 
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig, ProducerConfig
-from pipeline.client.producer import Producer, open_producer
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import HostPort
 from pipeline.testing.simulation.cluster import SimulatedCluster

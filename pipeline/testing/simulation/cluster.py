@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from pipeline.broker.partition import Partition
+from pipeline.broker.replication.partition import Partition
 from pipeline.coordination.cluster_znodes import ControllerNode
 from pipeline.model import HostPort, Offset, TopicPartition
 from pipeline.records.batch import iterate_headers

@@ -20,12 +20,12 @@ from functools import partial
 
 import trio
 
-from pipeline.client.admin import NewTopic
-from pipeline.client.batches import RecordMetadata
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.offsets import delete_records
-from pipeline.client.producer import Producer
+from pipeline.client.admin.offsets import delete_records
+from pipeline.client.admin.topics import NewTopic
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.batches import RecordMetadata
+from pipeline.client.producer.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
 from pipeline.testing.simulation.client_context import (

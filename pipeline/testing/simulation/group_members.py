@@ -15,8 +15,8 @@ from typing import Any
 
 import trio
 
-from pipeline.client.cluster import Cluster
-from pipeline.client.groups import find_coordinator
+from pipeline.client.admin.groups import find_coordinator
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode

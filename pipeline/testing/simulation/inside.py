@@ -6,7 +6,7 @@ Only what lives counts: a process that was killed goes on for a turn, and whatev
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pipeline.broker.partition import Partition
+from pipeline.broker.replication.partition import Partition
 from pipeline.log.observed import ObservedPartition
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition

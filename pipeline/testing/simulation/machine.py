@@ -13,8 +13,8 @@ from typing import Any
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.config import BrokerConfig
 from pipeline.broker.server import BrokerHandle, run_broker
+from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, HostPort
 from pipeline.testing.faulty_files import Crash, FaultyFiles

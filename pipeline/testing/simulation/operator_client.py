@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from pipeline.client.admin import delete_topics
-from pipeline.client.cluster import Cluster
-from pipeline.client.elections import alter_reassignments
+from pipeline.client.admin.elections import alter_reassignments
+from pipeline.client.admin.topics import delete_topics
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.create_topics import (

@@ -24,8 +24,8 @@ import structlog
 import trio
 from trio._core import _run as trio_run
 
-from pipeline.broker import loop_watch, scan_threads
 from pipeline.broker import server as broker_server
+from pipeline.broker.runtime import loop_watch, scan_threads
 from pipeline.model import HostPort
 from pipeline.testing.simulation.cleaner_in_process import cleaner_in_process
 from pipeline.testing.simulation.schedule import Schedule

@@ -14,10 +14,10 @@ from pathlib import Path
 import trio
 
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
 from pipeline.records.memory import OPENED_BATCHES

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import trio
 
-from pipeline.client.admin import NewTopic
+from pipeline.client.admin.topics import NewTopic
 from pipeline.model import Offset, TopicPartition
 from pipeline.settings import MAX_INT64
 from pipeline.testing.simulation.client_context import ClientContext

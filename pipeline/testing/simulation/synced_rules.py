@@ -5,7 +5,7 @@ Rule: whatever a log had synced is in it when it is opened next. What the log kn
 
 from dataclasses import dataclass, field
 
-from pipeline.broker.partition import Partition
+from pipeline.broker.replication.partition import Partition
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.simulation.watermark_rules import Place, place_of
 

@@ -11,32 +11,35 @@ from typing import Any
 
 import trio
 
-from pipeline.broker import claims, lost_replicas, replicas, stray_keeper, topic_changes
-from pipeline.broker import partition as partition_module
-from pipeline.broker.cluster_view import PartitionView
-from pipeline.broker.context import BrokerContext
+from pipeline.broker.cluster import claims
+from pipeline.broker.cluster.view import PartitionView
 from pipeline.broker.controller import controller_plan, reign
-from pipeline.broker.fetch_reading import FetchReading
 from pipeline.broker.groups.entries import Entries
-from pipeline.broker.membership import Membership
-from pipeline.broker.partition import Partition
-from pipeline.broker.replica_assigner import ReplicaAssigner
-from pipeline.broker.replicas import Replicas
-from pipeline.broker.replication import replica_role
-from pipeline.broker.replication.fetch_plan import FetchPlan, Phase
+from pipeline.broker.membership.membership import Membership
+from pipeline.broker.replicas import lost_replicas, replicas
+from pipeline.broker.replicas import strays as stray_keeper
+from pipeline.broker.replicas.assigner import ReplicaAssigner
+from pipeline.broker.replicas.replicas import Replicas
+from pipeline.broker.replicas.strays import StrayKeeper
+from pipeline.broker.replication import leadership as replica_role
+from pipeline.broker.replication import partition as partition_module
+from pipeline.broker.replication.in_sync_replicas import UNKNOWN, ReplicaState
 from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.leadership import ReplicaRole
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.replication.replica_fetch_plan import FetchPlan, Phase
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
-from pipeline.broker.replication.replica_role import ReplicaRole
-from pipeline.broker.replication.replica_state import UNKNOWN, ReplicaState
-from pipeline.broker.stray_keeper import StrayKeeper
+from pipeline.broker.requests.context import BrokerContext
+from pipeline.broker.requests.fetch_reading import FetchReading
+from pipeline.broker.topics import changes as topic_changes
 from pipeline.coordination.cluster_znodes import STATE_CHANGE_PREFIX, encode_state_change
 from pipeline.coordination.interface import CoordinationClient, CreateNode, SetNode
 from pipeline.coordination.partition_states import StateChange, Written, write_states
 from pipeline.coordination.znodes import PartitionState
 from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, StorageError
 from pipeline.log import unified_log
-from pipeline.log.directories import LogDirectories
-from pipeline.log.logs_set_aside import HeldLog
+from pipeline.log.directories.broker_directories import LogDirectories
+from pipeline.log.directories.logs_set_aside import HeldLog
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.broker.partition import Partition
-from pipeline.broker.replication.replica_role import ReplicaRole
+from pipeline.broker.replication.leadership import ReplicaRole
+from pipeline.broker.replication.partition import Partition
 from pipeline.log.observed import ObservedPartition
 from pipeline.model import BrokerId, Offset, TopicPartition
 

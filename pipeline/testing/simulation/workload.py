@@ -11,13 +11,13 @@ from functools import partial
 
 import trio
 
-from pipeline.client.batches import DeliveryError, RecordMetadata
-from pipeline.client.cluster import Cluster
-from pipeline.client.config import ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
-from pipeline.client.groups import fetch_offsets, find_coordinator
-from pipeline.client.offsets import LATEST, list_offsets
-from pipeline.client.producer import Producer, open_producer
+from pipeline.client.admin.groups import fetch_offsets, find_coordinator
+from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.producer.batches import DeliveryError, RecordMetadata
+from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode

@@ -9,9 +9,9 @@ from pipeline.audit.collector import Collector, ReadingState
 from pipeline.audit.message import AUDIT_TOPIC, Tier
 from pipeline.audit.publisher import ensure_audit_topic, publish_load
 from pipeline.audit.window import Counts
-from pipeline.client.cluster import open_cluster
-from pipeline.client.config import ClientConfig, ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.config import ClientConfig, ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.model import HostPort, TopicPartition
 from pipeline.processes import free_port
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper

@@ -10,10 +10,10 @@ import trio
 from pipeline.audit.collector import EVENTS, Collector
 from pipeline.audit.message import Tier
 from pipeline.audit.publisher import open_audited_producer
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.batches import DeliveryError
-from pipeline.client.config import ProducerConfig
-from pipeline.client.offsets import LATEST, list_offsets
+from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.batches import DeliveryError
 from pipeline.model import TopicPartition
 from tests.support.brokers import clock, serving_cluster
 

@@ -9,8 +9,8 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.broker.config import BrokerConfig
 from pipeline.broker.server import BrokerHandle, run_broker
+from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.log.observed import ObservedPartition
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool

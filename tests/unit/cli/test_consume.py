@@ -12,9 +12,9 @@ import trio
 import typer
 
 from pipeline.cli.consume import ConsumeOptions, print_records
-from pipeline.client.admin import NewTopic, create_topics
-from pipeline.client.config import ProducerConfig
-from pipeline.client.producer import open_producer
+from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.config import ProducerConfig
+from pipeline.client.producer.producer import open_producer
 from pipeline.model import TopicPartition
 from pipeline.records.batch import CONTROL, read_header, set_base_offset, write_crc, write_header
 from pipeline.records.builder import BatchBuilder

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
+from pipeline.log.inspection.verification import Verifier
 from pipeline.log.transactions import TRANSACTION_ENTRY
-from pipeline.log.verification import Verifier
 from pipeline.model import BrokerId, TopicPartition
 from tests.unit.log.conftest import EPOCH, NOW_MS, Batches
 

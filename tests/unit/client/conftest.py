@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import Consumer, open_consumer
-from pipeline.client.producer import Producer, open_producer
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.producer.producer import Producer, open_producer
 from tests.support.scripted_broker import ScriptedCluster
 
 NOW_MS = 1_700_000_000_000

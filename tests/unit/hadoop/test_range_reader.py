@@ -2,8 +2,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.client.config import ClientConfig
-from pipeline.client.fetch_plan import FetchedBatches
+from pipeline.client.cluster.config import ClientConfig
+from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import CorruptBatchError
 from pipeline.hadoop.manifest import OffsetRange
 from pipeline.hadoop.range_reader import RangeReader, _Handover

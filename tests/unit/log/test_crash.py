@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.checkpoint import read_offsets
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader

@@ -13,7 +13,7 @@ from pipeline.errors import LogFailedError, OddEntryError, StorageError
 from pipeline.log import failing_alone
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, LOG_START_OFFSETS, TAIL_LOST
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.index import Index
 from pipeline.log.segment import Segment

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pipeline.errors import ConfigurationError, CorruptBatchError, PipelineError, StorageError
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.log.checkpoint import FLUSHED_FIRST
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, TopicPartition

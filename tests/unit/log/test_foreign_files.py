@@ -9,12 +9,12 @@ import pytest
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import RECOVERY_POINTS, SYNC_FAILED
 from pipeline.log.config import LogConfig
-from pipeline.log.directories import LogDirectories
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.broker_directories import LogDirectories
+from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.served_replicas import SERVED_REPLICAS
 from pipeline.log.files import DiskFiles
+from pipeline.log.inspection.verification import partition_directories
 from pipeline.log.loader import NewLog
-from pipeline.log.served_replicas import SERVED_REPLICAS
-from pipeline.log.verification import partition_directories
 from pipeline.model import BrokerId, TopicPartition
 
 NAME = TopicPartition("a", 0)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import DiskFullError, StorageError
-from pipeline.log.cleaner import clean
-from pipeline.log.cleaner_jobs import Cleaned, CleaningJob, GroupCleaned
-from pipeline.log.compaction_plan import SegmentRange
+from pipeline.log.compaction.cleaner import clean
+from pipeline.log.compaction.jobs import Cleaned, CleaningJob, GroupCleaned
+from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFile, DiskFiles, Files
 from pipeline.log.segment import CLEANED_SUFFIX
 from pipeline.log.unified_log import UnifiedLog

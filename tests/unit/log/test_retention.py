@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
 from pipeline.log.checkpoint import LOG_START_OFFSETS, read_offsets
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.retention import SegmentFacts, count_expired
 from pipeline.model import BrokerId, Offset, TopicPartition

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.records.turns import to_end

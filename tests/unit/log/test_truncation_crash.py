@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from pipeline.log.config import LogConfig
-from pipeline.log.directory import LogDirectory
+from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.loader import load_log
 from pipeline.model import BrokerId, Offset, TopicPartition

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.client.fetch_plan import FetchedBatches
+from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.mirror.copier import requests_of
 from pipeline.model import TopicPartition
 

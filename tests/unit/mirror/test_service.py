@@ -11,15 +11,15 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.client.admin import NewTopic, create_partitions, create_topics, delete_topics
-from pipeline.client.batches import DeliveryError
-from pipeline.client.cluster import Cluster, open_cluster
-from pipeline.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer import open_consumer
-from pipeline.client.metadata import TopicView
-from pipeline.client.offsets import LATEST, list_offsets
-from pipeline.client.producer import open_producer
-from pipeline.client.raw_produce import raw_produce
+from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pipeline.client.cluster.metadata import TopicView
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.producer.batches import DeliveryError
+from pipeline.client.producer.producer import open_producer
+from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.service import MirrorService

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.broker.cluster_view import NO_BROKER
+from pipeline.broker.cluster.view import NO_BROKER
 from pipeline.broker.controller import reign
 from pipeline.broker.controller.controller_plan import ElectPreferred
 from pipeline.broker.controller.reassignment import Outcome

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.broker.cluster_view import NO_BROKER, PartitionView, TopicView
-from pipeline.broker.config import BrokerConfig
+from pipeline.broker.cluster.view import NO_BROKER, PartitionView, TopicView
 from pipeline.broker.controller.controller_plan import (
     ClusterState,
     ElectPreferred,
@@ -21,7 +20,8 @@ from pipeline.broker.controller.controller_plan import (
     plan,
     target_replicas,
 )
-from pipeline.broker.topic_settings import topic_settings
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.topic import topic_settings
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 

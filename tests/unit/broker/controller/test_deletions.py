@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from pipeline.broker.cluster_view import ClusterView
+from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.controller.deletions import LOOK_S, PRUNE_S, tend_deletions
 from pipeline.coordination.deleted_topics import RECORD_AGE_MS, find_deleted, mark_deleted, remove_znodes
 from pipeline.coordination.znodes import TopicAssignment, topic_path

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from pipeline.broker.cluster_view import PartitionView
+from pipeline.broker.cluster.view import PartitionView
 from pipeline.broker.controller.reassignment import Target, ended, reassign
 from pipeline.coordination.znodes import TopicAssignment
 from pipeline.model import BrokerId, LeaderEpoch

@@ -16,7 +16,7 @@ from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.transitions import TABLE, Event, Reaction, State
-from pipeline.broker.kept_memory import KeptMemory
+from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 SESSION_MS = 45_000

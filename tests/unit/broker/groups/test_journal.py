@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.disk_threads import DiskThreads
+from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
 from pipeline.broker.groups import journal as journals
 from pipeline.broker.groups.journal import (
     GROUP_METADATA_TOPIC,
@@ -28,14 +26,16 @@ from pipeline.broker.groups.journal import (
 )
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import journal_records
-from pipeline.broker.observer import NoObserver
-from pipeline.broker.partition import Partition
-from pipeline.broker.replica_logs import log_config
+from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
-from pipeline.broker.topic_settings import TopicSettings, topic_settings
+from pipeline.broker.replication.observer import NoObserver
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.runtime.disk_threads import DiskThreads
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.topic import TopicSettings, topic_settings
 from pipeline.errors import BatchTooLargeError, DiskFullError, StorageError
 from pipeline.log.config import DAY_MS
-from pipeline.log.directories import LogDirectories
+from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -12,7 +12,7 @@ from pipeline.broker.groups.model import LoadedGroup, MemberId, OffsetAndMetadat
 from pipeline.broker.groups.offset_keeper import FORGOTTEN_BYTES, STRANGERS_SHARE, OffsetKeeper
 from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.records import OffsetKey, decode_key
-from pipeline.broker.kept_memory import KeptMemory
+from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.support.loop_steps import measured_steps

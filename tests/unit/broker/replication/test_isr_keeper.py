@@ -12,14 +12,14 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.broker.cluster_view import ClusterView, PartitionView, TopicView
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.disk_threads import DiskThreads
-from pipeline.broker.partition import Partition
-from pipeline.broker.replica_logs import log_config
+from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
+from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.isr_keeper import IsrKeeper
-from pipeline.broker.topic_settings import topic_settings
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.runtime.disk_threads import DiskThreads
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.topic import topic_settings
 from pipeline.coordination.cluster_znodes import STATE_CHANGES
 from pipeline.coordination.deleted_topics import record_path
 from pipeline.coordination.interface import Operation

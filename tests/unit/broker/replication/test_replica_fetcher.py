@@ -16,17 +16,17 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from pipeline.broker.cluster_view import ClusterView, PartitionView
-from pipeline.broker.config import BrokerConfig
-from pipeline.broker.disk_threads import DiskThreads
-from pipeline.broker.partition import Partition
-from pipeline.broker.replica_logs import log_config
-from pipeline.broker.replication.fetch_plan import FetchLimits, FollowedPartition
+from pipeline.broker.cluster.view import ClusterView, PartitionView
+from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.replication.replica_fetch_plan import FetchLimits, FollowedPartition
 from pipeline.broker.replication.replica_fetcher import FetcherSettings, ReplicaFetcher
 from pipeline.broker.replication.replica_fetchers import ReplicaFetchers, fetcher_number
-from pipeline.broker.replication.throttle import ReplicationThrottle
-from pipeline.broker.topic_settings import topic_settings
+from pipeline.broker.replication.replication_quota import ReplicationThrottle
+from pipeline.broker.runtime.disk_threads import DiskThreads
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.topic import topic_settings
 from pipeline.errors import DiskFullError
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log

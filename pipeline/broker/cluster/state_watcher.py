@@ -1,0 +1,121 @@
+"""Follows the states of all partitions by what their writers tell each other, without a watch for each.
+
+Invariants:
+
+- Every znode below `/isr_change_notification` names partitions whose states were written with it. Each is read once,
+  and then those states; so the view holds, some time after, every state that was written.
+- Where some of them were removed before they were read, all states are read again. So they are after each connection:
+  ZooKeeper may have gone back meanwhile, and counts its notifications through the same numbers again.
+- A state is taken for the topic whose id was known before it was read.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import TypeVar
+
+import structlog
+import trio
+
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.coordination.cluster_znodes import STATE_CHANGES, decode_state_change
+from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, SessionState
+from pipeline.coordination.partition_states import RETRY_S, look_up_states
+from pipeline.errors import CoordinationError, CoordinationUnavailableError
+from pipeline.model import TopicPartition
+
+_DIGITS = 10
+_NOTIFICATION = re.compile(r"isr_change_[0-9]{10}")
+"""What else somebody put there is no business of ours."""
+
+_Answer = TypeVar("_Answer")
+
+log = structlog.get_logger()
+
+
+class StateWatcher:
+    """The task that follows the states, and reads them when asked."""
+
+    def __init__(self, zookeeper: CoordinationClient, view: ClusterView) -> None:
+        self._zookeeper = zookeeper
+        self._view = view
+        self._newest = -1
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow until cancelled. Reports started when it knows from where on: states read afterwards are complete."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_after_each_connection)
+            await self._follow(task_status)
+
+    async def _read_after_each_connection(self) -> None:
+        is_first = True
+        async for event in self._zookeeper.sessions():
+            if event.state is SessionState.CONNECTED and not is_first:
+                await self.read_all()
+            is_first = False
+
+    async def _follow(self, task_status: trio.TaskStatus[None]) -> None:
+        is_started = False
+        async for names in self._zookeeper.watch_children(STATE_CHANGES):
+            numbers = {int(name[-_DIGITS:]): name for name in names if _NOTIFICATION.fullmatch(name)}
+            if not is_started:
+                self._newest = max(numbers, default=-1)
+                is_started = True
+                task_status.started()
+                continue
+            changed = None
+            if not self._is_purged(numbers):
+                new = sorted(number for number in numbers if number > self._newest)
+                changed = await self._changed([f"{STATE_CHANGES}/{numbers[number]}" for number in new])
+            self._newest = max(numbers, default=-1)
+            if changed is None:
+                log.info("states_read_again", reason="notifications were gone before they were read")
+                await self.read_all()
+            else:
+                await self.read(changed)
+
+    def _is_purged(self, numbers: Collection[int]) -> bool:
+        """Whether there may have been some between the newest that is known and the oldest that is there."""
+        if not numbers:
+            return self._newest >= 0
+        return self._newest not in numbers and min(numbers) != self._newest + 1
+
+    async def _changed(self, paths: Sequence[str]) -> list[TopicPartition] | None:
+        """What these notifications name; None if one is gone."""
+        changed: dict[TopicPartition, None] = {}
+        for start in range(0, len(paths), MAX_AT_ONCE):
+            part = paths[start : start + MAX_AT_ONCE]
+            for path, value in zip(part, await patiently(partial(self._zookeeper.get_each, part)), strict=True):
+                if value is None:
+                    return None
+                try:
+                    changed.update(dict.fromkeys(decode_state_change(path, value.data)))
+                except CoordinationError as error:
+                    log.error("state_change_unreadable", error=str(error))
+        return list(changed)
+
+    async def read_all(self) -> None:
+        """Read the states of all partitions that are known."""
+        await self.read(
+            [TopicPartition(topic.name, index) for topic in self._view.topics() for index in sorted(topic.partitions)]
+        )
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read the states of these partitions into the view."""
+        for start in range(0, len(partitions), MAX_AT_ONCE):
+            part = partitions[start : start + MAX_AT_ONCE]
+            asking = self._view.asking(part)
+            known = [name for name in part if name.topic in asking.topic_ids]
+            found, others = await patiently(partial(look_up_states, self._zookeeper, known))
+            self._view.accept_states(asking, found)
+            self._view.accept_lost(asking, others)
+
+
+async def patiently(read: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """What a read answers, however long ZooKeeper is away."""
+    while True:
+        try:
+            return await read()
+        except CoordinationUnavailableError as error:
+            log.warning("zookeeper_read_again", path=error.path, reason=error.reason)
+            await trio.sleep(RETRY_S)

@@ -1,0 +1,1 @@
+"""Compaction as a broker schedules it: which log, in which process."""

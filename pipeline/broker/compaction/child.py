@@ -1,0 +1,94 @@
+"""A cleaner process as the broker sees it: started when there is a job, spoken to through a socket pair.
+
+Invariants: it ends with the broker, however that ends; a report is waited for at most `deadline_s`; what is neither a
+report nor in time is a CleanerLostError, after which the process is not used again.
+"""
+
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from pipeline.errors import PipelineError
+from pipeline.log.compaction.jobs import MAX_LINE_BYTES, CleaningJob, Report, decode_report
+from pipeline.processes import ChildProcess, start_process
+
+COMMAND = (sys.executable, "-m", "pipeline.log.compaction.process")
+REPORT_DEADLINE_S = 120.0
+"""Longer than the slowest disk needs for a portion, and than the machine code takes to be made the first time."""
+
+_RECEIVE_BYTES = 64 * 1024
+_Result = TypeVar("_Result")
+
+
+class CleanerLostError(PipelineError):
+    """The cleaner process died, hangs or talks nonsense, or cannot be started."""
+
+
+@dataclass(slots=True, eq=False)
+class CleanerChild:
+    """One running cleaner process."""
+
+    process: ChildProcess
+    stream: trio.SocketStream
+    deadline_s: float
+    _received: bytearray = field(default_factory=bytearray)
+
+    @classmethod
+    def start(
+        cls, log: Path, *, command: tuple[str, ...] = COMMAND, deadline_s: float = REPORT_DEADLINE_S
+    ) -> "CleanerChild":
+        """Start one. What it says when it breaks is appended to `log`. Raises CleanerLostError."""
+        with ExitStack() as opened:
+            try:
+                own, other = map(opened.enter_context, socket.socketpair())
+                process = start_process("cleaner", command, log=log, stdin=other.fileno())
+            except OSError as error:
+                raise CleanerLostError(f"no cleaner process can be started: {error}") from error
+            kept = trio.socket.from_stdlib_socket(socket.socket(fileno=own.detach()))
+        return cls(process, trio.SocketStream(kept), deadline_s)
+
+    @property
+    def running(self) -> bool:
+        """False once it has ended."""
+        return self.process.running
+
+    async def begin(self, job: CleaningJob) -> None:
+        """Give it a job; it must have none. Raises CleanerLostError."""
+        await self._bounded(partial(self.stream.send_all, job.encode()))
+
+    async def report(self) -> Report:
+        """What it says next. Raises CleanerLostError."""
+        while b"\n" not in self._received:
+            data = await self._bounded(partial(self.stream.receive_some, _RECEIVE_BYTES))
+            if not data or len(self._received) > MAX_LINE_BYTES:
+                raise CleanerLostError(f"the cleaner process ended; see {self.process.log}")
+            self._received += data
+        line, _, rest = bytes(self._received).partition(b"\n")
+        self._received = bytearray(rest)
+        try:
+            return decode_report(line)
+        except ValueError as error:
+            raise CleanerLostError(str(error)) from error
+
+    async def _bounded(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
+        try:
+            with trio.fail_after(self.deadline_s):
+                return await call()
+        except trio.TooSlowError as error:
+            raise CleanerLostError(f"the cleaner process said nothing for {self.deadline_s:g} s") from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise CleanerLostError(f"the cleaner process ended; see {self.process.log}") from error
+
+    async def end(self) -> None:
+        """Kill it, whatever it does: what it wrote counts for nothing until it was swapped in."""
+        with trio.CancelScope(shield=True):
+            self.process.kill()
+            await self.process.wait()
+            await self.stream.aclose()

@@ -1,0 +1,1 @@
+"""A broker as a member of its cluster: identity, registration, session."""

@@ -1,0 +1,106 @@
+"""Whose a registration of this broker id is: this broker's in an earlier life, which is dead, or another broker's.
+
+Invariants:
+
+- A registration is taken over only from a dead process. It names the lock files that its process holds: of one file in
+  one boot of the machine only one process holds the lock. A copy of a log dir has the directory's id, and another lock
+  file; so has the original on another machine.
+- A registration with the same log dirs and other lock files may be that of a dead process (the machine was started
+  again) or of a living broker, of whose log dirs these are a copy. A start waits for the session of a dead process to
+  end, and refuses to go on beside a living one.
+- A registration without lock files was written by an older version, and is judged by its log dirs alone.
+"""
+
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.coordination.znodes import BrokerRegistration, broker_path
+from pipeline.errors import ConfigurationError, CoordinationError
+from pipeline.log.directories.broker_directories import find_directory_ids
+from pipeline.log.directories.identity import find_lock_ids
+from pipeline.log.files import Files
+from pipeline.model import BrokerId
+
+SESSIONS_AWAITED = 2
+"""How long a start waits for the end of another session, in session timeouts of its own."""
+LOOK_S = 0.5
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """The log dirs of a process, and their lock files."""
+
+    directories: Sequence[uuid.UUID]
+    locks: Sequence[str]
+
+    def names(self, found: BrokerRegistration) -> bool:
+        """True if the registration names one of these log dirs, or the original of a copy."""
+        return not set(self.directories).isdisjoint(found.directories)
+
+    def is_former_self(self, found: BrokerRegistration) -> bool:
+        """True if the process that registered is dead, given that this process holds the locks."""
+        return self.names(found) and (not found.locks or not set(self.locks).isdisjoint(found.locks))
+
+
+async def refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig, files: Files) -> None:
+    """Find out before anything is touched that this broker id is another broker's. Unreadable data are judged later.
+
+    Waits while the registration may be that of a dead process. Raises ConfigurationError, CoordinationError.
+    """
+
+    def find() -> Holdings:
+        return Holdings(
+            directories=find_directory_ids(config.log_dirs, files), locks=find_lock_ids(config.log_dirs, files)
+        )
+
+    own = await trio.to_thread.run_sync(find)
+    wait_s = SESSIONS_AWAITED * config.zookeeper_session_timeout_ms / 1000
+    deadline, is_told = trio.current_time() + wait_s, False
+    while (value := await zookeeper.get_or_none(broker_path(config.broker_id))) is not None:
+        try:
+            found = BrokerRegistration.decode(config.broker_id, value.data)
+        except CoordinationError:
+            return
+        if own.is_former_self(found):
+            return
+        if not own.names(found) or trio.current_time() >= deadline:
+            raise owned_by(config.broker_id, value.data, own)
+        if not is_told:
+            is_told = True
+            log.warning(
+                "registration_awaited",
+                path=found.path,
+                seconds=wait_s,
+                reason="a broker with the same log dirs is registered, from another machine, another boot of this one,"
+                " or another copy of them; if it is dead, its session ends soon",
+            )
+        await trio.sleep(LOOK_S)
+
+
+def owned_by(broker_id: BrokerId, data: bytes, own: Holdings) -> ConfigurationError:
+    """The error that says whose the broker id is."""
+    endpoint, is_copy = None, False
+    with suppress(CoordinationError):
+        found = BrokerRegistration.decode(broker_id, data)
+        endpoint, is_copy = found.endpoint(), own.names(found)
+    where = "somebody else" if endpoint is None else f"the broker at {endpoint.address}"
+    if is_copy:
+        reason = (
+            f"{broker_id} is registered already by {where} with the same log dirs, and that broker is alive: one of the"
+            " two has a copy. Stop one of them; another broker needs an id and log dirs of its own"
+        )
+    else:
+        reason = (
+            f"{broker_id} is registered already by {where} with other log dirs; choose another id"
+            " (if that was this broker with disks it has no more: start it again once its session has ended)"
+        )
+    return ConfigurationError("broker.id", reason)

@@ -1,0 +1,244 @@
+"""A broker as a member of its cluster: how it joins, what it does when its registration is lost, and how it leaves.
+
+Order of each joining: raise the broker epoch (from then on no leader adds it to an ISR by what it fetched before), see
+all that was written so far, leave the ISRs of what it cannot vouch for (nobody must elect it there) and note that in
+its log dirs, register (from then on it may be given leaderships), claim what it led (in a new leader epoch), and only
+then lead and follow what the view says.
+
+Invariants:
+
+- Between the loss of a session, or of the registration, and the end of the next joining this broker leads nothing.
+- A connection that is merely away changes nothing.
+- The broker epoch in the registration is that in ZooKeeper, some time after each change of either: otherwise no leader
+  adds this broker to an ISR any more.
+- A broker that stops says so in its registration, and goes on serving until others have taken over what they can, or
+  `CONTROLLED_SHUTDOWN_S` is over. If it led partitions it answers `REFERRAL_S` longer, to name their new leaders.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+import trio
+
+from pipeline.broker.cluster.claims import claim, own_partitions
+from pipeline.broker.cluster.state_watcher import StateWatcher
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.membership.identity import wait_for_cluster
+from pipeline.broker.replicas.assigner import ReplicaAssigner
+from pipeline.broker.replicas.lost_replicas import LostReplicas
+from pipeline.coordination.cluster_znodes import STATE_CHANGES
+from pipeline.coordination.interface import CheckNode, CoordinationClient, SetNode
+from pipeline.coordination.registration import Hooks, keep_registered
+from pipeline.coordination.znodes import BrokerRegistration, broker_epoch_path
+from pipeline.errors import (
+    BadVersionError,
+    CoordinationLostError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from pipeline.model import BrokerId, TopicPartition
+
+CONTROLLED_SHUTDOWN_S = 4.0
+REFERRAL_S = 1.0
+"""Longer than clients' fetches usually wait. A client that is not told of the new leader loses its connection, asks any
+broker for metadata, perhaps one that does not know the new leader yet, and then waits for its next refresh."""
+BYTES_OF_PARTITION = 8
+MAX_OFFLINE_BYTES = 500_000
+"""The most that a registration says of offline replicas: a znode holds 1 MB."""
+
+log = structlog.get_logger()
+
+
+class Membership:
+    """The task that keeps this broker a member. `states` reads what others wrote while it was none."""
+
+    def __init__(
+        self,
+        zookeeper: CoordinationClient,
+        registration: BrokerRegistration,
+        view: ClusterView,
+        lost_replicas: LostReplicas,
+        assigner: ReplicaAssigner,
+        states: StateWatcher,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._registration = registration
+        self._view = view
+        self._lost_replicas = lost_replicas
+        self._assigner = assigner
+        self._states = states
+        self._has_joined = False
+        self._registered = trio.Event()
+        self._writing = trio.Lock()
+        """Held while the registration is changed and written: what differs meanwhile was not written by others."""
+
+    @property
+    def _own_id(self) -> BrokerId:
+        return self._registration.id
+
+    async def run(
+        self,
+        is_former_self: Callable[[bytes], bool],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Join, and again whenever the registration is lost, until cancelled.
+
+        Reports started when all replicas are open.
+        Raises NodeOwnedError if another broker has this id.
+        """
+        hooks = Hooks(before=self._before, after=self._after, lost=self._lost)
+        await keep_registered(
+            self._zookeeper,
+            self._registration.path,
+            self._encoded,
+            is_former_self=is_former_self,
+            hooks=hooks,
+            writing=self._writing,
+            task_status=task_status,
+        )
+
+    def _encoded(self) -> bytes:
+        return self._registration.encode()
+
+    async def _before(self) -> None:
+        if self._has_joined:
+            await wait_for_cluster(self._zookeeper, self._view.cluster_id)
+        async with self._writing:
+            await self._raise_epoch()
+        if self._has_joined:
+            await self.catch_up()
+            await self._states.read_all()
+        await self._lost_replicas.leave(own_partitions(self._view, self._own_id))
+
+    async def keep_epoch(self) -> None:
+        """Begin another broker epoch whenever the epoch was changed from outside this process, until cancelled.
+
+        A broker of the same id that joined and lost the id again may have changed it, or an operator, or a backup.
+        """
+        async for value in self._zookeeper.watch_data(broker_epoch_path(self._own_id)):
+            await self._registered.wait()
+            async with self._writing:
+                if value is None or value.version != self._registration.epoch:
+                    found = None if value is None else value.version
+                    log.warning("broker_epoch_changed_by_others", known=self._registration.epoch, found=found)
+                    await self._raise_epoch()
+                    await self._announce()
+
+    async def _raise_epoch(self) -> None:
+        """Begin another broker epoch: no leader adds this broker to an ISR any more by what it fetched before.
+
+        Each is higher than those before in this process, also where somebody removed the znode.
+        """
+        path = broker_epoch_path(self._own_id)
+        while True:
+            try:
+                epoch = await self._zookeeper.set(path, b"")
+            except NoNodeError:
+                with suppress(NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
+                    await self._zookeeper.create(path)
+            except (CoordinationLostError, CoordinationUnavailableError) as error:
+                log.warning("joining_waits", reason=error.reason)
+            else:
+                if epoch > self._registration.epoch:
+                    self._registration = replace(self._registration, epoch=epoch)
+                    self._view.own_epoch = epoch
+                    return
+
+    async def catch_up(self) -> None:
+        """A write, even one that is refused, makes all reads after it see what was written before it.
+
+        To be called before the view is read for the first time.
+        """
+        while True:
+            try:
+                await self._zookeeper.create(STATE_CHANGES)
+            except (CoordinationLostError, CoordinationUnavailableError) as error:
+                log.warning("joining_waits", reason=error.reason)
+            except NodeExistsError:
+                return
+            else:
+                return
+
+    async def _after(self) -> None:
+        self._registered.set()
+        claimed = await claim(self._zookeeper, self._view, self._own_id, own_partitions(self._view, self._own_id))
+        self._has_joined = True
+        await self._assigner.resume()
+        log.info("joined", broker=self._own_id, claimed=len(claimed))
+
+    async def _lost(self) -> None:
+        if self._registered.is_set():  # else `keep_epoch` may wait for this one: it was lost before it joined
+            self._registered = trio.Event()
+        await self._assigner.pause()
+
+    async def leave(self) -> None:
+        """Have others take over what they can, refer clients to them, and return then, or when the time is over."""
+        if self._is_relieved(self._view):
+            return
+        is_leading, is_complete = self._leads_any(self._view), False
+        with trio.move_on_after(CONTROLLED_SHUTDOWN_S):
+            async with self._writing:
+                self._registration = replace(self._registration, is_shutting_down=True)
+                await self._announce()
+            await self._view.wait_until(self._is_relieved)
+            is_complete = True
+            await trio.sleep(REFERRAL_S if is_leading else 0)
+        log.info("relieved", broker=self._own_id, completely=is_complete)
+
+    def _leads_any(self, view: ClusterView) -> bool:
+        return any(found.leader == self._own_id for topic in view.topics() for found in topic.partitions.values())
+
+    def _is_relieved(self, view: ClusterView) -> bool:
+        """Whether there is no partition whose ISR it could leave to another."""
+        others = view.brokers.keys() - view.shutting_down - {self._own_id}
+        return not others or not any(
+            self._own_id in found.isr and not others.isdisjoint(found.isr)
+            for topic in view.topics()
+            for found in topic.partitions.values()
+        )
+
+    async def announce_offline(self, offline: Collection[TopicPartition]) -> None:
+        """Report to the controller, which elects others, the replicas that this broker cannot serve for its disks."""
+        told: dict[str, tuple[int, ...]] = {}
+        size_bytes = 0
+        for name in sorted(offline):
+            size_bytes += BYTES_OF_PARTITION + (0 if name.topic in told else len(name.topic))
+            if size_bytes > MAX_OFFLINE_BYTES:
+                log.warning("offline_replicas_untold", told=sum(map(len, told.values())), all=len(offline))
+                break
+            told[name.topic] = (*told.get(name.topic, ()), name.partition)
+        async with self._writing:
+            self._registration = replace(self._registration, offline_replicas=told)
+            await self._announce()
+
+    async def _announce(self) -> None:
+        """Write the registration anew, unless it is lost: then it is written when the broker joins.
+
+        The caller holds `_writing`. The registration of another session is left alone: where this session ends before
+        it writes, another broker of this id has begun another epoch. Who begins one here (`keep_epoch`) announces it.
+        """
+        path, epoch_path = self._registration.path, broker_epoch_path(self._own_id)
+        while True:
+            try:
+                stat = await self._zookeeper.exists(path)
+                if stat is None or stat.ephemeral_owner != self._zookeeper.session_id:
+                    return
+                await self._zookeeper.transaction(
+                    [
+                        CheckNode(path=epoch_path, version=self._registration.epoch),
+                        SetNode(path=path, data=self._encoded(), version=stat.version),
+                    ]
+                )
+            except (CoordinationLostError, CoordinationUnavailableError):
+                continue
+            except BadVersionError as error:
+                if error.path == epoch_path:
+                    return
+            except NoNodeError:
+                return
+            else:
+                return

@@ -1,0 +1,1 @@
+"""All replicas of one broker: their logs opened, assigned, kept up, and removed."""

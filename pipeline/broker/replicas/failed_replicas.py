@@ -1,0 +1,68 @@
+"""Failed replicas: other brokers take over what this broker cannot serve because of its disks.
+
+A replica whose log dir failed leaves the ISR, and the leadership, as soon as that is noticed, as it would when the
+broker is started again without that disk, and whenever it is elected all the same. First the registration names it, so
+that the controller elects others. The last one in sync stays in the ISR without leading: nobody else has all records,
+and its log may be whole once the disk is repaired.
+
+The registration also names the strays that may lack their tail. If their topic comes back, the controller must know of
+them before it judges the partition: it would take dead replicas, which have everything, out of the ISR.
+"""
+
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+
+import trio
+
+from pipeline.broker.cluster.claims import leave_unreadable
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.replicas.replicas import Replicas
+from pipeline.broker.replicas.strays import StrayKeeper
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.model import BrokerId, TopicPartition
+
+
+async def leave_what_failed(
+    zookeeper: CoordinationClient,
+    view: ClusterView,
+    replicas: Replicas,
+    strays: StrayKeeper,
+    own: BrokerId,
+    announce: Callable[[Collection[TopicPartition]], Awaitable[None]],
+) -> None:
+    """Leave until cancelled. `announce` names failed replicas, and strays that may lack their tail."""
+    announced: frozenset[TopicPartition] = frozenset()
+    while True:
+
+        def is_due(seen: ClusterView, known: frozenset[TopicPartition] = announced) -> bool:
+            return replicas.failed.keys() | strays.lacking != known or any(
+                is_needed(seen, name, own) for name in replicas.failed
+            )
+
+        changes = replicas.wait_for_failures, strays.wait_for_lacking, partial(view.wait_until, is_due)
+        await _wait_for_either(*changes)
+        failed = frozenset(replicas.failed)
+        unable = failed | strays.lacking
+        if unable != announced:
+            await announce(unable)
+            announced = unable
+        needed = sorted(name for name in failed if is_needed(view, name, own))
+        if needed:
+            await leave_unreadable(zookeeper, view, own, needed)
+
+
+def is_needed(view: ClusterView, name: TopicPartition, own: BrokerId) -> bool:
+    """True if others count on this replica: it leads, or is in sync beside others."""
+    found = view.partition(name)
+    return found is not None and own in found.isr and (found.leader == own or len(found.isr) > 1)
+
+
+async def _wait_for_either(*waits: Callable[[], Awaitable[None]]) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait(until: Callable[[], Awaitable[None]]) -> None:
+            await until()
+            nursery.cancel_scope.cancel()
+
+        for until in waits:
+            nursery.start_soon(wait, until)

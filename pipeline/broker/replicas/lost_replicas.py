@@ -1,0 +1,78 @@
+"""Leaves the ISRs of replicas whose log this broker cannot vouch for, before they have a role.
+
+Invariants:
+
+- Each replica is judged once in a process: when the broker joins, or later when a topic comes back that ZooKeeper had
+  lost. The replica leaves the ISR then, if its log was lost or may lack its tail. If its log cannot be read it leaves
+  the ISR to others, but not an empty one: the log may be whole at a later start.
+- A log that was not judged goes on to count as one that may lack its tail, whatever becomes of this process.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+from pipeline.broker.cluster.claims import claim, leave, leave_unreadable
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.controller.reign import ReignCounts
+from pipeline.broker.replicas.replicas import Replicas
+from pipeline.coordination.interface import CoordinationClient
+from pipeline.model import BrokerId, TopicPartition
+
+
+class LostReplicas:
+    """Judges the replicas of this broker. `counts` are told of the partitions that are led on uncleanly."""
+
+    def __init__(
+        self,
+        zookeeper: CoordinationClient,
+        view: ClusterView,
+        replicas: Replicas,
+        own_id: BrokerId,
+        counts: ReignCounts,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._view = view
+        self._replicas = replicas
+        self._own_id = own_id
+        self._counts = counts
+
+    async def leave(self, names: Iterable[TopicPartition]) -> None:
+        """Leave the ISRs of those of these partitions whose log is lost or may lack its tail, and note that."""
+        judged = self._topic_ids(names)
+        lacking = [name for name, topic_id in judged.items() if self._replicas.lacks(name, topic_id)]
+        unreadable = [name for name in lacking if self._replicas.is_unreadable(name)]
+        if unreadable:
+            await leave_unreadable(self._zookeeper, self._view, self._own_id, unreadable)
+        lost = [name for name in lacking if not self._replicas.is_unreadable(name)]
+        if lost:
+            alone = await leave(self._zookeeper, self._view, self._own_id, lost)
+            self._counts.unclean_elections += len(alone)
+        await self._replicas.settle(judged)
+
+    async def leave_returned(self, topics: Iterable[str]) -> bool:
+        """Do the same for the partitions of these topics that are about to be opened. The view may change meanwhile.
+
+        Returns whether there were any.
+        """
+        seen: set[tuple[TopicPartition, uuid.UUID]] = set()
+        while lost := self._find_lost(topics) - seen:
+            seen |= lost
+            names = sorted(name for name, _ in lost)
+            await self.leave(names)
+            await claim(self._zookeeper, self._view, self._own_id, names)  # of one replica, led on with what is left
+        return bool(seen)
+
+    def _find_lost(self, topics: Iterable[str]) -> set[tuple[TopicPartition, uuid.UUID]]:
+        return {
+            (name, topic.topic_id)
+            for topic in map(self._view.topic, topics)
+            if topic is not None
+            for index, found in topic.partitions.items()
+            if self._own_id in found.replicas
+            and (name := TopicPartition(topic.name, index)) not in self._replicas.failed
+            and self._replicas.lacks(name, topic.topic_id)
+        }
+
+    def _topic_ids(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, uuid.UUID]:
+        found = {name: self._view.topic(name.topic) for name in names}
+        return {name: topic.topic_id for name, topic in found.items() if topic is not None}

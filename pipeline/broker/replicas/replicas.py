@@ -1,0 +1,503 @@
+"""The replicas on this broker's disk: opened, told their role, reconfigured and deleted as the cluster wants it.
+
+Invariants:
+
+- A partition is in `partitions` while its disk lets it be, in `failed` otherwise; never in both.
+- While a partition changes its role, nothing of its old role touches its log any more: it has left its fetcher
+  (`ReplicaFetchers.leave`) before it is told.
+- A replica has no role in a leader epoch that was used before ZooKeeper went back: `spent_epochs` has it raised.
+- A log bears the id of its topic. One of another id is set aside before the new one is opened, so that two topics are
+  never mixed, and taken back when its own topic returns.
+- No role removes a log: `remove` does, which `stray_keeper` calls. A log that is open, or opened anew meanwhile, stays.
+- A log dir that failed stays offline with its partitions; the others go on. Without any the broker ends.
+- Each log dir is opened, flushed, checkpointed and cleaned up by tasks and threads of its own (`replica_logs`,
+  `disk_threads`): a disk that hangs delays nothing of the others. New logs go elsewhere while a disk does not answer.
+- A partition whose log dir does not answer has no role until the log dir does; meanwhile nothing of an earlier role is
+  under way but the call that hangs. After HUNG_S the partition is in `failed`, until the log dir answers.
+- A partition whose log could not be made, or opened, for want of room is in `failed` until there is room.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import structlog
+import trio
+
+from pipeline.broker.cluster.spent_epochs import SpentEpochs, raise_after_s, spent_epoch
+from pipeline.broker.cluster.view import NO_BROKER
+from pipeline.broker.replicas.flush_tasks import FlushTasks
+from pipeline.broker.replicas.log_dir_upkeep import keep_checkpointed, keep_flushed, keep_retention
+from pipeline.broker.replicas.logs import AssignedPartition, ReplicaLogs
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.observer import LogObserver
+from pipeline.broker.replication.partition import FLUSH_CHECK_MS, Partition
+from pipeline.broker.replication.replica_fetch_plan import FollowedPartition
+from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
+from pipeline.broker.replication.replica_fetchers import ReplicaFetchers
+from pipeline.broker.replication.replication_quota import is_throttled
+from pipeline.broker.runtime.disk_threads import HUNG_S, DiskThreads
+from pipeline.broker.runtime.pending_calls import PendingCall
+from pipeline.broker.settings.topic import TopicSettings
+from pipeline.errors import DiskFullError, LogDirSilentError, PipelineError, StorageError
+from pipeline.log.directories.broker_directories import LogDirectories
+from pipeline.log.directories.logs_set_aside import HeldLog, LogName
+from pipeline.log.directories.served_replicas import ReplicaId
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import BrokerId, Clock, TopicPartition
+
+ROLES_AT_ONCE = 100
+"""So many partitions change their roles before others have their turn."""
+ROOM_CHECK_S = 5.0
+"""How often a log that there was no room for is tried again."""
+
+log = structlog.get_logger()
+
+
+class PartitionFollower(Protocol):
+    """Who wants to know which partitions of a topic are led here. Must return at once and not raise."""
+
+    def opened(self, partition: Partition) -> None:
+        """A partition is led here from now on."""
+        ...
+
+    def closed(self, topic_partition: TopicPartition) -> None:
+        """It is led here no more."""
+        ...
+
+
+class Replicas:
+    """The broker's share of the cluster's partitions."""
+
+    def __init__(
+        self,
+        directories: LogDirectories,
+        disks: DiskThreads,
+        observer: LogObserver,
+        clock: Clock,
+        *,
+        own_id: BrokerId,
+        in_sync: InSyncWatch,
+        fetchers: ReplicaFetchers,
+        producer_expiration_ms: int,
+    ) -> None:
+        self.in_sync = in_sync
+        self.spent_epochs = SpentEpochs()
+        self.fetchers = fetchers
+        self.disks = disks
+        self._own_id = own_id
+        self._directories = directories
+        self._observer = observer
+        self._clock = clock
+        self._logs = ReplicaLogs(directories, self.disks, clock, producer_expiration_ms)
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._failed: dict[TopicPartition, PipelineError] = {}
+        self._followers: dict[str, PartitionFollower] = {}
+        self._changing = trio.Lock()
+        self._postponed: dict[TopicPartition, float] = {}
+        """Partitions whose log dir does not answer, and since when they have waited for a role."""
+        self._has_other_failures = trio.Event()
+        self._has_strays = trio.Event()
+        self.flushes = FlushTasks(self._partitions)
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """Those that are open, led here or not, a live view."""
+        return MappingProxyType(self._partitions)
+
+    @property
+    def failed(self) -> Mapping[TopicPartition, PipelineError]:
+        """Those that the disk does not let be, a live view."""
+        return MappingProxyType(self._failed)
+
+    def problems(self) -> Sequence[str]:
+        """What is wrong with the disk, a sentence for each partition."""
+        found = [f"log dir {path} is offline: {error}" for path, error in self._directories.offline.items()]
+        for directory in self._directories.opened:
+            waiting_s = self.disks.waiting_s(directory.path)
+            if waiting_s >= HUNG_S:
+                found.append(f"the disk of log dir {directory.path} has not answered for {waiting_s:.0f} s; check it")
+        found += [f"{name}: {error}" for name, error in self._failed.items()]
+        found += [f"{name}: {partition.problem}" for name, partition in self._partitions.items() if partition.problem]
+        return found
+
+    # Roles
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry out calls that wait for disks, until cancelled. Without it `assign` waits for each disk."""
+        await self._logs.pending.run(task_status=task_status)
+
+    async def assign(self, assigned: Sequence[AssignedPartition]) -> Sequence[TopicPartition]:
+        """Let these partitions be as the cluster has them; all others stay as they are. Idempotent.
+
+        One whose log cannot be opened is noted in `failed`. To be called once this broker has left the ISR of all that
+        it `lacks`. Waits for a log dir for STALLED_S at most. Returns the partitions whose log dir did not answer, or
+        had no room: they have no role, and are to be assigned again when `wait_for_answers` has returned.
+        """
+        async with self._changing:
+            began_s = trio.current_time()
+            since_s = {item.topic_partition: self._unpostpone(item.topic_partition) for item in assigned}
+            busy = await self._logs.pending.wait_until_free(since_s)
+            free = [item for item in assigned if item.topic_partition not in busy]
+            failed = {name for name in self._failed if not self._lacks_room(name)}
+            await self._open([item for item in free if not self._is_open(item) and item.topic_partition not in failed])
+            changing = [item for item in free if self._changes_role(item)]
+            touched = await self._leave_fetchers([item.topic_partition for item in changing])
+            for number, item in enumerate(changing, start=1):
+                if item.topic_partition not in touched:
+                    self._change_role(item)
+                if number % ROLES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            for item in free:
+                self._update(item)
+            postponed = busy | touched | {item.topic_partition for item in free if self._is_missing(item)}
+            for name in postponed:
+                self._postpone(name, since_s[name] or began_s)
+            await self.settle()
+            return sorted(postponed | {item.topic_partition for item in free if self._lacks_room(item.topic_partition)})
+
+    def _lacks_room(self, topic_partition: TopicPartition) -> bool:
+        return isinstance(self._failed.get(topic_partition), DiskFullError)
+
+    def _unpostpone(self, topic_partition: TopicPartition) -> float | None:
+        """Return since when a partition has waited for its log dir; None if it does not."""
+        error = self._failed.get(topic_partition)
+        if isinstance(error, LogDirSilentError) and not self._logs.pending.is_busy(topic_partition):
+            del self._failed[topic_partition]
+            self._has_other_failures.set()
+        return self._postponed.pop(topic_partition, None)
+
+    def _is_missing(self, item: AssignedPartition) -> bool:
+        return item.topic_partition not in self._failed and not self._is_open(item)
+
+    def _postpone(self, topic_partition: TopicPartition, since_s: float) -> None:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            self._resign(partition)
+        self._postponed[topic_partition] = since_s
+
+    async def _leave_fetchers(self, names: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
+        """Have these fetched no more; returns those whose logs are still being changed, for their disk hangs."""
+        changing: dict[Path, list[tuple[ReplicaFetcher, TopicPartition]]] = {}
+        for fetcher, left in self.fetchers.let_go(names).items():
+            for name in left:
+                if fetcher.is_changing(name):
+                    log_dir = self._partitions[name].log.directory.parent
+                    changing.setdefault(log_dir, []).append((fetcher, name))
+        begun = []
+        for log_dir, touched in changing.items():
+
+            async def wait(touched: Sequence[tuple[ReplicaFetcher, TopicPartition]] = touched) -> None:
+                for fetcher, name in touched:
+                    await fetcher.wait_until_untouched([name])
+
+            pending = PendingCall([name for _, name in touched], log_dir)
+            await self._logs.pending.begin(pending, wait)
+            begun.append(pending)
+        if begun:
+            await self._logs.pending.wait(begun)
+        return frozenset(name for name in names if self._logs.pending.is_busy(name))
+
+    async def wait_for_answers(self) -> None:
+        """Return when a log dir has answered that `assign`, `close` or `remove` did not wait for, or when it is time to
+        try again what there was no room for.
+        """
+        while True:
+            with trio.move_on_after(ROOM_CHECK_S) as waiting:
+                await self._logs.pending.wait_for_late_ones()
+            if not waiting.cancelled_caught or any(map(self._lacks_room, self._failed)):
+                break
+        self.note_strays()
+
+    def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+        """True if the log of this partition was lost, cannot be read, or may lack its tail.
+
+        A replica that this broker never served lacks nothing, nor does one that it serves. The log of another topic id
+        tells nothing of this one.
+        """
+        if topic_partition in self._failed:
+            return True
+        if self._logs.is_busy(topic_partition):  # judged before that call began, and after it has ended
+            return False
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.log.topic_id in {None, topic_id}:
+            return False
+        try:
+            found = self._directories.get(topic_partition)
+            is_whole = self._directories.is_set_aside_whole(LogName(topic_partition, topic_id))
+        except PipelineError:
+            return True
+        if found is not None and found.topic_id in {None, topic_id}:
+            if found.failure is not None or found.log_end_offset:
+                return found.may_lack_tail or found.failure is not None
+            if not found.may_lack_tail:
+                return False
+        return not is_whole and self._directories.may_have_served(ReplicaId(topic_id, topic_partition.partition))
+
+    def is_unreadable(self, topic_partition: TopicPartition) -> bool:
+        """True if a log that this broker lacks may be whole at a later start: it failed, or is in no log dir that works
+        while another one does not.
+        """
+        if topic_partition in self._failed:
+            return True
+        try:
+            found = self._directories.get(topic_partition)
+        except PipelineError:
+            return True
+        return bool(self._directories.offline) if found is None else found.failure is not None
+
+    async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})) -> None:
+        """As `ReplicaLogs.settle`."""
+        await self._logs.settle(judged)
+
+    def resign_all(self) -> None:
+        """Lead nothing any more, at once. What is followed is followed on."""
+        for partition in self._partitions.values():
+            if partition.is_leader:
+                self._resign(partition)
+
+    def _resign(self, partition: Partition) -> None:
+        was_leader = partition.is_leader
+        partition.resign()
+        follower = self._followers.get(partition.topic_partition.topic)
+        if was_leader and follower is not None:
+            follower.closed(partition.topic_partition)
+
+    def _is_open(self, item: AssignedPartition) -> bool:
+        partition = self._partitions.get(item.topic_partition)
+        return partition is not None and partition.log.topic_id in {None, item.topic_id}
+
+    def _changes_role(self, item: AssignedPartition) -> bool:
+        partition = self._partitions.get(item.topic_partition)
+        if partition is None:
+            return False
+        view = item.view
+        return view.is_spent or (view.leader, view.leader_epoch) != (partition.leader, partition.leader_epoch)
+
+    def _change_role(self, item: AssignedPartition) -> None:
+        """Nothing of the old role is under way any more."""
+        partition, view = self._partitions.get(item.topic_partition), item.view
+        if partition is None:  # its disk failed meanwhile
+            return
+        spent = spent_epoch(view, self._own_id, partition.leader_epoch, partition.log.last_epoch)
+        if spent is not None:
+            self.spent_epochs.note(item.topic_partition, spent, raise_after_s(view, self._own_id))
+            view = replace(view, leader=NO_BROKER)
+        else:
+            self.spent_epochs.forget(item.topic_partition)
+        if view.leader == self._own_id:
+            was_leader = partition.is_leader
+            partition.lead(view)
+            follower = self._followers.get(item.topic_partition.topic)
+            if not was_leader and follower is not None:
+                follower.opened(partition)
+            return
+        self._resign(partition)
+        partition.follow(view)
+        if view.leader != NO_BROKER:
+            followed = FollowedPartition(
+                item.topic_partition,
+                item.topic_id,
+                view.leader_epoch,
+                partition.log,
+                is_throttled=self._is_throttled(partition),
+            )
+            self.fetchers.follow(partition, followed, view.leader)
+
+    def _update(self, item: AssignedPartition) -> None:
+        """What may change within an epoch."""
+        partition = self._partitions.get(item.topic_partition)
+        if partition is not None and partition.leader_epoch == item.view.leader_epoch:
+            partition.update(item.view)
+            self.fetchers.throttle(item.topic_partition, is_throttled=self._is_throttled(partition))
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether it stands back while the rate of reassignments is used up: never one that is in sync."""
+        replicas, index = partition.settings.follower_throttled_replicas, partition.topic_partition.partition
+        return self._own_id not in partition.isr and is_throttled(replicas, index, self._own_id)
+
+    def follow(self, topic: str, follower: PartitionFollower) -> None:
+        """Tell this one of the partitions of a topic, from now on."""
+        self._followers[topic] = follower
+
+    # Opening and deleting
+
+    async def _open(self, items: Sequence[AssignedPartition]) -> None:
+        others = [item.topic_partition for item in items if item.topic_partition in self._partitions]
+        touched = await self._leave_fetchers(others)  # of a deleted topic of the same name
+        for name in others:
+            self._forget(name)
+        opened = await self._logs.open([item for item in items if item.topic_partition not in touched])
+        for number, item in enumerate(items, start=1):
+            if item.topic_partition in opened:
+                self._opened(item, opened[item.topic_partition])
+            if number % ROLES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _opened(self, item: AssignedPartition, found: UnifiedLog | PipelineError) -> None:
+        name = item.topic_partition
+        if isinstance(found, PipelineError):
+            if type(found) is not type(self._failed.get(name)):
+                log.error("partition_offline", topic_partition=str(name), error=str(found))
+            self._note_failure(name, found)
+            return
+        if self._failed.pop(name, None) is not None:
+            log.info("partition_online", topic_partition=str(name))
+            self._has_other_failures.set()
+        found.config = self._logs.log_config(item.settings)
+        found.waits_for_disk = False
+        high_watermark = self._directories.high_watermark(name)
+        partition = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
+        partition.keeps_promise = found.is_flushed_first
+        self._partitions[name] = partition
+        self._observer.loaded(self._partitions[name])
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        """Stop serving a partition that no fetcher has any more; its log stays."""
+        self._failed.pop(topic_partition, None)
+        self._postponed.pop(topic_partition, None)
+        self.spent_epochs.forget(topic_partition)
+        partition = self._partitions.pop(topic_partition, None)
+        if partition is not None:
+            self._resign(partition)
+            self._observer.removed(topic_partition)
+
+    def reconfigure(self, topic: str, indexes: Iterable[int], settings: TopicSettings) -> None:
+        """The settings of the topic with these partitions have changed."""
+        for index in indexes:
+            partition = self._partitions.get(TopicPartition(topic, index))
+            if partition is not None:
+                partition.log.config = self._logs.log_config(settings)
+                partition.reconfigure(settings)
+                self.fetchers.throttle(partition.topic_partition, is_throttled=self._is_throttled(partition))
+
+    async def close(self, names: Sequence[TopicPartition]) -> None:
+        """Stop serving these partitions; their logs stay, as strays."""
+        async with self._changing:
+            await self._leave_fetchers([name for name in names if name in self._partitions])
+            for number, name in enumerate(names, start=1):
+                self._forget(name)
+                if number % ROLES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+        self.note_strays()
+
+    async def strays(self) -> Sequence[HeldLog]:
+        """Logs on the disk that are not open, and were not refused by it."""
+        held = await trio.to_thread.run_sync(self._directories.held, abandon_on_cancel=True)
+        return [found for found in held if self._is_stray(found)]
+
+    def _is_stray(self, found: HeldLog) -> bool:
+        name = found.name.topic_partition
+        is_known = name in self._partitions or name in self._failed or self._logs.is_busy(name)
+        return found.is_set_aside or not is_known
+
+    def note_strays(self) -> None:
+        """Note that there may be other strays than before."""
+        self._has_strays.set()
+
+    async def wait_for_strays(self) -> None:
+        """Return when there may be other strays than the last time."""
+        await self._has_strays.wait()
+        self._has_strays = trio.Event()
+
+    async def remove(self, strays: Sequence[HeldLog]) -> None:
+        """Remove logs that nobody uses; one that is open by now stays. Roles are changed meanwhile."""
+        await self._logs.remove(strays, self._is_stray)
+
+    # Upkeep of partitions
+
+    def flush_soon(self, partition: Partition) -> None:
+        """As `FlushTasks.flush_soon`."""
+        self.flushes.flush_soon(partition)
+
+    def flush_in_time(self, partition: Partition) -> None:
+        """As `FlushTasks.flush_in_time`."""
+        self.flushes.flush_in_time(partition)
+
+    def promise_soon(self, partition: Partition) -> None:
+        """As `FlushTasks.promise_soon`."""
+        self.flushes.promise_soon(partition)
+
+    async def checkpoint_log_start(self, partition: Partition) -> None:
+        """Return once its log start offset would survive a crash. Raises StorageError."""
+        checkpoint = partial(self._directories.checkpoint_log_start_offset, partition.log)
+        await self.disks.run(partition.log.directory.parent, checkpoint)
+
+    async def flush_for_ever(self) -> None:
+        """Flush logs: by time (`flush.ms`), and those whose records consumers may see only then.
+
+        Raises StorageError when there is no log dir left.
+        """
+        async with trio.open_nursery() as nursery:
+            with self.flushes.held_by(nursery):
+                for partition in self._partitions.values():
+                    partition.show()
+                    if partition.is_promise_due:  # its settings changed before there was anybody to settle it
+                        self.promise_soon(partition)
+                for directory in self._directories.opened:
+                    nursery.start_soon(keep_flushed, directory, self.disks, self.partitions, self._clock)
+                while self._directories.is_any_online:
+                    await trio.sleep(FLUSH_CHECK_MS / 1000)
+                    self._notice_what_failed()
+                    self._give_up_waiting()
+        path, failure = next(iter(self._directories.offline.items()))
+        raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
+
+    async def checkpoint_for_ever(self, interval_ms: int) -> None:
+        """Write down the high watermarks, each time after so long and at the end: a follower begins with them."""
+        async with trio.open_nursery() as nursery:
+            for directory in self._directories.opened:
+                nursery.start_soon(keep_checkpointed, directory, self.disks, self.partitions, interval_ms)
+
+    def _notice_what_failed(self) -> None:
+        """Whoever waits for records of a log that went offline is told, and no leader is told any more that this
+        replica has all that it asks to be sent.
+        """
+        partitions = self._partitions
+        failed = {name: found.log.failure for name, found in partitions.items() if found.log.failure is not None}
+        self.fetchers.let_go(failed)
+        for name, failure in failed.items():
+            partition = partitions.pop(name)
+            self._note_failure(name, failure)
+            self._resign(partition)
+            partition.wake_all()
+            self._observer.removed(name)
+
+    def _give_up_waiting(self) -> None:
+        """Take the partitions as failed whose log dir has not answered for long: other brokers may lead them.
+
+        While their log dir answers, however slowly, waiting partitions have their turn: on a busy host the logs of a
+        thousand new partitions take longer than HUNG_S.
+        """
+        hung = {found.path for found in self._directories.opened if self.disks.waiting_s(found.path) >= HUNG_S}
+        if not hung:
+            return
+        for name, since_s in self._postponed.items():
+            waited_s = trio.current_time() - since_s
+            is_hung = not hung.isdisjoint(self._logs.awaited_log_dirs(name))
+            if is_hung and waited_s >= HUNG_S and name not in self._failed:
+                error = LogDirSilentError(str(name), f"its log dir has not answered for {waited_s:.0f} s")
+                log.error("partition_offline", topic_partition=str(name), error=str(error))
+                partition = self._partitions.pop(name, None)
+                if partition is not None:
+                    self._observer.removed(name)
+                self._note_failure(name, error)
+
+    def _note_failure(self, topic_partition: TopicPartition, error: PipelineError) -> None:
+        self._failed[topic_partition] = error
+        self._has_other_failures.set()
+
+    async def wait_for_failures(self) -> None:
+        """Return when there are others in `failed` than the last time."""
+        await self._has_other_failures.wait()
+        self._has_other_failures = trio.Event()
+
+    async def delete_expired_for_ever(self, interval_ms: int) -> None:
+        """Delete the segments whose time is over (retention), each time after so long, in threads."""
+        async with trio.open_nursery() as nursery:
+            for directory in self._directories.opened:
+                nursery.start_soon(keep_retention, directory, self.disks, self.partitions, self._clock, interval_ms)

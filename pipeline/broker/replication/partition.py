@@ -1,0 +1,387 @@
+"""A replica of a partition on this broker: its log, its role, what may be read of it, and who waits.
+
+Roles: `lead` and `follow` are told by whoever follows the cluster, `resign` ends both. A leader appends and knows its
+followers (`replication/replica_state.py`); a follower copies what its leader has. Without a role it does neither.
+
+Invariants:
+
+- `high_watermark` is the end of what consumers see, and never goes back but where the log is cut. A leader moves it up
+  to what all replicas in sync have (`ReplicaState.committed`; with one replica the log end offset), but not past a
+  record that the topic's `flush.messages` wants on its own disk first, and with `visibility=flushed` not past what is
+  known to be on its disk; somebody sees to it that this moves (decisions 0019, 0021). A follower takes the leader's.
+- Consumers wait at `waiters` for the high watermark, followers at `follower_waiters` for the log end offset, acks=all
+  for `committed`. Whoever waits is woken by what it waits for, or by the end of the leadership, never by looking again.
+- A failed disk takes the partition offline until the broker is started again: nobody knows what it holds. A full disk
+  refuses appends alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from pipeline.broker.replication.leadership import Keeper, ReplicaRole
+from pipeline.broker.runtime.disk_threads import DiskThreads
+from pipeline.broker.settings.topic import LOG_APPEND_TIME, MAX_INT32, TopicSettings
+from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
+from pipeline.log.leader_epochs import EpochStart
+from pipeline.log.placing import AppendInfo, within_reach
+from pipeline.log.reading import LogSlice, Passing
+from pipeline.log.segment import Segment
+from pipeline.model import LeaderEpoch, Offset
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.fetch import PartitionData
+from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
+from pipeline.records.memory import max_opened_bytes
+from pipeline.records.turns import Steps
+from pipeline.settings import MAX_INT64
+
+FLUSHED = "flushed"
+UP_TO_HIGH_WATERMARK = Offset(-1)
+FLUSH_CHECK_MS = 1000
+"""How often all partitions are looked at for records that have waited for `flush.ms`. Shorter ones need a timer."""
+
+
+class Upkeep(Keeper, Protocol):
+    """What a partition leaves to whoever keeps it."""
+
+    @property
+    def disks(self) -> DiskThreads:
+        """Threads for calls that wait for a disk."""
+        ...
+
+    def flush_soon(self, partition: "Partition") -> None:
+        """See to it that `flush_up_to` is called with the log end offset."""
+        ...
+
+    def flush_in_time(self, partition: "Partition") -> None:
+        """Have the records of the log flushed when `flush.ms` is over."""
+        ...
+
+    def promise_soon(self, partition: "Partition") -> None:
+        """See to it that `settle_promise` is called."""
+        ...
+
+    async def checkpoint_log_start(self, partition: "Partition") -> None:
+        """Return once its log start offset would survive a crash. Raises StorageError."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Partition(ReplicaRole):
+    """One replica on this broker."""
+
+    upkeep: Upkeep
+    bytes_in: int = 0
+    bytes_out: int = 0
+    messages_in: int = 0
+    messages_out: float = 0
+    refusal: str | None = None
+    """Why the disk took nothing of the last append; None once it takes something again."""
+    damage: str | None = None
+    """Why a read found no batch where one is due; None until then."""
+    nothing_new: PartitionData | None = None
+    """The answer to the last consumer that had read all, kept by `fetch_reading`."""
+    keeps_promise: bool = False
+    """True while nothing is acknowledged before it is flushed, as the log has promised or is about to promise."""
+    _unflushed_messages: int = 0
+    _flushing: trio.Lock = field(default_factory=trio.Lock)
+    _rolling: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with its disk, None if nothing is."""
+        return str(self.log.failure) if self.log.failure is not None else self.refusal or self.damage
+
+    @property
+    def _is_flush_due(self) -> bool:
+        return self._unflushed_messages >= (1 if self.keeps_promise else self.settings.flush_messages)
+
+    @property
+    def is_hiding(self) -> bool:
+        """Whether it leads and its own disk keeps consumers from seeing some records."""
+        return self._shown_end < self.log.log_end_offset and self.is_leader
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """The end of what readers of committed records see."""
+        return min(self.high_watermark, self.log.last_stable_offset)
+
+    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
+        """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
+        return self.log.end_offset_for(epoch)
+
+    @property
+    def is_promise_due(self) -> bool:
+        """True if the log must begin to promise flushes, or may end its promise."""
+        return self.log.is_flushed_first != (self.settings.flush_messages == 1)
+
+    async def settle_promise(self) -> None:
+        """Have the log promise flushes, or end its promise, as the settings say. Raises StorageError.
+
+        Whatever comes between, flushes go before acknowledgements until the log has no promise any more.
+        """
+        while self.is_promise_due:
+            promise = partial(self.log.promise_flushes, is_promised=not self.log.is_flushed_first)
+            await self.upkeep.disks.run(self.log.directory.parent, promise)
+        self.keeps_promise = self.log.is_flushed_first
+
+    def awaits_flush(self, info: AppendInfo) -> bool:
+        """Whether what was appended must be on the disk before it is acknowledged.
+
+        A duplicate may be of a batch whose flush is under way, or was cut off with the process before.
+        """
+        if self._is_flush_due or not info.duplicate:
+            return self._is_flush_due
+        return self._flushing.locked() or (self.keeps_promise and self.log.recovery_point <= info.last_offset)
+
+    def validate(self, records: memoryview, *, keep_offsets: bool) -> list[BatchHeader]:
+        """The headers of the batches, which are sound and, but for copies, not too large. Raises CorruptBatchError."""
+        max_batch_bytes = MAX_INT32 if keep_offsets else self.settings.max_message_bytes
+        return validate_for_append(records, max_batch_bytes=max_batch_bytes, keep_offsets=keep_offsets)
+
+    def append(self, records: memoryview, *, keep_offsets: bool, now_ms: int) -> AppendInfo:
+        """Validate and append. Raises what `validate` and `append_valid` raise, KafkaError if it does not lead."""
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        headers = self.validate(records, keep_offsets=keep_offsets)
+        return self.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
+
+    def append_valid(
+        self, records: memoryview, headers: Sequence[BatchHeader], *, keep_offsets: bool, now_ms: int
+    ) -> AppendInfo:
+        """Append validated batches. With `keep_offsets` they are a copy and keep offsets and times.
+
+        Raises OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError, and RollDueError if
+        `roll` must be awaited first.
+        """
+        log = self.log
+        is_stamped = self.settings.message_timestamp_type == LOG_APPEND_TIME and not keep_offsets
+        if is_stamped:
+            headers = _stamp(records, headers, now_ms)
+        append = log.append_keeping_offsets if keep_offsets else log.append
+        was_hiding, end_before = self.is_hiding, log.log_end_offset
+        try:
+            info = append(records, headers, self.leader_epoch, now_ms)
+        except StorageError as error:
+            self._refused(error)
+            raise
+        self.refusal = None
+        if not info.duplicate:
+            self._count(info, len(records))
+            if self.has_followers:
+                self._tell_followers(end_before, len(records))
+            if not (was_hiding or self._is_flush_due):
+                self.show()
+        return info._replace(log_append_time_ms=now_ms) if is_stamped else info
+
+    async def roll(self, due: RollDueError, now_ms: int) -> None:
+        """Return once the segment is there that an append asked for; the append may ask again. Raises StorageError."""
+        async with self._rolling:
+            if not self.log.is_roll_due(due):
+                return
+            self.log.is_rolling = True
+            try:
+                await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.roll, due, now_ms))
+            except StorageError as error:
+                self._refused(error)
+                raise
+            finally:
+                self.log.is_rolling = False
+
+    def _count(self, info: AppendInfo, size_bytes: int) -> None:
+        messages = 0
+        for header in info.headers:
+            messages += header.record_count
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+        self._await_flush(messages)
+        self._hidden_bytes += size_bytes
+        self.observer.appended(self.log.topic_partition, info.headers)
+
+    def _await_flush(self, messages: int) -> None:
+        self._unflushed_messages += messages
+        if self.settings.flush_ms < FLUSH_CHECK_MS:
+            self.upkeep.flush_in_time(self)
+
+    def _tell_followers(self, end_before: Offset, size_bytes: int) -> None:
+        state = self._state
+        assert state is not None
+        now_s = trio.current_time()
+        state.appended(end_before, now_s)
+        if state.is_alone:
+            self._advance(now_s)
+        for waiter in self.follower_waiters:
+            waiter.arrived(size_bytes)
+
+    def show(self) -> None:
+        """Move the high watermark as far as the topic's settings let it."""
+        if self.settings.visibility == FLUSHED:
+            self.show_flushed()
+        else:
+            self._show_up_to(self.log.log_end_offset)
+
+    def show_flushed(self) -> None:
+        """Move the high watermark of a topic with `visibility=flushed`; for a look from time to time."""
+        if self.settings.visibility != FLUSHED or not self.is_hiding or self.log.failure is not None:
+            return
+        if self.log.recovery_point > self._shown_end:
+            self._show_up_to(self.log.recovery_point)
+        if self.is_hiding and self.settings.flush_messages == MAX_INT64 and self.settings.flush_ms == MAX_INT64:
+            self.upkeep.flush_soon(self)
+
+    def reconfigure(self, settings: TopicSettings) -> None:
+        """The topic's settings have changed."""
+        self.settings = settings
+        if self.is_promise_due:
+            self.keeps_promise = True
+            self.upkeep.promise_soon(self)
+        if not (self._is_flush_due or self._flushing.locked()):
+            self.show()
+
+    def take_expired(self, now_ms: int, *, keeps_last: bool = False) -> Sequence[Segment]:
+        """As `UnifiedLog.take_expired`; `roll` is to be awaited for a RollDueError."""
+        expired = self.log.take_expired(self.high_watermark, now_ms, keeps_last=keeps_last)
+        if expired:
+            self._start_moved()
+        return expired
+
+    async def delete_records(self, before: Offset) -> Offset:
+        """Let no record before this offset be read any more, for good; -1 stands for the high watermark.
+
+        Returns the log start offset. Raises OffsetOutOfRangeError beyond the high watermark, StorageError.
+        """
+        if before == UP_TO_HIGH_WATERMARK:
+            before = self.high_watermark
+        if before > self.high_watermark:
+            raise OffsetOutOfRangeError(before, self.log.log_start_offset, self.high_watermark)
+        log_start_offset = self.log.delete_records(before)
+        await self.upkeep.checkpoint_log_start(self)
+        self._start_moved()
+        return log_start_offset
+
+    def _refused(self, error: StorageError) -> None:
+        self.refusal = str(error)
+        if self.log.failure is not None:
+            self._end_commit_waits(error)
+            self.wake_all()
+
+    # As a follower
+
+    def append_fetched(
+        self, records: memoryview, leader_high_watermark: Offset, leader_log_start_offset: Offset, now_ms: int
+    ) -> AppendInfo | None:
+        """Append whole batches as the leader has them, none if there are none, and take its offsets.
+
+        If `awaits_flush` says so, nothing is to be fetched from behind them before `flush_up_to` has returned: the next
+        fetch tells the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError;
+        RollDueError, when all before the log end offset was appended.
+        """
+        log, info = self.log, None
+        headers = validate_for_append(records, max_batch_bytes=MAX_INT32, keep_offsets=True) if len(records) else ()
+        for run, headers_of_run in within_reach(records, headers) if headers else ():
+            try:
+                info = log.append_copied(run, headers_of_run, now_ms)
+            except StorageError as error:
+                self._refused(error)
+                raise
+            self.refusal = None
+            self._await_flush(sum(header.record_count for header in headers_of_run))
+            self.observer.appended(log.topic_partition, info.headers)
+        end_offset = log.log_end_offset
+        self.high_watermark = max(self.high_watermark, min(leader_high_watermark, end_offset))
+        if leader_log_start_offset > log.log_start_offset:
+            log.delete_records(min(leader_log_start_offset, end_offset))
+            self.high_watermark = max(self.high_watermark, log.log_start_offset)
+        return info
+
+    async def truncate_to(self, offset: Offset) -> bool:
+        """Drop all from this offset on, as `UnifiedLog.truncate_to`, while nothing is appended. Raises StorageError."""
+        try:
+            return await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.truncate_to, offset))
+        finally:
+            self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+            self.observer.truncated(self.topic_partition)
+
+    async def restart_at(self, offset: Offset) -> None:
+        """Begin anew with an empty log that starts here, while nothing is appended. Raises StorageError."""
+        await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.restart_at, offset))
+        self.high_watermark = offset
+        self.observer.truncated(self.topic_partition)
+
+    async def flush_up_to(self, offset: Offset) -> None:
+        """Return once everything before `offset` is on the disk. One flush serves all who wait.
+
+        Raises StorageError; KafkaError (NOT_LEADER_OR_FOLLOWER) if the end of the log was cut off meanwhile.
+        """
+        truncations = self.log.truncations
+        while self.log.recovery_point < offset:
+            async with self._flushing:
+                if self.log.truncations != truncations:
+                    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                if self.log.recovery_point >= offset:
+                    break
+                counted, self._unflushed_messages = self._unflushed_messages, 0
+                try:
+                    await self.upkeep.disks.run(self.log.directory.parent, self.log.flush)
+                except BaseException as error:
+                    self._unflushed_messages += counted
+                    if isinstance(error, StorageError):
+                        self._refused(error)
+                    raise
+        self._show_up_to(self.log.recovery_point)  # brought to the disk here, or by a flush of the whole log directory
+        if self.is_hiding and not self._is_flush_due:
+            self.show()
+
+    def read(
+        self,
+        offset: Offset,
+        max_bytes: int,
+        *,
+        must_progress: bool,
+        up_to: Offset | None = None,
+        passing: Passing | None = None,
+        waits: bool = False,
+    ) -> LogSlice | None:
+        """Bytes from the batch that holds `offset` on, before `up_to` (else the high watermark); None at the end. They
+        may end within a batch.
+
+        With `must_progress` the first batch is whole even if it exceeds `max_bytes`; without, there may be nothing.
+        Raises OffsetOutOfRangeError, StorageError, and without `waits` SegmentClosedError if a file must be opened or
+        read first.
+        """
+        end_offset = self.high_watermark if up_to is None else up_to
+        if offset == end_offset and self.log.failure is None:
+            return None
+        try:
+            found = self.log.read(offset, max_bytes, end_offset, passing, waits=waits)
+        except DamagedSegmentError as error:
+            self.damage = str(error)
+            raise
+        if found.region.size == 0 or (found.region.size > max_bytes and not must_progress):
+            return None
+        return found
+
+    def find_timestamp(self, timestamp: int | None) -> Steps[tuple[int, Offset] | None]:
+        """Time and offset of the first record at or after a time, or (None) of the newest one. Raises what
+        `offset_for_timestamp` of the log raises.
+        """
+        newest = self.log.max_timestamp
+        if timestamp is None and newest < 0:
+            return None
+        return (
+            yield from self.log.offset_for_timestamp(
+                newest if timestamp is None else timestamp, max_opened_bytes(self.settings.max_message_bytes)
+            )
+        )
+
+
+def _stamp(records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> list[BatchHeader]:
+    stamped = []
+    position = 0
+    for header in headers:
+        stamped.append(set_log_append_time(records, position, now_ms))
+        position += header.size_bytes
+    return stamped

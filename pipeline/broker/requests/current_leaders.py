@@ -1,0 +1,29 @@
+"""Present leaders, as answers name them that refuse a request because another broker leads (KIP-951).
+
+The client goes there at once. Metadata would take it another request, to a broker that may not know the new leader yet.
+"""
+
+from typing import NamedTuple
+
+from pipeline.broker.cluster.view import ClusterView, TopicView
+from pipeline.model import BrokerEndpoint, BrokerId, LeaderEpoch
+from pipeline.protocol.errors import ErrorCode
+
+MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""The errors with which a present leader is named."""
+
+
+class CurrentLeader(NamedTuple):
+    """The broker that leads a partition, and its leader epoch."""
+
+    broker: BrokerEndpoint
+    epoch: LeaderEpoch
+
+
+def find_current_leader(view: ClusterView, own: BrokerId, topic: TopicView | None, index: int) -> CurrentLeader | None:
+    """Return the leader of a partition; None if the view knows of none that is alive, or of this broker (`own`)."""
+    partition = None if topic is None else topic.partitions.get(index)
+    if partition is None or partition.leader == own:
+        return None
+    broker = view.brokers.get(partition.leader)
+    return None if broker is None else CurrentLeader(broker, partition.leader_epoch)

@@ -1,0 +1,130 @@
+"""From a request to the handler of its api key."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from pipeline.broker.quotas.enforcement import handle_within, is_limited, replica_of
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.requests.handlers import (
+    alter_client_quotas,
+    alter_configs,
+    alter_partition_reassignments,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_client_quotas,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    elect_leaders,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+)
+from pipeline.broker.runtime.slicing import SLICINGS, handle_in_slices
+from pipeline.net.server import Outcome, Peer
+from pipeline.protocol.api import ApiKey
+from pipeline.protocol.connection import Request
+from pipeline.protocol.messages.fetch import FetchRequest
+from pipeline.protocol.schema import Message
+
+ApiHandler = Callable[[BrokerContext, Any, int, Caller], Outcome | Awaitable[Outcome]]
+"""Given the request's body, its version and who sent it; answers at once or returns a coroutine that will."""
+
+HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: produce.handle,
+        ApiKey.FETCH: fetch.handle,
+        ApiKey.LIST_OFFSETS: list_offsets.handle,
+        ApiKey.METADATA: metadata.handle,
+        ApiKey.FIND_COORDINATOR: find_coordinator.handle,
+        ApiKey.OFFSET_COMMIT: offset_commit.handle,
+        ApiKey.OFFSET_FETCH: offset_fetch.handle,
+        ApiKey.OFFSET_DELETE: offset_delete.handle,
+        ApiKey.JOIN_GROUP: join_group.handle,
+        ApiKey.HEARTBEAT: heartbeat.handle,
+        ApiKey.LEAVE_GROUP: leave_group.handle,
+        ApiKey.SYNC_GROUP: sync_group.handle,
+        ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
+        ApiKey.LIST_GROUPS: list_groups.handle,
+        ApiKey.DELETE_GROUPS: delete_groups.handle,
+        ApiKey.API_VERSIONS: api_versions.handle,
+        ApiKey.CREATE_TOPICS: create_topics.handle,
+        ApiKey.DELETE_TOPICS: delete_topics.handle,
+        ApiKey.DELETE_RECORDS: delete_records.handle,
+        ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+        ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
+        ApiKey.ALTER_CONFIGS: alter_configs.handle,
+        ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.handle,
+        ApiKey.CREATE_PARTITIONS: create_partitions.handle,
+        ApiKey.ELECT_LEADERS: elect_leaders.handle,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments.handle,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments.handle,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas.handle,
+        ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas.handle,
+        ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
+        ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
+    }
+)
+
+SERVED: Mapping[int, ApiKey] = MappingProxyType({key.value: key for key in HANDLERS})
+"""The api keys that have a handler."""
+
+LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""Requests that wait for records, for other members or for searches, with nothing half done meanwhile: the wait ends
+when the client leaves. Others run to their end.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """The handler that the server calls."""
+
+    broker: BrokerContext
+
+    def handle(self, request: Request[Message], peer: Peer) -> Outcome | Awaitable[Outcome]:
+        """Answer, at once or later."""
+        caller = Caller(request.client_id, peer.address.host)
+        handler, quotas = HANDLERS[request.api_key], self.broker.quotas
+        slicing = SLICINGS.get(request.api_key)
+        if slicing is not None and slicing.is_large(request.body):
+            return handle_in_slices(
+                slicing, request.body, lambda body: handler(self.broker, body, request.api_version, caller)
+            )
+        if quotas.table.is_empty:
+            return handler(self.broker, request.body, request.api_version, caller)
+        client = caller.principal, caller.client_id or ""
+        if not is_limited(quotas, request.api_key, client) or self._is_of_broker(request.body):
+            return handler(self.broker, request.body, request.api_version, caller)
+        return handle_within(
+            quotas, client, request, lambda body: handler(self.broker, body, request.api_version, caller)
+        )
+
+    def _is_of_broker(self, body: Message) -> bool:
+        """True if another live broker sends the request as a follower. Any other replica id stays under the quota."""
+        return isinstance(body, FetchRequest) and self.broker.is_other_broker(*replica_of(body))

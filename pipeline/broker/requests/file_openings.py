@@ -1,0 +1,71 @@
+"""Openings of segments' files for reads: what waits for the disk, to open them and to read what leads to the batches,
+does a thread of the log dir.
+
+Invariants:
+
+- Of each partition one opening is under way at a time. When it ends whoever waits at the partition reads again, also
+  where the disk refused: the next read raises that error.
+- The next read after an opening waits for the disk if it must: what a thread has read may have left the page cache, and
+  a file system may never say that it is there.
+"""
+
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.runtime.disk_threads import DiskThreads
+from pipeline.errors import PipelineError
+
+READY_S = 1.0
+
+log = structlog.get_logger()
+
+
+class FileOpenings:
+    """The openings of one broker. Nothing is begun without `run`."""
+
+    def __init__(self, disks: DiskThreads) -> None:
+        self._tasks: trio.Nursery | None = None
+        self._disks = disks
+        self._under_way: dict[Partition, trio.Event] = {}
+        self._refusals: dict[Partition, PipelineError] = {}
+        self._ready_until_s: dict[Partition, float] = {}
+
+    async def run(self) -> None:
+        """Carry out openings, until cancelled."""
+        async with trio.open_nursery() as self._tasks:
+            await trio.sleep_forever()
+
+    def begin(self, partition: Partition, open_files: Callable[[], object]) -> trio.Event | None:
+        """Open files of this partition in a thread, unless an opening of it is under way; the event is set at its end.
+
+        None if there is nothing to wait for: the log dir does not answer. Raises PipelineError: the disk refused the
+        last opening of this partition.
+        """
+        refusal = self._refusals.pop(partition, None)
+        if refusal is not None:
+            raise refusal
+        ended = self._under_way.get(partition)
+        if ended is None and self._tasks is not None:
+            ended = self._under_way[partition] = trio.Event()
+            self._tasks.start_soon(self._open, partition, open_files, ended)
+        return None if self._disks.is_stalled(partition.log.directory.parent) else ended
+
+    def take(self, partition: Partition) -> bool:
+        """True for one read of this partition, for READY_S after an opening: its disk has just answered."""
+        return bool(self._ready_until_s) and self._ready_until_s.pop(partition, 0.0) > trio.current_time()
+
+    async def _open(self, partition: Partition, open_files: Callable[[], object], ended: trio.Event) -> None:
+        try:
+            await self._disks.run(partition.log.directory.parent, open_files)
+        except PipelineError as error:
+            log.error("files_not_opened", topic_partition=str(partition.topic_partition), error=str(error))
+            self._refusals[partition] = error
+        else:
+            self._ready_until_s[partition] = trio.current_time() + READY_S
+        finally:
+            del self._under_way[partition]
+            ended.set()
+            partition.wake_all()

@@ -1,0 +1,100 @@
+"""AlterClientQuotas (49): set and remove quotas (KIP-546), in ZooKeeper, from where every broker takes them.
+
+Each entity is a change of its own. A change whose answer was lost is read back; one that another has overtaken is made
+again on top of it.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable
+from dataclasses import replace
+
+import trio
+
+from pipeline.broker.failures import failure_of
+from pipeline.broker.quotas.entities import alter, check_room, read_entity
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.runtime.slicing import Turns
+from pipeline.coordination.quota_znodes import QuotaConfig, QuotaEntity
+from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredEntryData,
+    EntityData,
+    EntryData,
+)
+
+ATTEMPTS = 5
+ENTITIES_AT_ONCE = 500
+"""Entities that are refused, before others have their turn."""
+MAX_PARTS = 4
+"""Parts of an entity that are looked at and told: of so many, one is of a type that is named twice, or unknown."""
+TIMEOUT_S = 30.0
+"""For all entities of a request together."""
+
+
+def handle(
+    broker: BrokerContext, request: AlterClientQuotasRequest, _version: int, _caller: Caller
+) -> Awaitable[AlterClientQuotasResponse]:
+    """Answers when all is written."""
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+    entries = [replace(entry, entity=entry.entity[:MAX_PARTS]) for entry in request.entries]
+    named = Counter(frozenset(entry.entity) for entry in entries)
+    deadline = trio.current_time() + TIMEOUT_S
+    answered = []
+    turns = Turns(ENTITIES_AT_ONCE)
+    for entry in entries:
+        if named[frozenset(entry.entity)] > 1:
+            answered.append(_answer(entry, ErrorCode.INVALID_REQUEST, "An entity is named more than once."))
+        else:
+            answered.append(await _alter(broker, entry, deadline, validate_only=request.validate_only))
+        await turns.after()
+    return AlterClientQuotasResponse(entries=tuple(answered))
+
+
+async def _alter(broker: BrokerContext, entry: EntryData, deadline: float, *, validate_only: bool) -> AlteredEntryData:
+    try:
+        entity = read_entity(entry.entity)
+        if validate_only:
+            alter({}, entry.ops)
+        else:
+            with trio.fail_at(deadline):
+                await _write(broker, entity, entry)
+    except trio.TooSlowError:
+        return _answer(entry, ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time.")
+    except PipelineError as error:
+        failure = failure_of(error)
+        return _answer(entry, failure.code, failure.message)
+    return _answer(entry, ErrorCode.NONE, None)
+
+
+async def _write(broker: BrokerContext, entity: QuotaEntity, entry: EntryData) -> None:
+    zookeeper = broker.zookeeper
+    for _ in range(ATTEMPTS):
+        found = await zookeeper.get_or_none(entity.path)
+        settings = {} if found is None else QuotaConfig.decode(entity, found.data).settings
+        altered = QuotaConfig(entity=entity, settings=alter(settings, entry.ops))
+        if altered.settings == settings:
+            return
+        try:
+            if found is None:
+                check_room(entity, broker.quotas.table.followed)
+                await zookeeper.create(entity.path, altered.encode())
+            else:
+                await zookeeper.set(entity.path, altered.encode(), found.version)
+        except (BadVersionError, NodeExistsError, NoNodeError, CoordinationLostError):
+            continue
+        return
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the quota; try again.")
+
+
+def _answer(entry: EntryData, code: ErrorCode, message: str | None) -> AlteredEntryData:
+    return AlteredEntryData(
+        error_code=code,
+        error_message=message,
+        entity=tuple(EntityData(entity_type=part.entity_type, entity_name=part.entity_name) for part in entry.entity),
+    )

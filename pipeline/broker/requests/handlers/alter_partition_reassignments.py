@@ -1,0 +1,89 @@
+"""AlterPartitionReassignments (45): partitions moved to other brokers, or left where they were (KIP-455); v1 may forbid
+another number of replicas (KIP-860).
+
+Carried out by the controller; any other broker answers NOT_CONTROLLER. Answered when the moves have begun, and the
+controller would say so if asked.
+"""
+
+from collections.abc import Awaitable, Mapping
+
+import trio
+
+from pipeline.broker.cluster.view import ClusterView
+from pipeline.broker.controller.reassignment import Outcome, Target
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.runtime.slicing import Turns
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
+from pipeline.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+VIEW_TIMEOUT_S = 5.0
+PARTITIONS_AT_ONCE = 5000
+"""Partitions that are looked at before others have their turn."""
+
+
+def handle(
+    broker: BrokerContext, request: AlterPartitionReassignmentsRequest, _version: int, _caller: Caller
+) -> Awaitable[AlterPartitionReassignmentsResponse]:
+    """Answers when it is written which replicas come and go, or the request's timeout has passed."""
+    return _handle(broker, request)
+
+
+async def _handle(
+    broker: BrokerContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    turns = Turns(PARTITIONS_AT_ONCE)
+    targets: dict[TopicPartition, Target] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            targets[TopicPartition(topic.name, partition.partition_index)] = _target(partition)
+            await turns.after()
+    allow_change = request.allow_replication_factor_change
+    try:
+        outcomes = await broker.controller.reassign(
+            targets, may_change_factor=allow_change, timeout_s=request.timeout_ms / 1000
+        )
+    except KafkaError as error:
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=allow_change, error_code=error.code, error_message=str(error)
+        )
+    begun = {name: target for name, target in targets.items() if outcomes[name].code == ErrorCode.NONE}
+    with trio.move_on_after(VIEW_TIMEOUT_S):
+        await broker.view.wait_until(lambda view: _are_seen(view, begun))
+    responses = []
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            results.append(_result(index, outcomes[TopicPartition(topic.name, index)]))
+            await turns.after()
+        responses.append(ReassignableTopicResponse(name=topic.name, partitions=results))
+    return AlterPartitionReassignmentsResponse(allow_replication_factor_change=allow_change, responses=responses)
+
+
+def _are_seen(view: ClusterView, begun: Mapping[TopicPartition, Target]) -> bool:
+    """Whether the view has all these targets by now: they come first among the replicas until the others are gone."""
+    for name, target in begun.items():
+        partition = view.partition(name)
+        if partition is None:
+            continue
+        if target is None and (partition.adding or partition.removing):
+            return False
+        if target is not None and partition.replicas[: len(target)] != target:
+            return False
+    return True
+
+
+def _target(partition: ReassignablePartition) -> Target:
+    return None if partition.replicas is None else tuple(map(BrokerId, partition.replicas))
+
+
+def _result(index: int, outcome: Outcome) -> ReassignablePartitionResponse:
+    message = None if outcome.code == ErrorCode.NONE else shortened(outcome.message or outcome.code.message)
+    return ReassignablePartitionResponse(partition_index=index, error_code=outcome.code, error_message=message)

@@ -1,0 +1,71 @@
+"""DeleteTopics (20): v1 on; v5 says what was wrong in words, v6 takes topic ids (KIP-516).
+
+Carried out by whichever broker is asked, through ZooKeeper. A broker that was down meanwhile removes its logs of the
+topic when it is back: the deletion is recorded by topic id.
+"""
+
+from collections.abc import Awaitable
+
+from pipeline.broker.cluster.view import TopicView
+from pipeline.broker.failures import failure_of
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.runtime.slicing import Turns
+from pipeline.broker.topics.changes import ChangeTime, delete_topic
+from pipeline.errors import PipelineError
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from pipeline.protocol.schema import ZERO_UUID
+
+FIRST_VERSION_OF_TOPIC_IDS = 6
+TOPICS_AT_ONCE = 500
+"""Topics that are refused, before others have their turn."""
+
+
+def handle(
+    broker: BrokerContext, request: DeleteTopicsRequest, version: int, _caller: Caller
+) -> Awaitable[DeleteTopicsResponse]:
+    """Answers when the topics are gone, or the request's timeout has passed."""
+    if version < FIRST_VERSION_OF_TOPIC_IDS:
+        wanted = [DeleteTopicState(name=name) for name in request.topic_names]
+    else:
+        wanted = list(request.topics)
+    return _handle(broker, wanted, request.timeout_ms / 1000)
+
+
+async def _handle(broker: BrokerContext, wanted: list[DeleteTopicState], timeout_s: float) -> DeleteTopicsResponse:
+    results = []
+    turns = Turns(TOPICS_AT_ONCE)
+    time = ChangeTime(timeout_s)
+    for state in dict.fromkeys(wanted):
+        try:
+            topic = _find(broker, state)
+            await delete_topic(broker, topic, timeout_s=time.left_s())
+            results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
+        except PipelineError as error:
+            failure = failure_of(error)
+            results.append(
+                DeletableTopicResult(
+                    name=state.name, topic_id=state.topic_id, error_code=failure.code, error_message=failure.message
+                )
+            )
+        await turns.after()
+    return DeleteTopicsResponse(responses=results)
+
+
+def _find(broker: BrokerContext, state: DeleteTopicState) -> TopicView:
+    if state.name is not None and state.topic_id != ZERO_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
+    if state.name is None:
+        topic = broker.view.topic_of_id(state.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic
+    topic = broker.view.topic(state.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{state.name}' does not exist.")
+    return topic

@@ -1,0 +1,49 @@
+"""DescribeCluster (60): brokers and controller (KIP-700).
+
+A broker that has not reached ZooKeeper for the session timeout, could not join its cluster again, or cannot read what
+ZooKeeper holds of a topic, says so in tagged fields of ours.
+There are no separate controllers to be asked for (KIP-919), and a broker that is registered is not fenced (KIP-1073).
+"""
+
+from itertools import islice
+
+from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+BROKERS = 1
+CONTROLLERS = 2
+MAX_LOST_ZNODES = 100
+
+
+def handle(
+    broker: BrokerContext, request: DescribeClusterRequest, _version: int, _caller: Caller
+) -> DescribeClusterResponse:
+    """Answers at once, as this broker sees the cluster."""
+    if request.endpoint_type != BROKERS:
+        is_known = request.endpoint_type == CONTROLLERS
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        return DescribeClusterResponse(
+            error_code=code, error_message="This is a broker.", endpoint_type=request.endpoint_type
+        )
+    return DescribeClusterResponse(
+        cluster_id=broker.view.cluster_id,
+        controller_id=broker.view.controller,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port, rack=endpoint.rack
+            )
+            for endpoint in broker.view.brokers.values()
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
+        zookeeper_silence_ms=0 if broker.session.problem is None else round(broker.session.silence_s * 1000),
+        problem=broker.view.problem or "",
+        lost_znodes=list(islice(broker.view.lost_znodes, MAX_LOST_ZNODES)),
+    )

@@ -1,0 +1,131 @@
+"""DescribeConfigs (32): the settings of topics and of this broker, with where they come from (KIP-226, KIP-569).
+
+A broker tells its own settings, and those that were changed for all brokers (asked for by the empty name).
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pipeline.broker.failures import failure_of
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.runtime.slicing import Turns
+from pipeline.broker.settings.entries import all_brokers_entries, broker_entries, topic_entries
+from pipeline.broker.topics.config_changes import ResourceType, level_of
+from pipeline.broker.topics.plan import check_topic_name
+from pipeline.coordination.znodes import ALL_BROKERS
+from pipeline.errors import PipelineError
+from pipeline.net.answers import PendingAnswer
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+
+RESOURCES_AT_ONCE = 40
+"""Some ten milliseconds of work, before others have their turn."""
+RESOURCE_BYTES = 20_000
+"""What the settings of a resource take in an answer that is encoded, with all details, about."""
+
+_Entries = Sequence[DescribeConfigsResourceResult]
+_Told = dict[tuple[Hashable, Hashable], _Entries]
+"""What was told of settings that are equal, and of the same names of them: most topics say nothing themselves."""
+
+
+def handle(
+    broker: BrokerContext, request: DescribeConfigsRequest, _version: int, _caller: Caller
+) -> DescribeConfigsResponse | PendingAnswer:
+    """Answers as this broker sees the cluster, a resource that is asked for again only once."""
+    resources = _each_once(request.resources)
+    if len(resources) < RESOURCES_AT_ONCE:
+        told: _Told = {}
+        return DescribeConfigsResponse(results=[_describe(broker, each, request, told) for each in resources])
+    found = sum(_exists(broker, resource) for resource in resources)
+    return PendingAnswer(partial(_describe_in_turns, broker, request, resources), found * RESOURCE_BYTES)
+
+
+def _each_once(resources: Iterable[DescribeConfigsResource]) -> Sequence[DescribeConfigsResource]:
+    """Each resource with all keys that it is asked for: an answer is no longer than what there is."""
+    asked: dict[tuple[int, str], dict[str, None] | None] = {}
+    for resource in resources:
+        name, keys = (resource.resource_type, resource.resource_name), resource.configuration_keys
+        if not keys:
+            asked[name] = None
+        elif (before := asked.setdefault(name, {})) is not None:
+            before.update(dict.fromkeys(keys))
+    return tuple(
+        DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None if keys is None else tuple(keys)
+        )
+        for (kind, name), keys in asked.items()
+    )
+
+
+def _exists(broker: BrokerContext, resource: DescribeConfigsResource) -> bool:
+    is_topic = resource.resource_type == ResourceType.TOPIC
+    return not is_topic or broker.view.topic(resource.resource_name) is not None
+
+
+async def _describe_in_turns(
+    broker: BrokerContext, request: DescribeConfigsRequest, resources: Sequence[DescribeConfigsResource]
+) -> DescribeConfigsResponse:
+    turns = Turns(RESOURCES_AT_ONCE)
+    results = []
+    told: _Told = {}
+    for resource in resources:
+        results.append(_describe(broker, resource, request, told))
+        await turns.after()
+    return DescribeConfigsResponse(results=results)
+
+
+def _describe(
+    broker: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
+) -> DescribeConfigsResult:
+    try:
+        made_by, entries = _entries(broker, resource)
+    except PipelineError as error:
+        failure = failure_of(error)
+        return DescribeConfigsResult(
+            error_code=failure.code,
+            error_message=failure.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+    wanted = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
+    key = made_by, wanted
+    if key not in told:
+        told[key] = [
+            replace(
+                entry,
+                synonyms=entry.synonyms if request.include_synonyms else (),
+                documentation=entry.documentation if request.include_documentation else None,
+            )
+            for entry in entries
+            if wanted is None or entry.name in wanted
+        ]
+    return DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, configs=told[key]
+    )
+
+
+def _entries(
+    broker: BrokerContext, resource: DescribeConfigsResource
+) -> tuple[Hashable, Iterable[DescribeConfigsResourceResult]]:
+    """What the settings are made by, and these. Raises PipelineError."""
+    name = resource.resource_name
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            check_topic_name(name)
+            topic = broker.view.topic(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return frozenset(topic.overrides.items()), topic_entries(topic.overrides, broker.settings)
+        case ResourceType.BROKER if level_of(broker, name) == ALL_BROKERS:
+            return ALL_BROKERS, all_brokers_entries(broker.settings)
+        case ResourceType.BROKER:
+            return broker.config.broker_id, broker_entries(broker.settings)
+        case other:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")

@@ -1,0 +1,81 @@
+"""DescribeGroups (15): state, protocol and members of groups.
+
+v3 tells authorized operations when asked (KIP-430), v4 static members (KIP-345). A group that does not exist is Dead;
+from v6 on it is GROUP_ID_NOT_FOUND, with words (KIP-1043).
+"""
+
+from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.transitions import State
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.net.answers import LargeAnswer
+from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
+from pipeline.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+FIRST_VERSION_OF_NOT_FOUND = 6
+LARGE_BYTES = 128 << 10
+"""A thread encodes an answer that takes so much of memory, about."""
+MEMBER_BYTES = 200
+"""What a member takes in an answer beside what it says of itself, about."""
+NOT_ASKED = -(2**31)
+READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
+ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
+"""Kafka's operations on a group, by their codes, as bits: what everybody may do where there is no authorizer."""
+
+
+def handle(
+    broker: BrokerContext, request: DescribeGroupsRequest, version: int, _caller: Caller
+) -> DescribeGroupsResponse | LargeAnswer:
+    """Answers at once, a group that is asked for again only once."""
+    operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    groups = tuple(_describe(broker, group_id, version, operations) for group_id in dict.fromkeys(request.groups))
+    response = DescribeGroupsResponse(groups=groups)
+    size_bytes = sum(MEMBER_BYTES + _size_of(member) for group in groups for member in group.members)
+    return response if size_bytes < LARGE_BYTES else LargeAnswer(response, size_bytes)
+
+
+def _size_of(member: DescribedGroupMember) -> int:
+    return len(member.client_id) + len(member.member_metadata) + len(member.member_assignment)
+
+
+def _describe(broker: BrokerContext, group_id: str, version: int, operations: int) -> DescribedGroup:
+    try:
+        group = broker.coordinator.find(group_id)
+    except KafkaError as error:
+        return DescribedGroup(group_id=group_id, error_code=error.code)
+    if group is not None:
+        return _described(group, operations)
+    is_error = version >= FIRST_VERSION_OF_NOT_FOUND
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=State.DEAD,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
+        error_message=shortened(f"Group {group_id} not found.") if is_error else None,
+        authorized_operations=operations,
+    )
+
+
+def _described(group: Group, operations: int) -> DescribedGroup:
+    is_stable = group.state is State.STABLE
+    return DescribedGroup(
+        group_id=group.id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=group.protocol or "" if is_stable else "",
+        members=tuple(
+            DescribedGroupMember(
+                member_id=member.id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol) if is_stable else b"",
+                member_assignment=member.assignment,
+            )
+            for member in group.roster.members.values()
+        ),
+        authorized_operations=operations,
+    )

@@ -1,0 +1,75 @@
+"""ElectLeaders (43): elections of leaders by hand (KIP-183); v1 may ask for unclean ones (KIP-460).
+
+Carried out by the controller; any other broker answers NOT_CONTROLLER. Asked for all partitions, those that need no
+election are left out of the answer, as in Kafka.
+"""
+
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+
+import trio
+
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.runtime.slicing import Turns
+from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+PREFERRED = 0
+UNCLEAN = 1
+PARTITIONS_AT_ONCE = 2000
+"""Partitions of a request that are looked at before others have their turn."""
+
+
+def handle(
+    broker: BrokerContext, request: ElectLeadersRequest, _version: int, _caller: Caller
+) -> ElectLeadersResponse | Awaitable[ElectLeadersResponse]:
+    """Answers when the leaders are elected, or the request's timeout has passed."""
+    if request.election_type not in {PREFERRED, UNCLEAN}:
+        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return _handle(broker, request)
+
+
+async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    partitions = None
+    if request.topic_partitions is not None:
+        partitions = [
+            TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
+        ]
+    await trio.lowlevel.checkpoint()
+    deadline = trio.current_time() + request.timeout_ms / 1000
+    codes: dict[TopicPartition, ErrorCode] = {}
+    try:
+        for some in [partitions] if partitions is None else _cut(partitions):
+            codes |= await broker.controller.elect(
+                some, is_unclean=request.election_type == UNCLEAN, timeout_s=deadline - trio.current_time()
+            )
+            await trio.lowlevel.checkpoint()
+    except KafkaError as error:
+        # Version 0 has no other place for it than beside each partition.
+        refused = dict.fromkeys(partitions or (), error.code)
+        return ElectLeadersResponse(error_code=error.code, replica_election_results=await _results(refused))
+    if partitions is None:
+        codes = {name: code for name, code in codes.items() if code != ErrorCode.ELECTION_NOT_NEEDED}
+    return ElectLeadersResponse(replica_election_results=await _results(codes))
+
+
+def _cut(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
+    """Yield few partitions at a time, at least once."""
+    for start in range(0, max(1, len(partitions)), PARTITIONS_AT_ONCE):
+        yield partitions[start : start + PARTITIONS_AT_ONCE]
+
+
+async def _results(codes: Mapping[TopicPartition, ErrorCode]) -> Sequence[ReplicaElectionResult]:
+    turns = Turns(PARTITIONS_AT_ONCE)
+    topics: dict[str, list[PartitionResult]] = {}
+    for name, code in codes.items():
+        message = None if code == ErrorCode.NONE else code.message
+        result = PartitionResult(partition_id=name.partition, error_code=code, error_message=message)
+        topics.setdefault(name.topic, []).append(result)
+        await turns.after()
+    return tuple(ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in topics.items())

@@ -1,0 +1,464 @@
+"""Fetch (1): read batches, as they lie in the log. v4 (KIP-98) on; v7 brings sessions (KIP-227), v9 fences by epoch
+(KIP-320), v12 names the present leader of a partition that moved (KIP-951), v13 names topics by id (KIP-516).
+
+The first batch is always whole, so that a consumer makes progress whatever its limits (KIP-74). Readers of committed
+records see none at or behind the last stable offset, and are told which transactions were aborted. In a session only
+what may have news is looked at, and only what has is told (`broker/requests/fetch_sessions.py`).
+
+A follower names itself (`replica_id`, from v15 on in `replica_state`), reads up to the log end, and tells by the offset
+from which it reads what it has. That counts if it names the broker epoch (KIP-903) under which the broker of that id is
+registered, which this broker knows from ZooKeeper: a client that does not know the epoch moves no high watermark, and
+neither does a Fetch of a former life of the follower. The high watermark is told with the answer.
+
+Long poll: with less than `min_bytes` at hand the request waits until that much was appended, or `max_wait_ms` passed.
+It is woken by the append itself, and waits on if what came is not to be seen yet. Without a session each request costs
+as much as it has partitions: if the event loop is late, one of many partitions gathers what arrives for a while longer,
+so that writes and followers do not wait behind the polls of consumers.
+"""
+
+import uuid
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import trio
+
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.replication.waiters import FetchWaiter
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.requests.fetch_reading import FIRST_VERSION_OF_TOPIC_IDS, FetchReading, replica_of
+from pipeline.broker.requests.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    SessionPartition,
+)
+from pipeline.broker.runtime.slicing import OF_PARTITIONS, give_way
+from pipeline.log.reading import LogSlice
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+MAX_WAIT_MS = 60_000
+MAX_WAIT_OF_MANY_MS = 500
+"""For a request that names very many partitions: its memory is not for others meanwhile."""
+GATHERED_PARTITIONS = 50
+"""A Fetch without a session that names fewer partitions costs too little to be held up."""
+LATE_S = 0.002
+"""The event loop is late if a task that can go on waits for so long."""
+GATHER_FACTOR = 20
+"""How many times as long as the event loop was late records are gathered."""
+MAX_GATHER_S = 0.1
+
+OF_READS = replace(OF_PARTITIONS, size=500)
+"""To read the records of a partition takes some four times as long as to look something up."""
+
+_Parts = Iterator[Sequence[tuple[FetchTopic, bool]]]
+_NOTHING: _Parts = iter(())
+
+
+def handle(
+    broker: BrokerContext, request: FetchRequest, version: int, _caller: Caller
+) -> FetchResponse | Awaitable[FetchResponse]:
+    """Answers at once if there is enough, or something went wrong, unless there are very many partitions."""
+    if request.session_id == NO_SESSION and request.session_epoch == FINAL_EPOCH:
+        return _fetch(broker, request, version)
+    first, rest = request.topics, _NOTHING
+    if OF_PARTITIONS.is_large(request):
+        rest = OF_PARTITIONS.slices(request.topics)
+        first = _topics_of(next(rest))
+    try:
+        session = broker.fetch_sessions.begin(
+            request.session_id,
+            request.session_epoch,
+            first,
+            request.forgotten_topics_data,
+            all_topics=request.topics,
+            uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
+            is_follower=replica_of(request, version) >= 0,
+            now_s=trio.current_time(),
+        )
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    if session is None:
+        return _fetch(broker, request, version)
+    if first is not request.topics or len(session.due) > OF_PARTITIONS.size:
+        return _take_in_turns(broker, request, version, session, session.epoch, rest)
+    return _fetch_in_session(broker, request, version, session)
+
+
+def _topics_of(part: Sequence[tuple[FetchTopic, bool]]) -> Sequence[FetchTopic]:
+    return [topic for topic, _ in part]
+
+
+# Without a session
+
+
+class _Watched:
+    """A partition that was read for a request that waits, and whether there has been news since."""
+
+    __slots__ = ("_request", "data", "has_news", "partition")
+
+    def __init__(self, request: FetchWaiter, partition: Partition, data: PartitionData, has_news: bool) -> None:
+        self._request = request
+        self.partition = partition
+        self.data = data
+        self.has_news = has_news
+
+    def arrived(self, size_bytes: int) -> None:
+        """At most so much more can be read."""
+        self.has_news = True
+        self._request.arrived(size_bytes)
+
+    def wake(self) -> None:
+        """The partition may not be what it was."""
+        self.has_news = True
+        self._request.wake()
+
+
+def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse | Awaitable[FetchResponse]:
+    if OF_PARTITIONS.is_large(request):
+        return _fetch_in_turns(broker, request, version)
+    reading = FetchReading(broker, request, version)
+    topics = _read(reading, request.topics)
+    if reading.openings:
+        return _open_and_fetch(broker, request, version, reading)
+    if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
+        return _answer(reading, topics)
+    return _wait_and_answer(broker, request, version, reading, topics)
+
+
+async def _open_and_fetch(
+    broker: BrokerContext, request: FetchRequest, version: int, unopened: FetchReading
+) -> FetchResponse:
+    """Fetch again when files are open. What is not open by then is as if it were not there."""
+    await unopened.wait_for_files()
+    reading = FetchReading(broker, request, version)
+    topics = _read(reading, request.topics, is_again=True)
+    if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
+        return _answer(reading, topics)
+    return await _wait_and_answer(broker, request, version, reading, topics)
+
+
+async def _wait_and_answer(
+    broker: BrokerContext,
+    request: FetchRequest,
+    version: int,
+    reading: FetchReading,
+    topics: Sequence[FetchableTopicResponse],
+) -> FetchResponse:
+    deadline = _deadline(request)
+    while True:
+        waiter = reading.waiter()
+        watched = _watch(reading, waiter, topics, reading.served)
+        try:
+            may_wait_on = await _wait_and_gather(waiter, deadline, len(watched))
+        finally:
+            for one in watched:
+                one.partition.stop_waiting(one)
+        reading = FetchReading(broker, request, version)
+        topics = _read_again(reading, request.topics, watched)
+        if reading.is_complete or not may_wait_on:
+            return _answer(reading, topics)
+
+
+async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version: int) -> FetchResponse:
+    """Fetch, wait and answer, yielding to other requests between slices; each slice is watched once it is read."""
+    deadline = _deadline(request, MAX_WAIT_OF_MANY_MS)
+    may_wait = request.max_wait_ms > 0
+    parts = list(OF_READS.slices(request.topics))
+    watched: list[Sequence[_Watched]] = [()] * len(parts)
+    try:
+        while True:
+            reading = FetchReading(broker, request, version)
+            waiter = reading.waiter()
+            answers: list[FetchableTopicResponse] = []
+            for number, part in enumerate(parts):
+                await give_way()
+                topics = _topics_of(part)
+                before, served = watched[number], len(reading.served)
+                _stop_watching(before)
+                answered = _read_again(reading, topics, before) if before else _read(reading, topics)
+                if may_wait and not reading.has_failure:
+                    watched[number] = _watch(reading, waiter, answered, reading.served[served:])
+                OF_READS.join(answers, part, answered)
+            if reading.is_complete or not may_wait:
+                return _answer(reading, answers)
+            if not reading.is_committed:
+                waiter.arrived(reading.read_bytes)
+            may_wait = await _wait_and_gather(waiter, deadline, len(reading.served))
+    finally:
+        for some in watched:
+            _stop_watching(some)
+
+
+def _stop_watching(watched: Sequence[_Watched]) -> None:
+    for one in watched:
+        one.partition.stop_waiting(one)
+
+
+def _watch(
+    reading: FetchReading,
+    waiter: FetchWaiter,
+    topics: Sequence[FetchableTopicResponse],
+    read: Sequence[tuple[Partition, LogSlice | None]],
+) -> Sequence[_Watched]:
+    """All partitions of a request that waits: none has failed, so all were served, in this order."""
+    answered = chain.from_iterable(topic.partitions for topic in topics)
+    watched = [
+        _Watched(waiter, partition, data, found is not None)
+        for (partition, found), data in zip(read, answered, strict=True)
+    ]
+    for one in watched:
+        reading.watch(one.partition, one)
+    return watched
+
+
+def _deadline(request: FetchRequest, max_wait_ms: int = MAX_WAIT_MS) -> float:
+    return trio.current_time() + min(request.max_wait_ms, max_wait_ms) / 1000
+
+
+async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
+    """Wait until it is woken or the time is over; whether it may wait once more."""
+    with trio.move_on_at(deadline):
+        await waiter.woken.wait()
+        return not waiter.is_over
+    return False
+
+
+async def _wait_and_gather(waiter: FetchWaiter, deadline: float, partitions: int) -> bool:
+    """Wait as `_wait`; for many partitions go on until the time of `gather_s` is over, but not past the deadline."""
+    if not await _wait(waiter, deadline):
+        return False
+    now_s = trio.current_time()
+    pause_s = gather_s(partitions, now_s - waiter.woken_s)
+    if pause_s:
+        await trio.sleep_until(min(deadline, now_s + pause_s))
+    return not waiter.is_over
+
+
+def gather_s(partitions: int, late_s: float) -> float:
+    """Return for how many seconds a Fetch gathers records, if it went on so late after the first one arrived."""
+    if partitions < GATHERED_PARTITIONS or late_s < LATE_S:
+        return 0.0
+    return min(GATHER_FACTOR * late_s, MAX_GATHER_S)
+
+
+def _read(
+    reading: FetchReading, topics: Sequence[FetchTopic], *, is_again: bool = False
+) -> list[FetchableTopicResponse]:
+    answers = []
+    for topic in topics:
+        found = reading.find_topic(topic.topic, topic.topic_id)
+        partitions = [reading.read(found, topic.topic, asked, is_again=is_again) for asked in topic.partitions]
+        answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
+    return answers
+
+
+def _read_again(
+    reading: FetchReading, topics: Sequence[FetchTopic], watched: Sequence[_Watched]
+) -> list[FetchableTopicResponse]:
+    """Read the partitions with news, and keep the data of the others: a client may name hundreds."""
+    answers, end = [], 0
+    for topic in topics:
+        start, end = end, end + len(topic.partitions)
+        of_topic = watched[start:end]
+        if any(one.has_news for one in of_topic):
+            found = reading.find_topic(topic.topic, topic.topic_id)
+            partitions = []
+            for one, asked in zip(of_topic, topic.partitions, strict=True):
+                if one.has_news:
+                    partitions.append(reading.read(found, topic.topic, asked, is_again=True))
+                else:
+                    reading.keep(one.partition)
+                    partitions.append(one.data)
+        else:
+            reading.served += [(one.partition, None) for one in of_topic]
+            partitions = [one.data for one in of_topic]
+        answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
+    return answers
+
+
+def _answer(reading: FetchReading, topics: Sequence[FetchableTopicResponse]) -> FetchResponse:
+    told = sum(len(topic.partitions) for topic in topics)
+    reading.count(told, told - len(reading.served))
+    return FetchResponse(responses=topics, node_endpoints=list(reading.leaders.values()))
+
+
+# In a session
+
+_Found = list[tuple[SessionPartition, PartitionData, bool]]
+"""Of each partition what is to be told, and whether there is something behind the client's position."""
+
+
+def _fetch_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession
+) -> FetchResponse | Awaitable[FetchResponse]:
+    reading = FetchReading(broker, request, version)
+    found = _read_due(reading, tuple(session.due), is_again=False)
+    if reading.openings:
+        return _open_and_fetch_in_session(broker, request, version, session, reading)
+    if reading.is_complete or request.max_wait_ms <= 0:
+        return _answer_in_session(reading, session, request, found)
+    return _wait_and_answer_in_session(broker, request, version, session, reading)
+
+
+async def _open_and_fetch_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, unopened: FetchReading
+) -> FetchResponse:
+    epoch = session.epoch
+    await unopened.wait_for_files()
+    if session.epoch != epoch:
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    reading = FetchReading(broker, request, version)
+    found = _read_due(reading, tuple(session.due), is_again=True)
+    if reading.is_complete or request.max_wait_ms <= 0:
+        return _answer_in_session(reading, session, request, found)
+    return await _wait_and_answer_in_session(broker, request, version, session, reading)
+
+
+async def _wait_and_answer_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, reading: FetchReading
+) -> FetchResponse:
+    epoch, deadline = session.epoch, _deadline(request)
+    while True:
+        waiter = session.waiting = reading.waiter()
+        try:
+            may_wait_on = await _wait(waiter, deadline)
+        finally:
+            if session.waiting is waiter:
+                session.waiting = None
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        reading = FetchReading(broker, request, version)
+        if len(session.due) > OF_PARTITIONS.size:
+            return await _fetch_in_turns_in_session(broker, request, version, session, epoch, deadline)
+        found = _read_due(reading, tuple(session.due), is_again=True)
+        if reading.is_complete or not may_wait_on:
+            return _answer_in_session(reading, session, request, found)
+
+
+async def _take_in_turns(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, epoch: int, rest: _Parts
+) -> FetchResponse:
+    """Add the partitions that the session lacks, a slice at a time, and read it."""
+    for part in rest:
+        await give_way()
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        try:
+            broker.fetch_sessions.add(session, _topics_of(part))
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code)
+    return await _fetch_in_turns_in_session(
+        broker, request, version, session, epoch, _deadline(request, MAX_WAIT_OF_MANY_MS)
+    )
+
+
+async def _fetch_in_turns_in_session(
+    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, epoch: int, deadline: float
+) -> FetchResponse:
+    """Fetch in a session, yielding to other requests between slices; stop if another request advances the session."""
+    is_again = False
+    may_wait = trio.current_time() < deadline
+    while True:
+        reading = FetchReading(broker, request, version)
+        waiter = session.waiting = reading.waiter()
+        found: _Found = []
+        try:
+            due = tuple(session.due)
+            for start in range(0, len(due), OF_READS.size):
+                await give_way()
+                if session.epoch != epoch:
+                    return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+                found += _read_due(reading, due[start : start + OF_READS.size], is_again=is_again)
+            if reading.is_complete or not may_wait:
+                return await _tell_in_turns(reading, session, request, found)
+            if not reading.is_committed:
+                waiter.arrived(reading.read_bytes)
+            may_wait = await _wait(waiter, deadline)
+        finally:
+            if session.waiting is waiter:
+                session.waiting = None
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        is_again = True
+
+
+async def _tell_in_turns(
+    reading: FetchReading, session: FetchSession, request: FetchRequest, found: _Found
+) -> FetchResponse:
+    epoch, told = session.epoch, _Told(request)
+    for start in range(0, len(found), OF_PARTITIONS.size):
+        told.add(found[start : start + OF_PARTITIONS.size])
+        await give_way()
+        if session.epoch != epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    return told.answer(reading, session)
+
+
+def _read_due(reading: FetchReading, partitions: Sequence[SessionPartition], *, is_again: bool) -> _Found:
+    found = []
+    for due in partitions:
+        data = reading.read(reading.find_topic(due.topic, due.topic_id), due.topic, due.asked, is_again=is_again)
+        if data.error_code != ErrorCode.NONE:
+            due.watch(None)
+        else:
+            partition, _ = reading.served[-1]
+            due.watch(partition)
+            reading.watch(partition, due)
+        found.append((due, data, reading.has_more))
+    return found
+
+
+def _answer_in_session(
+    reading: FetchReading, session: FetchSession, request: FetchRequest, found: _Found
+) -> FetchResponse:
+    told = _Told(request)
+    told.add(found)
+    return told.answer(reading, session)
+
+
+class _Told:
+    """Partitions of a session that an answer reports."""
+
+    __slots__ = ("_count", "_failed", "_is_first", "_topics")
+
+    def __init__(self, request: FetchRequest) -> None:
+        self._is_first = request.session_epoch == INITIAL_EPOCH
+        self._topics: dict[tuple[str, uuid.UUID], list[PartitionData]] = {}
+        self._count = self._failed = 0
+
+    def add(self, found: _Found) -> None:
+        """Report those partitions that were read and have news."""
+        for due, data, has_more in found:
+            is_failure = data.error_code != ErrorCode.NONE
+            is_news = due.tell(
+                high_watermark=data.high_watermark,
+                log_start_offset=data.log_start_offset,
+                is_failure=is_failure,
+                has_more=has_more,
+                size=0 if data.records is None else len(data.records),
+            )
+            if is_news or self._is_first:
+                self._topics.setdefault((due.topic, due.topic_id), []).append(data)
+                self._count += 1
+                self._failed += is_failure
+
+    def answer(self, reading: FetchReading, session: FetchSession) -> FetchResponse:
+        """The answer that goes out."""
+        reading.count(self._count, self._failed)
+        return FetchResponse(
+            session_id=session.id,
+            responses=[
+                FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=partitions)
+                for (topic, topic_id), partitions in self._topics.items()
+            ],
+            node_endpoints=list(reading.leaders.values()),
+        )

@@ -1,0 +1,85 @@
+"""FindCoordinator (10), v0 to v6: which broker keeps a group. Since v4 several are asked for at once (KIP-699).
+
+The coordinator of a group is the leader of its partition of `__consumer_offsets`; every broker knows it. The topic is
+made when somebody asks for the first time. A transactional id has no coordinator here: INVALID_REQUEST says so at once,
+where COORDINATOR_NOT_AVAILABLE would have its client ask again until it loses patience. Share groups likewise.
+"""
+
+from collections.abc import Awaitable, Sequence
+
+from pipeline.broker.cluster.view import NO_BROKER
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
+from pipeline.broker.groups.journal_topic import ensure_journal_topic
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.model import BrokerEndpoint, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+FIRST_VERSION_OF_MANY_KEYS = 4
+GROUP = 0
+REFUSED_TYPES = {1: "Transactions are not served.", 2: "Share groups are not served."}
+NO_PORT = -1
+
+
+def handle(
+    broker: BrokerContext, request: FindCoordinatorRequest, version: int, _caller: Caller
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    """Answers at once, unless the topic is to be made first, or just being made."""
+    keys = request.coordinator_keys if version >= FIRST_VERSION_OF_MANY_KEYS else (request.key,)
+    if request.key_type == GROUP and broker.view.applied(GROUP_METADATA_TOPIC) is None:
+        return _create_and_answer(broker, keys, version)
+    return _answer([_find(broker, request.key_type, key) for key in keys], version)
+
+
+async def _create_and_answer(broker: BrokerContext, keys: Sequence[str], version: int) -> FindCoordinatorResponse:
+    try:
+        await ensure_journal_topic(broker)
+    except KafkaError as error:
+        return _answer([_refusal(key, error) for key in keys], version)
+    return _answer([_find(broker, GROUP, key) for key in keys], version)
+
+
+def _find(broker: BrokerContext, key_type: int, key: str) -> Coordinator:
+    try:
+        endpoint = _endpoint(broker, key_type, key)
+    except KafkaError as error:
+        return _refusal(key, error)
+    return Coordinator(key=key, node_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port)
+
+
+def _refusal(key: str, error: KafkaError) -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=NO_BROKER,
+        port=NO_PORT,
+        error_code=error.code,
+        error_message=error.detail or error.code.message,
+    )
+
+
+def _endpoint(broker: BrokerContext, key_type: int, key: str) -> BrokerEndpoint:
+    if key_type != GROUP:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, REFUSED_TYPES.get(key_type, f"Unknown key type {key_type}."))
+    name = TopicPartition(GROUP_METADATA_TOPIC, broker.journal.partition_for(key))
+    partition = broker.view.partition(name)
+    leader = None if partition is None else broker.view.brokers.get(partition.leader)
+    if leader is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if leader.id == broker.config.broker_id:
+        own = broker.partitions.get(name)
+        if own is None or not own.is_leader:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return leader
+
+
+def _answer(found: Sequence[Coordinator], version: int) -> FindCoordinatorResponse:
+    if version >= FIRST_VERSION_OF_MANY_KEYS:
+        return FindCoordinatorResponse(coordinators=tuple(found))
+    (only,) = found
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )

@@ -1,0 +1,40 @@
+"""InitProducerId (22): an id for an idempotent producer (KIP-98), asked for again after an error (v3, KIP-360).
+
+Without a transactional id Kafka answers every such request with a new id at epoch 0, whatever id and epoch the producer
+has, and so do we; an id without an epoch, or the other way round, is refused.
+"""
+
+from collections.abc import Awaitable
+
+import trio
+
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.errors import CoordinationError
+from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from pipeline.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+TIMEOUT_S = 10.0
+FIRST_EPOCH = 0
+
+
+def handle(
+    broker: BrokerContext, request: InitProducerIdRequest, _version: int, _caller: Caller
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    """Answers at once, unless a new block of ids is needed."""
+    is_half_known = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
+    if request.transactional_id is not None or is_half_known:
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+    producer_id = broker.producer_ids.next_or_none()
+    if producer_id is None:
+        return _claim_and_answer(broker)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
+
+
+async def _claim_and_answer(broker: BrokerContext) -> InitProducerIdResponse:
+    try:
+        with trio.fail_after(TIMEOUT_S):
+            producer_id = await broker.producer_ids.next()
+    except (CoordinationError, trio.TooSlowError):
+        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)

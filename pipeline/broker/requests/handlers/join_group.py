@@ -1,0 +1,100 @@
+"""JoinGroup (11): a member enters a group or comes back for a new generation; answers when all others have.
+
+v1 tells the rebalance timeout apart, v4 has dynamic members come back with the id they are given (KIP-394), v5 takes
+static members (KIP-345), v9 lets a leader that returned skip the assignment (KIP-814).
+"""
+
+from collections.abc import Awaitable
+from dataclasses import replace
+
+from pipeline.broker.groups.events import Join
+from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.model import MemberId
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.net.answers import LargeAnswer
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+FIRST_VERSION_OF_REBALANCE_TIMEOUT = 1
+FIRST_VERSION_OF_GIVEN_IDS = 4
+FIRST_VERSION_OF_NO_PROTOCOL = 7
+FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
+MAX_PROTOCOLS = 100
+"""Of one member. Clients have two or three."""
+MEMBER_RECORD_BYTES = 70
+"""A member takes no less of the journal."""
+LARGE_BYTES = 128 << 10
+"""A thread encodes an answer that takes so much of memory, about."""
+MEMBER_BYTES = 100
+"""What a member takes in an answer beside what it says of itself, about."""
+
+
+def handle(
+    broker: BrokerContext, request: JoinGroupRequest, version: int, caller: Caller
+) -> JoinGroupResponse | LargeAnswer | Awaitable[JoinGroupResponse | LargeAnswer]:
+    """Answers at once if the member need not wait for others."""
+    try:
+        answer = _join(broker, request, version, caller)
+    except KafkaError as error:
+        answer = JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+    return _worded(answer, version) if isinstance(answer, JoinGroupResponse) else _answer_later(answer, version)
+
+
+def _join(
+    broker: BrokerContext, request: JoinGroupRequest, version: int, caller: Caller
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    config, groups = broker.config, broker.coordinator
+    if not request.group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+    max_bytes = broker.journal.max_bytes(request.group_id)
+    _check_protocols(request, max_bytes)
+    _check_size(request, groups.find(request.group_id), max_bytes // MEMBER_RECORD_BYTES)
+    # Without time to come back in, the session timeout holds for both, as before version 1.
+    has_rebalance_timeout = version >= FIRST_VERSION_OF_REBALANCE_TIMEOUT and request.rebalance_timeout_ms > 0
+    client_id = caller.client_id or ""
+    join = Join(
+        waiter=groups.new_waiter(),
+        fresh_id=groups.new_member_id(client_id if request.group_instance_id is None else request.group_instance_id),
+        member_id=MemberId(request.member_id),
+        group_instance_id=request.group_instance_id,
+        client_id=client_id,
+        client_host=f"/{caller.host}",
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
+        must_know_id=version >= FIRST_VERSION_OF_GIVEN_IDS,
+        can_skip_assignment=version >= FIRST_VERSION_OF_SKIPPED_ASSIGNMENT,
+    )
+    return groups.join(request.group_id, join)
+
+
+def _check_protocols(request: JoinGroupRequest, max_bytes: int) -> None:
+    """Raise KafkaError if the member could never be kept in the journal, whose batches take so much."""
+    if len(request.protocols) > MAX_PROTOCOLS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if any(len(protocol.metadata) > max_bytes for protocol in request.protocols):
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
+
+
+def _check_size(request: JoinGroupRequest, group: Group | None, max_members: int) -> None:
+    """Raise KafkaError if the group would have more members than could ever be kept in one batch of the journal."""
+    if group is None or len(group.roster.members) < max_members:
+        return
+    if request.member_id not in group.roster.members and request.group_instance_id not in group.roster.static:
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+
+async def _answer_later(answer: Awaitable[JoinGroupResponse], version: int) -> JoinGroupResponse | LargeAnswer:
+    return _worded(await answer, version)
+
+
+def _worded(answer: JoinGroupResponse, version: int) -> JoinGroupResponse | LargeAnswer:
+    """The answer as the version tells it. That of a leader holds what all members say, and may be large."""
+    if answer.protocol_name is None and version < FIRST_VERSION_OF_NO_PROTOCOL:
+        answer = replace(answer, protocol_name="")
+    size_bytes = sum(MEMBER_BYTES + len(member.metadata) for member in answer.members)
+    return answer if size_bytes < LARGE_BYTES else LargeAnswer(answer, size_bytes)

@@ -1,0 +1,183 @@
+"""ListOffsets (2): the first offset at or after a time, or one of the ends. v1 (KIP-79), v4 fences by epoch (KIP-320).
+
+Special times: -1 end, -2 start, -3 the record with the newest time (KIP-734, v7), -4 start of what is on local disk
+(KIP-405, v8), which is the start, -5 end of what is on remote storage (KIP-1005, v9), -6 start of what is still to be
+uploaded there (KIP-1023, v11), of which there is none. Other negative times are UNSUPPORTED_VERSION, as in Kafka: a
+client that asks for an end that is not known here must not take the first record for it.
+Each answer tells the epoch in which the record was written. Finding a record by its time opens one batch,
+piece by piece in threads of its log dir, at most SEARCHERS of them: others are left for flushes, and a disk that hangs
+holds up the searches of its own partitions. A batch that cannot be opened, or holds too much, is found at its base
+offset, with the time of its newest record: a reader begins a little earlier. Searches end when their client leaves, or
+after MAX_SEARCH_S, once their disk answers.
+For readers of committed records the log ends at its last stable offset, for followers where it ends. A new leader whose
+high watermark is behind the start of its epoch does not know yet how far consumers have read before it, and says no end
+that could be before that (KIP-207).
+"""
+
+from collections import defaultdict
+from collections.abc import Awaitable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from pipeline.broker.failures import failure_of
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.runtime.scan_threads import ScanThreads
+from pipeline.errors import PipelineError
+from pipeline.model import BrokerId, LeaderEpoch, Offset
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_REMOTE = -5
+EARLIEST_PENDING_UPLOAD = -6
+FIRST_VERSIONS = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_REMOTE: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The special times, and the first version that knows them."""
+NEVER = 2**15
+UNKNOWN = -1
+READ_COMMITTED = 1
+SEARCHERS = 2
+"""Searches by time that run at a time in a log dir; the others take turns, some milliseconds each."""
+MAX_SEARCH_S = 30.0
+"""After so long a search ends: its partition and those not searched yet are answered with REQUEST_TIMED_OUT."""
+
+_searchers: defaultdict[Path, ScanThreads] = defaultdict(partial(ScanThreads, SEARCHERS))
+FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
+
+
+class _Reader(NamedTuple):
+    """Who asks."""
+
+    version: int
+    is_committed: bool
+    is_follower: bool
+
+    def end_of(self, partition: Partition) -> Offset:
+        """The end of what it may read."""
+        if self.is_follower:
+            return partition.log.log_end_offset
+        return partition.last_stable_offset if self.is_committed else partition.high_watermark
+
+    def check_known(self, partition: Partition) -> None:
+        """Raise KafkaError if a new leader may not know of records yet that were seen before it."""
+        if partition.is_behind_epoch and not self.is_follower:
+            is_known_code = self.version >= FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known_code else ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+def handle(
+    broker: BrokerContext, request: ListOffsetsRequest, version: int, _caller: Caller
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """Answers at once if only ends are asked for."""
+    reader = _Reader(
+        version, request.isolation_level == READ_COMMITTED, broker.is_other_broker(BrokerId(request.replica_id))
+    )
+    answers: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
+    searches: list[tuple[str, Partition, ListOffsetsPartition]] = []
+    for topic in request.topics:
+        for asked in topic.partitions:
+            try:
+                partition = broker.find_partition(
+                    topic.name, asked.partition_index, LeaderEpoch(asked.current_leader_epoch)
+                )
+                end = _find_end(partition, asked, reader)
+            except PipelineError as error:
+                end = _failed(asked, error)
+            if end is None:
+                searches.append((topic.name, partition, asked))
+            else:
+                answers[topic.name, asked.partition_index] = end
+    if searches:
+        return _search_and_answer(broker, request, searches, answers, reader)
+    return _answer(request, answers)
+
+
+async def _search_and_answer(
+    broker: BrokerContext,
+    request: ListOffsetsRequest,
+    searches: list[tuple[str, Partition, ListOffsetsPartition]],
+    answers: dict[tuple[str, int], ListOffsetsPartitionResponse],
+    reader: _Reader,
+) -> ListOffsetsResponse:
+    deadline_s = trio.current_time() + MAX_SEARCH_S
+    for topic, partition, asked in searches:
+        try:
+            log_dir, steps = partition.log.directory.parent, partition.find_timestamp(_search_time(asked))
+            in_thread = partial(broker.disks.run, log_dir)
+            found = await _searchers[log_dir].run(steps, deadline=deadline_s, in_thread=in_thread)
+            if found is not None and found[1] >= reader.end_of(partition):
+                found = None
+            if found is None:
+                reader.check_known(partition)
+        except PipelineError as error:
+            answers[topic, asked.partition_index] = _failed(asked, error)
+            continue
+        timestamp, offset = found if found is not None else (UNKNOWN, UNKNOWN)
+        answers[topic, asked.partition_index] = ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=partition.log.epoch_at(found[1]) if found is not None else UNKNOWN,
+        )
+    return _answer(request, answers)
+
+
+def _search_time(asked: ListOffsetsPartition) -> int | None:
+    return None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp
+
+
+def _find_end(
+    partition: Partition, asked: ListOffsetsPartition, reader: _Reader
+) -> ListOffsetsPartitionResponse | None:
+    """The answer, if no search is needed for it. Raises KafkaError."""
+    epoch: int = partition.leader_epoch
+    if asked.timestamp < 0 and reader.version < FIRST_VERSIONS.get(asked.timestamp, NEVER):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    if asked.timestamp == LATEST:
+        reader.check_known(partition)
+        offset: int = reader.end_of(partition)
+    elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
+        offset = partition.log.log_start_offset
+        epoch = partition.log.epoch_at(partition.log.log_start_offset)
+    elif asked.timestamp in {LATEST_REMOTE, EARLIEST_PENDING_UPLOAD}:
+        offset = epoch = UNKNOWN
+    else:
+        return None
+    return ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset, leader_epoch=epoch)
+
+
+def _failed(asked: ListOffsetsPartition, error: PipelineError) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=failure_of(error).code)
+
+
+def _answer(
+    request: ListOffsetsRequest, answers: dict[tuple[str, int], ListOffsetsPartitionResponse]
+) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(answers[topic.name, asked.partition_index] for asked in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )

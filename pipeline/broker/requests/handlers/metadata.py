@@ -1,0 +1,249 @@
+"""Metadata (3): brokers, topics and leaders. Null asks for all topics since v1, topic ids since v10
+(KIP-516).
+
+Topics are made on asking only if the broker's `auto.create.topics.enable` and the request both allow it; requests
+before v4 always do. Topics of this project's services are not: their services alone know their settings. Nor are those
+that ZooKeeper has lost, whose logs are kept.
+A leader that is not alive is told as none: LEADER_NOT_AVAILABLE until another one is elected. A topic none of whose
+partitions has had a leader yet is answered with that error, too; UNKNOWN_TOPIC_OR_PARTITION is for topics that do not
+exist. Of every topic all partitions are told, since clients count them. Where all topics are asked for, a topic that is
+about to get its leaders is left out: to those that look for topics by a pattern it would be an error, and no news. A
+topic that cannot get leaders now is told, with its partitions: nobody may take it for one that does not exist.
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+import trio
+
+from pipeline.broker.cluster.view import NO_BROKER, ClusterView, PartitionView, TopicView
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
+from pipeline.broker.groups.journal_topic import journal_topic
+from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.runtime.slicing import Turns, give_way
+from pipeline.broker.topics.changes import create_by_asking
+from pipeline.broker.topics.plan import TopicRequest, check_topic_name
+from pipeline.errors import CoordinationError
+from pipeline.model import TopicPartition
+from pipeline.net.answers import LargeAnswer
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from pipeline.protocol.schema import ZERO_UUID
+
+AUTO_CREATE_TIMEOUT_S = 5.0
+"""For all topics of a request. What takes longer is asked for again."""
+FIRST_VERSION_OF_ASKING_BY_ID = 12
+MAX_TOPICS_AT_ONCE = 200
+MAX_PARTITIONS_AT_ONCE = 1000
+"""What is described without a turn for others."""
+TOPICS_OF_SERVICES = frozenset({"_audit", "_mirror_partitions", "_schemas"})
+KAFKAS_INTERNAL_TOPICS = frozenset({"__transaction_state", "__share_group_state"})
+"""Topics of transactions and share groups, which are not served here: an ordinary topic must not take the name."""
+
+_UNDER_WAY = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
+
+log = structlog.get_logger()
+
+
+def handle(
+    broker: BrokerContext, request: MetadataRequest, version: int, _caller: Caller
+) -> MetadataResponse | Awaitable[Any]:
+    """Answers at once, unless topics are to be made first, or there are very many."""
+    if version < FIRST_VERSION_OF_ASKING_BY_ID and (unnamed := _refuse_unnamed(request)):
+        return _answer(broker, request, unnamed)
+    if request.topics is not None:
+        request = replace(request, topics=_each_once(request.topics))
+    if request.topics is None or (version == 0 and not request.topics):
+        known = [topic for topic in broker.view.topics() if is_listed(topic, broker.view)]
+        if sum(len(topic.partitions) for topic in known) > MAX_PARTITIONS_AT_ONCE:
+            return _describe_many(broker, request, known)
+        return _answer(broker, request, [describe_topic(topic, broker.view) for topic in known])
+    if broker.config.auto_create_topics and request.allow_auto_topic_creation:
+        missing = [
+            topic.name
+            for topic in request.topics
+            if topic.name is not None
+            and topic.topic_id == ZERO_UUID
+            and topic.name not in TOPICS_OF_SERVICES | KAFKAS_INTERNAL_TOPICS
+            and not _is_told(broker, topic.name)
+        ]
+        if missing:
+            return _create_and_answer(broker, request, missing)
+    if _is_large(broker, request.topics):
+        return _describe_many(broker, request, request.topics)
+    return _answer(broker, request, [_find_topic(broker, topic) for topic in request.topics])
+
+
+def _is_large(broker: BrokerContext, topics: Sequence[MetadataRequestTopic]) -> bool:
+    """True if so much is described that others are to have a turn meanwhile."""
+    if len(topics) > MAX_TOPICS_AT_ONCE:
+        return True
+    found = (_seen(broker, topic) for topic in topics)
+    return sum(len(topic.partitions) for topic in found if topic is not None) > MAX_PARTITIONS_AT_ONCE
+
+
+def _seen(broker: BrokerContext, asked: MetadataRequestTopic) -> TopicView | None:
+    if asked.topic_id != ZERO_UUID:
+        return broker.view.topic_of_id(asked.topic_id)
+    return broker.view.topic(asked.name or "")
+
+
+def _each_once(topics: Sequence[MetadataRequestTopic]) -> Sequence[MetadataRequestTopic]:
+    """An answer is no larger than what there is, however often a topic is asked for."""
+    return tuple({topic.name if topic.topic_id == ZERO_UUID else topic.topic_id: topic for topic in topics}.values())
+
+
+def _refuse_unnamed(request: MetadataRequest) -> Sequence[MetadataResponseTopic]:
+    """A refusal of all topics if one of them lacks its name, or is asked for by id, as in Kafka; else none."""
+    topics = request.topics or ()
+    if all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in topics):
+        return ()
+    return [MetadataResponseTopic(name=topic.name or "", error_code=ErrorCode.INVALID_REQUEST) for topic in topics]
+
+
+async def _describe_many(
+    broker: BrokerContext,
+    request: MetadataRequest,
+    topics: Sequence[TopicView | MetadataRequestTopic],
+    refusals: Mapping[str, ErrorCode] = MappingProxyType({}),
+) -> LargeAnswer:
+    """All topics, with a turn for others after every few; `refusals` are those that could not be made."""
+    described: list[MetadataResponseTopic] = []
+    turns = Turns(MAX_PARTITIONS_AT_ONCE)
+    await give_way()
+    for topic in topics:
+        if isinstance(topic, TopicView):
+            described.append(describe_topic(topic, broker.view))
+        elif topic.name is not None and topic.name in refusals:
+            described.append(MetadataResponseTopic(name=topic.name, error_code=refusals[topic.name]))
+        else:
+            described.append(_find_topic(broker, topic))
+        await turns.after(1 + len(described[-1].partitions))
+    return LargeAnswer(_answer(broker, request, described))
+
+
+async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, missing: Sequence[str]) -> LargeAnswer:
+    refusals: dict[str, ErrorCode] = {}
+    turns = Turns(MAX_TOPICS_AT_ONCE)
+    deadline = trio.current_time() + AUTO_CREATE_TIMEOUT_S
+    for name in missing:
+        timeout_s = deadline - trio.current_time()
+        try:
+            if timeout_s > 0 and broker.view.topic(name) is None:
+                is_journal = name == GROUP_METADATA_TOPIC
+                asked = journal_topic(broker.config) if is_journal else TopicRequest(name=name, settings={})
+                await create_by_asking(broker, asked, timeout_s=timeout_s)
+        except KafkaError as error:
+            if error.code not in _UNDER_WAY:
+                refusals[name] = error.code
+        except CoordinationError as error:
+            log.warning("topic_not_created", topic=name, error=str(error))
+        if name not in refusals and broker.view.topic(name) is None:
+            refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
+        await turns.after()
+    return await _describe_many(broker, request, request.topics or (), refusals)
+
+
+def _is_told(broker: BrokerContext, name: str) -> bool:
+    topic = broker.view.topic(name)
+    return topic is not None and is_known(topic)
+
+
+def describe_topic(topic: TopicView, view: ClusterView) -> MetadataResponseTopic:
+    """A topic as clients are told of it. A replica on a live broker is offline too if a disk lost it (KIP-112)."""
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE if is_known(topic) else ErrorCode.LEADER_NOT_AVAILABLE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            _describe_partition(TopicPartition(topic.name, index), partition, view)
+            for index, partition in sorted(topic.partitions.items())
+        ),
+    )
+
+
+def is_listed(topic: TopicView, view: ClusterView) -> bool:
+    """True unless the topic is about to get its first leaders: there is a controller, and a live replica of each."""
+    return (
+        is_known(topic)
+        or view.controller not in view.brokers
+        or any(view.brokers.keys().isdisjoint(partition.replicas) for partition in topic.partitions.values())
+    )
+
+
+def is_known(topic: TopicView) -> bool:
+    """True if one of its partitions has had a leader."""
+    return any(partition.has_state for partition in topic.partitions.values())
+
+
+def _describe_partition(name: TopicPartition, partition: PartitionView, view: ClusterView) -> MetadataResponsePartition:
+    brokers, lost = view.brokers, view.offline_replicas
+    is_led = partition.leader in brokers
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=name.partition,
+        leader_id=partition.leader if is_led else NO_BROKER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=tuple(
+            replica for replica in partition.replicas if replica not in brokers or name in lost.get(replica, ())
+        ),
+    )
+
+
+def _find_topic(broker: BrokerContext, asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    topic = _seen(broker, asked)
+    if topic is not None:
+        return describe_topic(topic, broker.view)
+    if asked.topic_id != ZERO_UUID:
+        return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+    name = asked.name or ""
+    return MetadataResponseTopic(name=name, error_code=code_of_missing(name))
+
+
+def code_of_missing(name: str) -> ErrorCode:
+    """UNKNOWN_TOPIC_OR_PARTITION, or why there can be no topic of this name."""
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _answer(
+    broker: BrokerContext, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]
+) -> MetadataResponse:
+    if request.include_topic_authorized_operations:
+        topics = [
+            topic
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else replace(topic, topic_authorized_operations=TOPIC_OPERATIONS)
+            for topic in topics
+        ]
+    return MetadataResponse(
+        brokers=tuple(
+            MetadataResponseBroker(
+                node_id=endpoint.id, host=endpoint.address.host, port=endpoint.address.port, rack=endpoint.rack
+            )
+            for endpoint in broker.view.brokers.values()
+        ),
+        cluster_id=broker.view.cluster_id,
+        controller_id=broker.view.controller,
+        topics=tuple(topics),
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
+    )

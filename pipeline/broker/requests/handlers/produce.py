@@ -1,0 +1,505 @@
+"""Produce (0): append batches. Since v3 format v2 batches; v0 to v2 carry older ones and are refused (KIP-896).
+
+v8 says what was wrong in words (KIP-467), v10 names the present leader of a partition that moved (KIP-951), v13 names
+topics by id (KIP-516). Beyond Kafka: several batches per partition are taken, and with the tagged field `keep_offsets`
+the batches stay at the offsets they have, in mirror topics alone; `expected_end` then names the end that the log must
+have, so that no gap comes about that the mirror does not mean.
+
+A producer's request holds at most MAX_BATCHES batches of a partition. A mirror's may hold more, which are appended in
+slices: what was appended stays if a later slice is refused, and the mirror looks where the log ends.
+
+What a topic demands of batches is decided by their headers; those that must be opened for it are, in a thread
+(`broker/settings/admission.py`).
+
+acks=1: the batch is in the leader's log, and on its disk if the topic's flush settings say so. acks=all: all replicas
+in sync have it, of which there are as many as `min.insync.replicas` wants, before and after; the wait ends with the
+request's timeout. What the same client sends next is appended meanwhile, so that one fetch of a follower brings it all;
+a wait for a disk holds up its own connection. With one replica both mean the same. acks=0 gets no answer; a refusal
+then closes the connection, which is all that can be said.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import trio
+
+from pipeline.broker.failures import failure_of
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
+from pipeline.broker.replication.partition import Partition
+from pipeline.broker.replication.waiters import CommitWait
+from pipeline.broker.requests.context import BrokerContext, Caller
+from pipeline.broker.requests.current_leaders import MOVED, find_current_leader
+from pipeline.broker.runtime.scan_threads import ScanThreads
+from pipeline.broker.runtime.slicing import Turns
+from pipeline.errors import (
+    InvalidRecordError,
+    LogEndMismatchError,
+    OffsetOverlapError,
+    PipelineError,
+    ProtocolError,
+    RollDueError,
+)
+from pipeline.log.placing import AppendInfo, is_within_reach, within_reach
+from pipeline.model import Offset
+from pipeline.net.answers import Owed
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.produce import (
+    FIRST_BATCH_VERSION,
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from pipeline.records.batch import HEADER_SIZE, BatchHeader, take_batches
+from pipeline.records.compression import Codec
+
+FIRST_VERSION_OF_TOPIC_IDS = 13
+FIRST_VERSION_OF_ZSTD = 7
+MAGIC_POSITION = 16
+OLD_MAGICS = frozenset({0, 1})
+KNOWN_ACKS = frozenset({-1, 0, 1})
+ACKS_ALL = -1
+MAX_WAIT_MS = 600_000
+PARTITIONS_AT_ONCE = 500
+"""Partitions that are appended to before others have their turn."""
+MAX_BATCHES = 1000
+"""Batches that are appended before others have their turn."""
+OPENERS = 2
+"""Batches that are opened at a time, so that others have the processor and other threads the interpreter."""
+
+_openers = ScanThreads(OPENERS)
+
+
+class _Unplaced(NamedTuple):
+    """Batches for which the log needs a new segment first, in a thread."""
+
+    partition: Partition
+    records: memoryview
+    headers: Sequence[BatchHeader]
+
+
+class _Closed(NamedTuple):
+    """Batches that must be opened before they are appended."""
+
+    partition: Partition
+    records: memoryview
+    headers: Sequence[BatchHeader]
+
+
+class _Appended(NamedTuple):
+    """Batches that were appended, whose disk is to be waited for, or whose other replicas, or both."""
+
+    partition: Partition
+    flush_up_to: Offset | None
+    committed: CommitWait | None
+    response: PartitionProduceResponse
+
+
+_Outcome = PartitionProduceResponse | _Unplaced | _Closed | _Appended
+_Outcomes = list[_Outcome]
+
+
+def handle(
+    broker: BrokerContext, request: ProduceRequest, version: int, _caller: Caller
+) -> ProduceResponse | Owed | Awaitable[ProduceResponse | None] | None:
+    """Answers at once, unless batches must be opened or a disk or other replicas are to be waited for."""
+    if _is_large(request):
+        return _append_in_turns(broker, request, version)
+    refusal = _refuse_request(request, version)
+    now_ms = broker.clock()
+    is_done = True
+    done: list[TopicProduceResponse] = []
+    outcomes: list[_Outcomes] = []
+    for topic in request.topic_data:
+        of_topic = [_append(broker, request, topic, data, version, refusal, now_ms) for data in topic.partition_data]
+        outcomes.append(of_topic)
+        responses = [outcome for outcome in of_topic if outcome.__class__ is PartitionProduceResponse]
+        is_done = is_done and len(responses) == len(of_topic)
+        done.append(_of_topic(topic, responses))
+    if is_done:
+        return _answer(broker, request, done)
+    if all(_awaits_replicas_alone(outcome) for of_topic in outcomes for outcome in of_topic):
+        return _Uncommitted(broker, request, outcomes)
+    return _answer_later(broker, request, outcomes)
+
+
+def _is_large(request: ProduceRequest) -> bool:
+    """True if partitions, or batches, are too many for one step of the event loop."""
+    partitions = [data for topic in request.topic_data for data in topic.partition_data]
+    if len(partitions) > PARTITIONS_AT_ONCE:
+        return True
+    if sum(len(data.records or b"") for data in partitions) <= MAX_BATCHES * HEADER_SIZE:
+        return False
+    return sum(map(_count_batches, partitions)) > MAX_BATCHES
+
+
+def _count_batches(data: PartitionProduceData) -> int:
+    """The batches of a partition, counted up to one more than MAX_BATCHES."""
+    return take_batches(data.records, 0, MAX_BATCHES + 1)[1] if isinstance(data.records, memoryview) else 0
+
+
+async def _append_in_turns(broker: BrokerContext, request: ProduceRequest, version: int) -> ProduceResponse | None:
+    """Append, yielding to other connections in between; later requests on this connection wait."""
+    refusal = _refuse_request(request, version)
+    turns = Turns(PARTITIONS_AT_ONCE)
+    outcomes: list[_Outcomes] = []
+    for topic in request.topic_data:
+        of_topic: _Outcomes = []
+        for data in topic.partition_data:
+            count = _count_batches(data)
+            if count > MAX_BATCHES and data.keep_offsets and refusal is None:
+                of_topic.append(await _append_in_slices(broker, request, topic, data, version))
+                continue
+            too_many = _too_many_batches() if count > MAX_BATCHES else None
+            of_topic.append(_append(broker, request, topic, data, version, refusal or too_many, broker.clock()))
+            await turns.after(max(1, count))
+        outcomes.append(of_topic)
+    return await _answer_later(broker, request, outcomes)
+
+
+def _too_many_batches() -> KafkaError:
+    reason = f"At most {MAX_BATCHES} batches of a partition are taken in a request."
+    return KafkaError(ErrorCode.INVALID_RECORD, reason)
+
+
+async def _append_in_slices(
+    broker: BrokerContext, request: ProduceRequest, topic: TopicProduceData, data: PartitionProduceData, version: int
+) -> PartitionProduceResponse | _Appended:
+    """Append a mirror's batches. Each slice follows the one before, or is refused: others may append meanwhile."""
+    records, expected_end = data.records, data.expected_end
+    assert isinstance(records, memoryview)
+    base_offset = -1
+    while True:
+        end, _ = take_batches(records, 0, MAX_BATCHES)
+        is_last = end in {0, len(records)}
+        of_slice = replace(data, records=records if is_last else records[:end], expected_end=expected_end)
+        outcome = _append(broker, request, topic, of_slice, version, None, broker.clock())
+        if isinstance(outcome, _Unplaced):
+            outcome = await _roll_and_append(broker, of_slice, outcome, request.acks)
+        assert not isinstance(outcome, _Closed), "copies are appended as they are"
+        response = outcome.response if isinstance(outcome, _Appended) else outcome
+        if response.error_code != ErrorCode.NONE:
+            return response
+        base_offset = response.base_offset if base_offset < 0 else base_offset
+        if is_last:
+            response = replace(response, base_offset=base_offset)
+            return outcome._replace(response=response) if isinstance(outcome, _Appended) else response
+        if isinstance(outcome, _Appended) and outcome.committed is not None:
+            outcome.committed.leave()
+        records, expected_end = records[end:], response.log_end_offset
+        await trio.lowlevel.checkpoint()
+
+
+def _awaits_replicas_alone(outcome: _Outcome) -> bool:
+    return isinstance(outcome, PartitionProduceResponse) or (
+        isinstance(outcome, _Appended) and outcome.flush_up_to is None
+    )
+
+
+class _Uncommitted(Owed):
+    """The answer to a request of which all is appended, and on the disk if it must be: other replicas lack it."""
+
+    __slots__ = ("_broker", "_outcomes", "_topics", "_waits")
+
+    def __init__(self, broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]) -> None:
+        super().__init__(_deadline(request))
+        self._broker = broker
+        self._topics = [(topic.name, topic.topic_id) for topic in request.topic_data]
+        self._outcomes = outcomes
+        self._waits = [
+            outcome.committed
+            for of_topic in outcomes
+            for outcome in of_topic
+            if isinstance(outcome, _Appended) and outcome.committed is not None
+        ]
+
+    @property
+    def is_over(self) -> bool:
+        return all(wait.is_over for wait in self._waits)
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        for wait in self._waits:
+            wait.when_over(lambda: tell() if self.is_over else None)
+
+    def answer(self) -> ProduceResponse:
+        return _with_leaders(
+            self._broker,
+            [
+                TopicProduceResponse(
+                    name=name,
+                    topic_id=topic_id,
+                    partition_responses=[_finished(self._broker, outcome) for outcome in of_topic],
+                )
+                for (name, topic_id), of_topic in zip(self._topics, self._outcomes, strict=True)
+            ],
+        )
+
+    def give_up(self) -> None:
+        for wait in self._waits:
+            wait.leave()
+
+
+def _of_topic(topic: TopicProduceData, responses: Sequence[PartitionProduceResponse]) -> TopicProduceResponse:
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
+
+
+def _refuse_request(request: ProduceRequest, version: int) -> KafkaError | None:
+    if version < FIRST_BATCH_VERSION:
+        return KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Produce v0 to v2 carry message formats that are not kept.")
+    if request.acks not in KNOWN_ACKS:
+        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if request.transactional_id is not None:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "Transactions are not served yet.")
+    return None
+
+
+def _append(
+    broker: BrokerContext,
+    request: ProduceRequest,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    version: int,
+    refusal: KafkaError | None,
+    now_ms: int,
+) -> _Outcome:
+    broker.counts.produce_partitions += 1
+    try:
+        if refusal is not None:
+            raise refusal
+        if version < FIRST_VERSION_OF_TOPIC_IDS:
+            partition = broker.find_partition(topic.name, data.index)
+        else:
+            partition = broker.find_partition_by_id(topic.topic_id, data.index)
+        if partition.topic_partition.topic == GROUP_METADATA_TOPIC:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "Only group coordinators write here.")
+        if not isinstance(data.records, memoryview):
+            raise KafkaError(ErrorCode.INVALID_RECORD, "No records.")
+        records, keep_offsets = data.records, data.keep_offsets
+        if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_MAGICS:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "Message formats v0 and v1 are not kept; send v2 batches.")
+        if keep_offsets or partition.settings.mirror_source is not None:
+            _check_mirror(partition, data)
+        if data.expected_end not in {-1, partition.log.log_end_offset}:
+            raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
+        if request.acks == ACKS_ALL and partition.has_followers:
+            partition.check_in_sync()
+        headers = partition.validate(records, keep_offsets=keep_offsets)
+        if not keep_offsets:
+            _check_headers(headers, version)
+            if not partition.settings.admission.admits(headers, now_ms):
+                return _Closed(partition, records, headers)
+        elif not is_within_reach(headers):
+            return _Unplaced(partition, records, headers)
+        info = partition.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
+    except RollDueError:
+        return _Unplaced(partition, records, headers)
+    except PipelineError as error:
+        return _refused(broker, data.index, error)
+    return _appended(partition, info, data, request.acks)
+
+
+def _check_headers(headers: Sequence[BatchHeader], version: int) -> None:
+    for header in headers:
+        if header.is_transactional:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not served yet.")
+        if version < FIRST_VERSION_OF_ZSTD and header.codec is Codec.ZSTD:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "Produce takes zstd from version 7 on.")
+
+
+def _appended(
+    partition: Partition, info: AppendInfo, data: PartitionProduceData, acks: int
+) -> PartitionProduceResponse | _Appended:
+    response = PartitionProduceResponse(
+        index=data.index,
+        base_offset=info.base_offset,
+        log_append_time_ms=info.log_append_time_ms,
+        log_start_offset=info.log_start_offset,
+        log_end_offset=partition.log.log_end_offset if data.keep_offsets else -1,
+    )
+    awaits_flush = partition.awaits_flush(info)
+    if not awaits_flush and (acks != ACKS_ALL or not partition.has_followers):
+        return response
+    end_offset = Offset(info.last_offset + 1)
+    committed = partition.commit_wait(end_offset) if acks == ACKS_ALL else None
+    return _Appended(partition, end_offset if awaits_flush else None, committed, response)
+
+
+def _check_mirror(partition: Partition, data: PartitionProduceData) -> None:
+    topic, source = partition.topic_partition.topic, partition.settings.mirror_source
+    if source is not None and not data.keep_offsets:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"{topic} is a read-only mirror of {source}; produce to its source."
+        )
+    if source is None and data.keep_offsets:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, f"{topic} has no mirror.source: it is no mirror and assigns its own offsets."
+        )
+
+
+def _refused(broker: BrokerContext, index: int, error: PipelineError) -> PartitionProduceResponse:
+    broker.counts.failed_produce_partitions += 1
+    failure = failure_of(error)
+    return PartitionProduceResponse(
+        index=index,
+        error_code=failure.code,
+        base_offset=-1,
+        error_message=failure.message,
+        record_errors=_record_errors(error),
+        log_end_offset=error.log_end_offset if isinstance(error, LogEndMismatchError | OffsetOverlapError) else -1,
+    )
+
+
+def _record_errors(error: PipelineError) -> Sequence[BatchIndexAndErrorMessage]:
+    if not isinstance(error, InvalidRecordError):
+        return ()
+    return [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+        for index, message in error.record_errors
+    ]
+
+
+async def _answer_later(
+    broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]
+) -> ProduceResponse | None:
+    """All that is closed is opened and appended before anything is waited for: one flush then serves it all."""
+    deadline = _deadline(request)
+    for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
+        for number, data in enumerate(topic.partition_data):
+            outcome = of_topic[number]
+            if isinstance(outcome, _Closed):
+                of_topic[number] = await _open_and_append(broker, data, outcome, request.acks)
+            elif isinstance(outcome, _Unplaced):
+                of_topic[number] = await _roll_and_append(broker, data, outcome, request.acks)
+    done = []
+    for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
+        responses = [await _kept(broker, outcome, deadline) for outcome in of_topic]
+        done.append(_of_topic(topic, responses))
+    return _answer(broker, request, done)
+
+
+def _deadline(request: ProduceRequest) -> float:
+    return trio.current_time() + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
+
+
+async def _open_and_append(
+    broker: BrokerContext, data: PartitionProduceData, closed: _Closed, acks: int
+) -> PartitionProduceResponse | _Appended:
+    partition, now_ms = closed.partition, broker.clock()
+    try:
+        records = await _openers.run(partition.settings.admission.admit_opened(closed.records, closed.headers, now_ms))
+        headers = partition.validate(records, keep_offsets=False)
+    except PipelineError as error:
+        return _refused(broker, data.index, error)
+    return await _roll_and_append(broker, data, _Unplaced(partition, records, headers), acks)
+
+
+async def _roll_and_append(
+    broker: BrokerContext, data: PartitionProduceData, unplaced: _Unplaced, acks: int
+) -> PartitionProduceResponse | _Appended:
+    """Append, as soon as the log has a segment for it; anything may have changed since the request was looked at."""
+    partition, records, headers = unplaced
+    base_offset, expected_end = Offset(-1), data.expected_end
+    runs = list(within_reach(records, headers)) if data.keep_offsets else [(records, headers)]
+    for run, headers_of_run in runs:
+        of_run = replace(data, records=run, expected_end=expected_end)
+        try:
+            info = await _append_placed(broker, of_run, _Unplaced(partition, run, headers_of_run), acks)
+        except PipelineError as error:
+            return _refused(broker, data.index, error)
+        base_offset = info.base_offset if base_offset < 0 else base_offset
+        expected_end = partition.log.log_end_offset
+    return _appended(partition, info._replace(base_offset=base_offset), data, acks)
+
+
+async def _append_placed(
+    broker: BrokerContext, data: PartitionProduceData, unplaced: _Unplaced, acks: int
+) -> AppendInfo:
+    partition, records, headers = unplaced
+    while True:
+        now_ms = broker.clock()
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if data.expected_end not in {-1, partition.log.log_end_offset}:
+            raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
+        if acks == ACKS_ALL and partition.has_followers:
+            partition.check_in_sync()
+        try:
+            return partition.append_valid(records, headers, keep_offsets=data.keep_offsets, now_ms=now_ms)
+        except RollDueError as due:
+            await partition.roll(due, now_ms)
+
+
+async def _kept(broker: BrokerContext, outcome: _Outcome, deadline: float) -> PartitionProduceResponse:
+    """The answer, once the disk and the other replicas have what it promises."""
+    if isinstance(outcome, _Appended):
+        try:
+            if outcome.flush_up_to is not None:
+                await outcome.partition.flush_up_to(outcome.flush_up_to)
+            if outcome.committed is not None:
+                await outcome.committed.wait(deadline)
+        except PipelineError as error:
+            return _refused(broker, outcome.response.index, error)
+        return outcome.response
+    assert isinstance(outcome, PartitionProduceResponse)
+    return outcome
+
+
+def _finished(broker: BrokerContext, outcome: _Outcome) -> PartitionProduceResponse:
+    """The answer, as far as the other replicas have it now."""
+    if isinstance(outcome, PartitionProduceResponse):
+        return outcome
+    assert isinstance(outcome, _Appended)
+    if outcome.committed is not None:
+        try:
+            outcome.committed.finish()
+        except PipelineError as error:
+            return _refused(broker, outcome.response.index, error)
+    return outcome.response
+
+
+def _with_leaders(broker: BrokerContext, done: Sequence[TopicProduceResponse]) -> ProduceResponse:
+    """The answer, with the present leaders of partitions that are led elsewhere."""
+    if not any(response.error_code in MOVED for topic in done for response in topic.partition_responses):
+        return ProduceResponse(responses=done)
+    endpoints: dict[int, NodeEndpoint] = {}
+    topics = []
+    for topic in done:
+        known = broker.view.topic(topic.name) if topic.name else broker.view.topic_of_id(topic.topic_id)
+        responses = []
+        for response in topic.partition_responses:
+            leader = None
+            if response.error_code in MOVED:
+                leader = find_current_leader(broker.view, broker.config.broker_id, known, response.index)
+            if leader is not None:
+                address, node = leader.broker.address, leader.broker.id
+                endpoints[node] = NodeEndpoint(
+                    node_id=node, host=address.host, port=address.port, rack=leader.broker.rack
+                )
+                current = LeaderIdAndEpoch(leader_id=node, leader_epoch=leader.epoch)
+                response = replace(response, current_leader=current)
+            responses.append(response)
+        topics.append(replace(topic, partition_responses=responses))
+    return ProduceResponse(responses=topics, node_endpoints=list(endpoints.values()))
+
+
+def _answer(
+    broker: BrokerContext, request: ProduceRequest, done: Sequence[TopicProduceResponse]
+) -> ProduceResponse | None:
+    if request.acks != 0:
+        return _with_leaders(broker, done)
+    for topic in done:
+        for response in topic.partition_responses:
+            _require_success(response)
+    return None
+
+
+def _require_success(response: PartitionProduceResponse) -> None:
+    if response.error_code != ErrorCode.NONE:
+        code = ErrorCode(response.error_code).name
+        raise ProtocolError(f"a batch sent with acks=0 was refused: {code}: {response.error_message}")

@@ -1,0 +1,1 @@
+"""Threads, turns of the event loop, bounds on kept memory, and clock steps of one broker process."""

@@ -1,0 +1,1 @@
+"""Topics and settings created, changed and deleted on request."""

@@ -1,0 +1,328 @@
+"""Settings of topics and brokers changed: decided here, written to ZooKeeper by compare-and-set, then waited for.
+
+A change is decided anew on what is stored whenever somebody else was quicker, or when an answer was lost: operations
+say what shall be, so to repeat one that was carried out changes nothing. Whoever carries out a change returns once its
+own view shows it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Protocol, TypeVar
+
+import trio
+
+from pipeline.broker.cluster.view import ClusterView, TopicView
+from pipeline.broker.failures import Failure, failure_of
+from pipeline.broker.requests.context import BrokerContext
+from pipeline.broker.runtime.slicing import Turns
+from pipeline.broker.settings.dynamic import DynamicSettings
+from pipeline.broker.settings.entries import LISTS, broker_entries, topic_entries
+from pipeline.broker.settings.topic import KEEPING_ALL, readable_settings, topic_settings
+from pipeline.broker.topics.changes import ATTEMPTS, writing
+from pipeline.broker.topics.plan import check_topic_name
+from pipeline.coordination.interface import ANY_VERSION, CheckNode, CoordinationClient, CreateNode
+from pipeline.coordination.znodes import (
+    ALL_BROKERS,
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    BrokerOverrides,
+    TopicConfig,
+    broker_config_path,
+    topic_config_path,
+    topic_path,
+)
+from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult
+
+TIMEOUT_S = 10.0
+TOTAL_TIMEOUT_S = 30.0
+"""For all resources of a request together."""
+MAX_OPERATIONS = 1000
+"""On the settings of one resource, which has a tenth as many."""
+RESOURCES_AT_ONCE = 40
+"""Resources that are refused, before others have their turn."""
+FIRST_VERSION = 0
+
+Overrides = Mapping[str, str]
+Decide = Callable[[Overrides], Overrides]
+"""From what is stored to what shall be. Raises KafkaError."""
+
+
+class ResourceType(IntEnum):
+    """What has settings."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class OperationType(IntEnum):
+    """What is done to a setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_OF_LISTS = frozenset({OperationType.APPEND, OperationType.SUBTRACT})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One setting, and what is done to it."""
+
+    name: str
+    kind: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChange:
+    """A topic or broker, and what is done to its settings."""
+
+    resource_type: int
+    name: str
+    operations: Sequence[Operation]
+
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class ResultType(Protocol[Result_co]):
+    """The part of an answer that tells what became of a resource."""
+
+    def __call__(
+        self, *, error_code: int, error_message: str | None, resource_type: int, resource_name: str
+    ) -> Result_co:
+        """Make it."""
+        ...
+
+
+async def alter_all(
+    broker: BrokerContext,
+    changes: Sequence[ResourceChange],
+    result: ResultType[Result_co],
+    *,
+    replace: bool,
+    validate_only: bool,
+) -> list[Result_co]:
+    """Change each resource as a whole or not at all; with `replace` what is not named falls back to its default.
+
+    Returns what became of each, in their order.
+    """
+    await trio.lowlevel.checkpoint()  # the changes were made in this turn
+    named = Counter((change.resource_type, change.name) for change in changes)
+    await trio.lowlevel.checkpoint()
+    results = []
+    turns = Turns(RESOURCES_AT_ONCE)
+    deadline = trio.current_time() + TOTAL_TIMEOUT_S
+    for change in changes:
+        try:
+            if named[change.resource_type, change.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if trio.current_time() > deadline:
+                raise trio.TooSlowError
+            with trio.fail_at(deadline):
+                await _alter(broker, change, replace=replace, validate_only=validate_only)
+        except trio.TooSlowError:
+            failure = Failure(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take all settings in time; try again.")
+        except PipelineError as error:
+            failure = failure_of(error)
+        else:
+            failure = Failure(ErrorCode.NONE, None)
+        results.append(
+            result(
+                error_code=failure.code,
+                error_message=failure.message,
+                resource_type=change.resource_type,
+                resource_name=change.name,
+            )
+        )
+        await turns.after()
+    return results
+
+
+async def _alter(broker: BrokerContext, change: ResourceChange, *, replace: bool, validate_only: bool) -> None:
+    if len(change.operations) > MAX_OPERATIONS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Alter at most {MAX_OPERATIONS} settings of a resource at a time.")
+    if any(count > 1 for count in Counter(operation.name for operation in change.operations).values()):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    entries: Callable[[DynamicSettings], Iterable[DescribeConfigsResourceResult]]
+    match change.resource_type:
+        case ResourceType.TOPIC:
+            entries, alter = partial(topic_entries, {}), alter_topic
+        case ResourceType.BROKER:
+            entries, alter = broker_entries, alter_broker
+        case other:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
+    is_of_lists = any(operation.kind in _OF_LISTS for operation in change.operations)
+    effective = {entry.name: entry.value for entry in entries(broker.settings)} if is_of_lists else {}
+
+    def decide(stored: Overrides) -> Overrides:
+        return apply_operations({} if replace else stored, change.operations, effective)
+
+    await alter(broker, change.name, decide, validate_only=validate_only)
+
+
+def apply_operations(
+    stored: Overrides, operations: Sequence[Operation], effective: Mapping[str, str | None]
+) -> dict[str, str]:
+    """The overrides after these operations; `effective` is what counts for a list that is not overridden."""
+    changed = dict(stored)
+    for operation in operations:
+        name, value = operation.name, operation.value
+        if operation.kind == OperationType.DELETE:
+            changed.pop(name, None)
+        elif value is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
+        elif operation.kind == OperationType.SET:
+            changed[name] = value
+        elif operation.kind not in {OperationType.APPEND, OperationType.SUBTRACT}:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {operation.kind}")
+        elif name not in LISTS:
+            kind = OperationType(operation.kind).name
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Can't {kind} to key {name} because its type is not LIST.")
+        else:
+            present, named = _items(changed.get(name, effective.get(name) or "")), _items(value)
+            if operation.kind == OperationType.APPEND:
+                items = present + [item for item in named if item not in present]
+            else:
+                items = [item for item in present if item not in named]
+            changed[name] = ",".join(items)
+    return changed
+
+
+def _items(text: str) -> list[str]:
+    return [item for item in (part.strip() for part in text.split(",")) if item]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where overrides are stored. `owner` is the znode that must be there for them to have a meaning; it never is there
+    without a znode of overrides, unless ZooKeeper lost that: then `known` counts.
+    """
+
+    parent: str
+    path: str
+    owner: str | None = None
+    known: Callable[[], Overrides] = dict
+    read: Callable[[bytes], Overrides]
+    write: Callable[[Overrides], bytes]
+
+
+async def alter_topic(broker: BrokerContext, name: str, decide: Decide, *, validate_only: bool) -> None:
+    """Change the settings of a topic. Raises KafkaError, CoordinationError."""
+    check_topic_name(name)
+
+    def decide_and_check(stored: Overrides) -> Overrides:
+        wanted = decide(stored)
+        _check_topic(stored, wanted, broker.settings)
+        return wanted
+
+    def is_seen(view: ClusterView) -> bool:
+        topic = view.topic(name)
+        return topic is None or version is None or topic.overrides_version >= version
+
+    place = _Place(
+        parent=TOPIC_CONFIGS,
+        path=topic_config_path(name),
+        owner=topic_path(name),
+        known=lambda: _known_overrides(broker.view.topic(name)),
+        read=lambda data: TopicConfig.decode(name, data).settings,
+        write=lambda settings: TopicConfig(topic=name, settings=settings).encode(),
+    )
+    version = await _write(broker, place, decide_and_check, validate_only=validate_only)
+    with trio.move_on_after(TIMEOUT_S):
+        await broker.view.wait_until(is_seen)
+
+
+def _known_overrides(topic: TopicView | None) -> Overrides:
+    """What counts of a topic whose settings ZooKeeper lost."""
+    if topic is None:
+        return {}
+    return KEEPING_ALL if topic.keeps_all else topic.overrides
+
+
+def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings) -> None:
+    """What is stored already and cannot be used is no reason to refuse a change of something else."""
+    _, unusable = readable_settings(stored, settings.current)
+    kept = {key for key in unusable if wanted.get(key) == stored[key]}
+    try:
+        topic_settings({key: value for key, value in wanted.items() if key not in kept}, settings.current)
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+async def alter_broker(broker: BrokerContext, name: str, decide: Decide, *, validate_only: bool) -> None:
+    """Change the settings of this broker, or (by the empty name) of all. Raises KafkaError, CoordinationError."""
+    level = level_of(broker, name)
+
+    def decide_and_check(stored: Overrides) -> Overrides:
+        wanted = decide(stored)
+        try:
+            broker.settings.check(level, wanted)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        return wanted
+
+    place = _Place(
+        parent=BROKER_CONFIGS,
+        path=broker_config_path(level),
+        read=lambda data: BrokerOverrides.decode(level, data).settings,
+        write=lambda settings: BrokerOverrides(name=level, settings=settings).encode(),
+    )
+    version = await _write(broker, place, decide_and_check, validate_only=validate_only)
+    if version is not None:
+        with trio.move_on_after(TIMEOUT_S):
+            await broker.settings.wait_for(level, version)
+
+
+def level_of(broker: BrokerContext, name: str) -> str:
+    """Under which name a broker's overrides are stored. Raises INVALID_REQUEST for those of another broker."""
+    if not name:
+        return ALL_BROKERS
+    own = broker.config.broker_id
+    if name == str(own):  # in one spelling alone, so that a request cannot ask for the same a thousand times
+        return name
+    try:
+        int(name)
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from error
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} or empty string, but received {name}"
+    )
+
+
+async def _write(broker: BrokerContext, place: _Place, decide: Decide, *, validate_only: bool) -> int | None:
+    """Returns the version of what is stored now, None if nothing is."""
+    with writing(TIMEOUT_S):
+        for _ in range(ATTEMPTS):
+            if place.owner is not None and await broker.zookeeper.exists(place.owner) is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            found = await broker.zookeeper.get_or_none(place.path)
+            stored = place.known() if found is None else place.read(found.data)
+            wanted = decide(stored)
+            is_lost = found is None and place.owner is not None
+            if validate_only or (wanted == stored and not is_lost):
+                return None if found is None else found.version
+            try:
+                if found is not None:
+                    return await broker.zookeeper.set(place.path, place.write(wanted), found.version)
+                await _create(broker.zookeeper, place, place.write(wanted))
+            except (BadVersionError, NoNodeError, NodeExistsError, CoordinationLostError):
+                continue
+            return FIRST_VERSION
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the settings; try again.")
+
+
+async def _create(zookeeper: CoordinationClient, place: _Place, data: bytes) -> None:
+    if await zookeeper.exists(place.parent) is None:
+        with suppress(NodeExistsError):
+            await zookeeper.create(place.parent)
+    owner = [] if place.owner is None else [CheckNode(path=place.owner, version=ANY_VERSION)]
+    await zookeeper.transaction([*owner, CreateNode(path=place.path, data=data)])

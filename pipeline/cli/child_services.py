@@ -1,0 +1,127 @@
+"""Services as child processes of a command: each with a settings file of its own, ready when `/readyz` says so."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+import structlog
+
+from pipeline.cli.terminal.settings import write_settings
+from pipeline.coordination.embedded import ZooKeeperProcess
+from pipeline.processes import BROKER_STOP_GRACE_S, STOP_GRACE_S, ChildProcess, free_port, start_process
+
+READY_TIMEOUT_S = 60.0
+PROBE_TIMEOUT_S = 2.0
+
+log = structlog.get_logger()
+
+
+class Unit(Protocol):
+    """Something that runs beside the command and can be started again after it ended."""
+
+    @property
+    def name(self) -> str:
+        """What users know it by, `broker-1`."""
+        ...
+
+    async def start(self) -> int:
+        """Start it, wait until it is ready, and return its process id."""
+        ...
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop it in order."""
+        ...
+
+
+@dataclass(slots=True)
+class ZooKeeperUnit:
+    """A ZooKeeper in a directory, on the same port in every life."""
+
+    server: ZooKeeperProcess
+    name: str = "zookeeper"
+
+    async def start(self) -> int:
+        """Start it, wait until it answers, and return its process id."""
+        await self.server.start()
+        pid = self.server.pid
+        assert pid is not None
+        return pid
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return await self.server.wait()
+
+    async def stop(self) -> None:
+        """Stop it in order."""
+        await self.server.stop()
+
+
+@dataclass(slots=True)
+class ServiceUnit:
+    """`pipeline <noun> start --config FILE` in a directory that holds its settings and its log."""
+
+    name: str
+    noun: str
+    directory: Path
+    settings: Mapping[str, Any]
+    http_port: int = field(default_factory=free_port)
+    _child: ChildProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """Where its HTTP side is."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    async def start(self) -> int:
+        """Write the settings, start it, wait until it is ready, and return its process id. Logs what is not well then.
+
+        Raises ProcessEndedError with the end of its log, DeadlineExceededError.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"{self.noun}.toml"
+        write_settings(path, {**self.settings, "http.listen": f"127.0.0.1:{self.http_port}"})
+        command = [sys.executable, "-m", "pipeline", self.noun, "start", "--config", str(path)]
+        self._child = start_process(self.name, command, log=self.directory / f"{self.noun}.log")
+        try:
+            await self._child.wait_until(self._is_ready, READY_TIMEOUT_S)
+            answer = await self._ask("healthz")
+        except BaseException:
+            await self._child.stop()
+            raise
+        if answer is not None and answer.status_code != 200:
+            log.warning("not_healthy", name=self.name, reason=answer.json()["reason"])
+        return self._child.pid
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        assert self._child is not None
+        return await self._child.wait()
+
+    async def stop(self) -> None:
+        """Stop it in order; nothing to do before its first start."""
+        if self._child is not None:
+            await self._child.stop(BROKER_STOP_GRACE_S if self.noun == "broker" else STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self._child is not None
+        self._child.kill()
+
+    async def _is_ready(self) -> bool:
+        answer = await self._ask("readyz")
+        return answer is not None and answer.status_code == 200
+
+    async def _ask(self, path: str) -> httpx.Response | None:
+        """The answer of its HTTP side, None if there is none."""
+        try:
+            async with httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as client:
+                return await client.get(f"{self.url}/{path}")
+        except httpx.TransportError:
+            return None

@@ -1,0 +1,1 @@
+"""`pipeline cluster` and descriptions of clusters and brokers."""

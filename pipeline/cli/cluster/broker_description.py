@@ -1,0 +1,113 @@
+"""What `pipeline broker describe` shows: gathered from each broker, as plain values for JSON and for people."""
+
+from typing import Any
+
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import connected
+from pipeline.client.admin import topics as admin
+from pipeline.client.admin.topics import ConfigKind, ConfigResource, ConfigSource, LogDir
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.errors import NetworkError
+from pipeline.model import BrokerEndpoint
+from pipeline.protocol.api import ApiKey
+from pipeline.protocol.errors import KafkaError
+
+TIMEOUT_S = 30.0
+OWN = frozenset({"broker.id", "node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir"})
+"""Settings that differ from broker to broker by nature, and are shown above."""
+
+
+async def describe_brokers(bootstrap: str | None, zookeeper: str | None, broker_id: int | None) -> dict[str, Any]:
+    """The cluster and its brokers, or one of them. Raises NetworkError for one that is not there."""
+    async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
+        await cluster.refresh(timeout_s=TIMEOUT_S)
+        found = await admin.describe_cluster(cluster, timeout_s=TIMEOUT_S)
+        brokers = [broker for broker in found.brokers if broker_id in {None, broker.id}]
+        if not brokers:
+            raise NetworkError(f"no broker {broker_id} is alive, `pipeline broker list` shows those that are")
+        return {
+            "cluster_id": found.cluster_id,
+            "controller": found.controller,
+            "brokers": [await _describe(cluster, broker) for broker in brokers],
+        }
+
+
+async def _describe(cluster: Cluster, broker: BrokerEndpoint) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": broker.id, "host": broker.address.host, "port": broker.address.port, "rack": broker.rack,
+    }  # fmt: skip
+    resource = ConfigResource(ConfigKind.BROKER, str(broker.id))
+    try:
+        log_dirs = await admin.describe_log_dirs(cluster, broker.id, timeout_s=TIMEOUT_S)
+        configs = await admin.describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
+        versions = await admin.describe_versions(cluster, broker.id, timeout_s=TIMEOUT_S)
+    except (*UNREACHABLE, KafkaError) as error:
+        return {**told, "error": str(error)}
+    return {
+        **told,
+        "error": None,
+        "log_dirs": [_log_dir(log_dir) for log_dir in log_dirs],
+        "versions": {_api_name(key): list(versions[key]) for key in sorted(versions)},
+        "settings": {
+            name: {"value": entry.value, "source": entry.source.name.lower()}
+            for name, entry in sorted(configs[resource].items())
+            if entry.source is not ConfigSource.DEFAULT
+        },
+    }
+
+
+def _log_dir(log_dir: LogDir) -> dict[str, Any]:
+    return {
+        "path": log_dir.path,
+        "error": None if log_dir.error is None else log_dir.error.name,
+        "bytes": sum(log_dir.partitions.values()),
+        "partitions": len(log_dir.partitions),
+        "disk_bytes": log_dir.total_bytes,
+        "disk_usable_bytes": log_dir.usable_bytes,
+    }
+
+
+def _api_name(key: int) -> str:
+    try:
+        return ApiKey(key).name
+    except ValueError:
+        return str(key)
+
+
+def troubles(description: dict[str, Any]) -> list[str]:
+    """Which brokers do not answer, and which log dirs failed."""
+    found = []
+    for broker in description["brokers"]:
+        if broker["error"] is not None:
+            found.append(f"broker {broker['id']} does not answer: {broker['error']}")
+            continue
+        found += [
+            f"log dir {log_dir['path']} of broker {broker['id']} failed: {log_dir['error']}"
+            for log_dir in broker["log_dirs"]
+            if log_dir["error"] is not None
+        ]
+    return found
+
+
+def print_description(description: dict[str, Any]) -> None:
+    """For people."""
+    output.say(f"Cluster {description['cluster_id']}, controller {description['controller']}")
+    for broker in description["brokers"]:
+        rack = "" if broker["rack"] is None else f", rack {broker['rack']}"
+        output.say(f"\nBroker {broker['id']} at {broker['host']}:{broker['port']}{rack}")
+        if broker["error"] is not None:
+            output.say(f"does not answer: {broker['error']}")
+            continue
+        headings = ["LOG-DIR", "BYTES", "PARTITIONS", "DISK-BYTES", "DISK-USABLE", "ERROR"]
+        rows = [
+            [item[key] for key in ("path", "bytes", "partitions", "disk_bytes", "disk_usable_bytes", "error")]
+            for item in broker["log_dirs"]
+        ]
+        output.say(output.table(headings, rows))
+        settings = [
+            [name, entry["value"], entry["source"]] for name, entry in broker["settings"].items() if name not in OWN
+        ]
+        if settings:
+            output.say("\n" + output.table(["SETTING", "VALUE", "SET-BY"], settings))
+        served = [[name, f"{first}-{last}"] for name, (first, last) in broker["versions"].items()]
+        output.say("\n" + output.table(["API", "VERSIONS"], served))

@@ -1,0 +1,119 @@
+"""`pipeline cluster`: how a cluster is, who leads, and where partitions lie."""
+
+from functools import partial
+from typing import Annotated
+
+import trio
+import typer
+
+from pipeline.cli.cluster import reassign
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.client.admin import topics as admin
+from pipeline.client.admin.topics import ElectionType
+from pipeline.errors import ConfigurationError
+from pipeline.model import TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.settings import MAX_INT32
+
+app = typer.Typer(no_args_is_help=True, help="A cluster as a whole: its health, its leaders, where partitions lie.")
+app.add_typer(reassign.app, name="reassign")
+
+TIMEOUT_S = 60.0
+
+
+@app.command()
+def describe(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
+    """Show brokers (leaders, replicas, bytes) and partitions in trouble, with the reason and what to do.
+
+    Exit code 1 if a partition is offline or has fewer in-sync replicas than min.insync.replicas, or a broker could
+    not be restarted.
+    """
+    from pipeline.cli.cluster.description import describe_cluster, is_in_trouble, print_description
+
+    description = trio.run(partial(describe_cluster, bootstrap, zookeeper))
+    if json:
+        output.print_json(description)
+    else:
+        print_description(description)
+    if is_in_trouble(description):
+        raise typer.Exit(output.EXIT_FAILED)
+
+
+@app.command("remove-stray")
+def remove_stray(
+    topic_id: Annotated[str, typer.Argument(metavar="TOPIC-ID", help="As `pipeline cluster describe` shows it.")],
+    zookeeper: Annotated[str, typer.Option("--zookeeper", metavar="HOST:PORT", help="The cluster's ZooKeeper.")],
+) -> None:
+    """Remove the strays of one topic id from all brokers: logs of a topic that ZooKeeper does not know any more.
+
+    The records in them are gone for good. A topic that exists is refused: delete it with `pipeline topic delete`.
+    Put -- before an id that begins with a dash.
+    """
+    from pipeline.cli.cluster.strays import record_deletion
+
+    trio.run(partial(record_deletion, zookeeper, topic_id))
+    output.say(f"Brokers remove the strays of {topic_id} within 10 s; one that is down, when it is back.")
+
+
+@app.command()
+def elect(
+    is_unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean/--preferred",
+            help="Let any live replica lead where there is no leader: records that it lacks are lost for good. "
+            "Or (default) let the first replica lead, if it is in sync.",
+        ),
+    ] = False,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Partitions of this topic.")] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", min=0, max=MAX_INT32, help="Of --topic, this one; may be repeated. Default: all."),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All partitions that need it.")] = False,
+    bootstrap: Bootstrap = None,
+    zookeeper: ZooKeeper = None,
+    json: Json = False,
+) -> None:
+    """Elect leaders. Exit code 1 if one was wanted and cannot be had; partitions that need none are fine."""
+    if all_ == (topic is not None):
+        raise ConfigurationError("--topic", "give it, or --all, to say which partitions are meant")
+    if partition and topic is None:
+        raise ConfigurationError("--partition", "needs --topic")
+    kind = ElectionType.UNCLEAN if is_unclean else ElectionType.PREFERRED
+
+    async def run() -> dict[TopicPartition, KafkaError | None]:
+        async with connected(bootstrap, zookeeper, "pipeline-elect") as cluster:
+            meant = None
+            if topic is not None:
+                found = await find_topic(cluster, topic)
+                meant = [TopicPartition(topic, index) for index in partition or sorted(found.partitions)]
+            return await admin.elect_leaders(cluster, meant, kind, timeout_s=TIMEOUT_S)
+
+    results = trio.run(run)
+    rows = [
+        {"topic": name.topic, "partition": name.partition, "result": _result(refusal)}
+        for name, refusal in sorted(results.items())
+    ]
+    if json:
+        output.print_json({"partitions": rows})
+    elif rows:
+        output.say(output.table(["TOPIC", "PARTITION", "RESULT"], [list(row.values()) for row in rows]))
+    else:
+        output.say("No partition needs an election.")
+    refused = [
+        f"{name}: {refusal}"
+        for name, refusal in sorted(results.items())
+        if refusal is not None and refusal.code != ErrorCode.ELECTION_NOT_NEEDED
+    ]
+    if refused:
+        output.fail("no leader was elected for " + "; ".join(refused))
+
+
+def _result(refusal: KafkaError | None) -> str:
+    if refusal is None:
+        return "elected"
+    if refusal.code == ErrorCode.ELECTION_NOT_NEEDED:
+        return "not needed"
+    return str(refusal)

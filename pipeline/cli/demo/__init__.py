@@ -1,0 +1,1 @@
+"""`pipeline demo`: datacenters, sample input and the run itself."""

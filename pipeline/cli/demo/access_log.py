@@ -1,0 +1,67 @@
+"""The sample input: lines of a web server's access log as events. Pure but for reading the sample itself."""
+
+import gzip
+import re
+import zlib
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from typing import Any
+
+_LINE = re.compile(
+    r"(?P<client_address>\S+) \S+ \S+ \[(?P<time>[^\]]+)\] "
+    r'"(?P<method>\S+) (?P<path>.*?)(?: (?P<protocol>HTTP/[\d.]+))?" '
+    r'(?P<status>\d{3}) (?P<bytes>\d+|-) "(?P<referrer>(?:[^"\\]|\\.)*)" "(?P<user_agent>(?:[^"\\]|\\.)*)"?'
+)
+"""The last quote may be missing: one line of the sample was cut off there by whoever wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageView:
+    """One line: its creation time (ms since 1970 UTC) and the fields of the schema `AccessLogEvent`."""
+
+    time_ms: int
+    fields: dict[str, Any]
+
+    @property
+    def client_address(self) -> str:
+        """Who asked."""
+        address: str = self.fields["client_address"]
+        return address
+
+
+def parse_line(line: str) -> PageView:
+    """A line in the Apache combined format. Raises ValueError for anything else."""
+    matched = _LINE.fullmatch(line)
+    if matched is None:
+        raise ValueError(f"not a line of an access log in the combined format: {line!r}")
+    time = datetime.strptime(matched["time"], "%d/%b/%Y:%H:%M:%S %z")
+    time_ms = int(time.timestamp()) * 1000
+    fields = {
+        "client_address": matched["client_address"],
+        "time": time_ms,
+        "method": matched["method"],
+        "path": matched["path"],
+        "protocol": matched["protocol"] or "",
+        "status": int(matched["status"]),
+        "bytes": None if matched["bytes"] == "-" else int(matched["bytes"]),
+        "referrer": None if matched["referrer"] == "-" else matched["referrer"],
+        "user_agent": None if matched["user_agent"] == "-" else matched["user_agent"],
+    }
+    return PageView(time_ms, fields)
+
+
+def home_datacenter(client_address: str, datacenters: tuple[str, ...]) -> str:
+    """Which datacenter serves a client: always the same one for the same address."""
+    return datacenters[zlib.crc32(client_address.encode()) % len(datacenters)]
+
+
+def sample_lines() -> list[str]:
+    """The 10,000 lines of the sample."""
+    compressed = files("pipeline.cli.demo").joinpath("samples/access.log.gz").read_bytes()
+    return gzip.decompress(compressed).decode().splitlines()
+
+
+def sample_schema() -> str:
+    """The Avro schema of the events, as it is registered."""
+    return files("pipeline.cli.demo").joinpath("samples/AccessLogEvent.avsc").read_text(encoding="utf-8")

@@ -1,0 +1,84 @@
+"""An online consumer of the demo: reads one live datacenter while its frontends publish, as in Figure 3 of the paper.
+
+Invariant: what the group has committed was counted, so a reader that starts again counts every record at least once.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from pipeline.client.admin.groups import CommittedOffset, commit_offsets
+from pipeline.client.cluster.background import background_tasks
+from pipeline.client.cluster.cluster import Cluster, open_cluster
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
+from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.registry.avro import AvroDeserializer
+from pipeline.client.registry.client import open_schema_registry
+from pipeline.model import HostPort, TopicPartition
+
+COMMIT_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class OnlineReader:
+    """Counts the page views of one datacenter as they come.
+
+    Partitions are assigned to it by hand, as by Kafka's `assign`: the group holds its offsets and has no members.
+    """
+
+    group: str
+    cluster: Cluster
+    consumer: Consumer
+    deserializer: AvroDeserializer
+    records: int = 0
+    paths: Counter[str] = field(default_factory=Counter)
+    _offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    _counted: trio.Event = field(default_factory=trio.Event)
+
+    async def read(self) -> None:
+        """Count for ever."""
+        async for record in self.consumer.records():
+            view = await self.deserializer.deserialize(record.value)
+            self.paths[view["path"]] += 1
+            self.records += 1
+            self._offsets[record.topic_partition] = CommittedOffset(offset=record.offset + 1)
+            self._counted.set()
+
+    async def commit(self) -> None:
+        """Write down in the group how far was counted. Raises KafkaError, NetworkError."""
+        await commit_offsets(self.cluster, self.group, dict(self._offsets))
+
+    async def commit_regularly(self) -> None:
+        """Commit every second, for ever."""
+        while True:
+            await trio.sleep(COMMIT_INTERVAL_S)
+            if self._offsets:
+                await self.commit()
+
+    async def wait_for(self, records: int) -> None:
+        """Return once so many were counted."""
+        while self.records < records:
+            self._counted = trio.Event()
+            await self._counted.wait()
+
+
+@asynccontextmanager
+async def open_online_reader(
+    bootstrap: tuple[HostPort, ...], registry_url: str, topic: str, group: str
+) -> AsyncGenerator[OnlineReader]:
+    """A reader at work, from the beginning of the topic, until the block ends. Raises KafkaError, NetworkError."""
+    async with (
+        open_schema_registry([registry_url]) as registry,
+        open_cluster(ClientConfig(bootstrap=bootstrap, client_id=group)) as cluster,
+        open_consumer(cluster, ConsumerConfig()) as consumer,
+        background_tasks() as nursery,
+    ):
+        found = await cluster.topic(topic)
+        consumer.assign({TopicPartition(topic, number): 0 for number in found.partitions})
+        reader = OnlineReader(group, cluster, consumer, AvroDeserializer(registry))
+        nursery.start_soon(reader.read)
+        nursery.start_soon(reader.commit_regularly)
+        yield reader

@@ -1,0 +1,71 @@
+"""What commands share with services: starting one in the foreground, and asking one over HTTP."""
+
+import http.client
+import json
+import signal
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import trio
+import typer
+
+from pipeline.cli.terminal import output
+from pipeline.cli.terminal.settings import Settings, read_settings
+
+Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="The service's settings.")]
+
+ANSWER_TIMEOUT_S = 30.0
+REGISTRY_TIMEOUT_S = 10.0
+
+
+def http_url(text: str) -> str:
+    """The URL of a service as an option gives it, without the last slash; `host:port` means http."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or not url.isprintable() or " " in url:
+        raise typer.BadParameter(f"{text!r} is not of the form http://host:port")
+    return url.rstrip("/")
+
+
+def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None:
+    """Run a service with the settings of a file, in the foreground, until it is signalled or fails."""
+    output.configure_logging()
+    trio.run(_until_signalled, run, read_settings(config))
+
+
+async def _until_signalled(run: Callable[[Settings], Awaitable[Any]], settings: Settings) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def run_and_end() -> None:
+                await run(settings)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(run_and_end)
+            async for _ in signals:
+                nursery.cancel_scope.cancel()
+                break
+
+
+def read_json(url: str) -> Any:
+    """What a service answers. Ends the command when it cannot be reached."""
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        output.fail(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
+    except urllib.error.URLError as error:
+        reason = error.reason.strerror if isinstance(error.reason, OSError) else None
+        output.fail(f"{url} cannot be reached: {reason or error.reason}")
+    except (OSError, http.client.HTTPException) as error:
+        output.fail(f"{url} cannot be read: {error}")
+    except ValueError:
+        output.fail(f"{url} answers something that is not JSON: is that another service?")

@@ -1,0 +1,1 @@
+"""What commands share at the terminal: output, files, settings files, connections."""

@@ -1,0 +1,1 @@
+"""Administration: topics, settings, brokers, groups, offsets, elections, reassignments."""

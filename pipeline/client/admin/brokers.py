@@ -1,0 +1,114 @@
+"""What brokers tell of themselves: the cluster (KIP-700), their log directories (KIP-113), the versions they serve."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
+from pipeline.net.connection_pool import SOFTWARE_NAME, SOFTWARE_VERSION
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from pipeline.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from pipeline.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from pipeline.protocol.schema import ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """A cluster. `controller` is the broker to which changes of topics go."""
+
+    cluster_id: str
+    controller: BrokerId
+    brokers: Sequence[BrokerEndpoint]
+    zookeeper_silence_s: float = 0
+    """Since when the broker that answered has not reached ZooKeeper, if for its session timeout or longer; else 0."""
+    problem: str = ""
+    """Why the broker that answered could not join its cluster again now; empty if it could."""
+    lost_znodes: Sequence[str] = ()
+    """Znodes of topics that the broker that answered finds missing or unreadable, the first hundred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrayLog:
+    """A log that a broker keeps though it belongs to no partition of it. `topic_id` is None if the log has none."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDir:
+    """A log directory. With an `error` nothing else is known of it. Bytes of its disk are None where not told."""
+
+    path: str
+    error: ErrorCode | None
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+    partitions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Bytes of each."""
+    strays: Sequence[StrayLog] = ()
+    """None of a broker that is not ours."""
+
+
+async def describe_cluster(cluster: Cluster, broker: BrokerId | None = None, *, timeout_s: float) -> ClusterDescription:
+    """The cluster as this broker, or (None) any of its brokers, sees it. Raises KafkaError, NetworkError."""
+    request = DescribeClusterRequest()
+    found: DescribeClusterResponse
+    if broker is None:
+        found = await cluster.request_any(request, timeout_s=timeout_s)
+    else:
+        found = await cluster.request(broker, request, timeout_s=timeout_s)
+    if found.error_code != ErrorCode.NONE:
+        raise KafkaError(found.error_code, found.error_message)
+    return ClusterDescription(
+        cluster_id=found.cluster_id,
+        controller=BrokerId(found.controller_id),
+        brokers=tuple(
+            BrokerEndpoint(id=BrokerId(broker.broker_id), address=HostPort(broker.host, broker.port), rack=broker.rack)
+            for broker in sorted(found.brokers, key=lambda broker: broker.broker_id)
+        ),
+        zookeeper_silence_s=found.zookeeper_silence_ms / 1000,
+        problem=found.problem,
+        lost_znodes=tuple(found.lost_znodes),
+    )
+
+
+async def describe_log_dirs(cluster: Cluster, broker: BrokerId, *, timeout_s: float) -> list[LogDir]:
+    """The log directories of a broker and all that lies in them. Raises KafkaError, NetworkError."""
+    request = DescribeLogDirsRequest(topics=None)
+    response: DescribeLogDirsResponse = await cluster.request(broker, request, timeout_s=timeout_s)
+    if response.error_code != ErrorCode.NONE:
+        raise KafkaError(response.error_code, f"log dirs of broker {broker}")
+    return [
+        LogDir(
+            path=result.log_dir,
+            error=None if result.error_code == ErrorCode.NONE else ErrorCode.of(result.error_code),
+            total_bytes=None if result.total_bytes < 0 else result.total_bytes,
+            usable_bytes=None if result.usable_bytes < 0 else result.usable_bytes,
+            partitions={
+                TopicPartition(topic.name, partition.partition_index): partition.partition_size
+                for topic in result.topics
+                for partition in topic.partitions
+            },
+            strays=tuple(
+                StrayLog(
+                    topic_partition=TopicPartition(stray.topic, stray.partition),
+                    topic_id=None if stray.topic_id == ZERO_UUID else stray.topic_id,
+                    path=stray.path,
+                    reason=stray.reason,
+                )
+                for stray in result.strays
+            ),
+        )
+        for result in response.results
+    ]
+
+
+async def describe_versions(cluster: Cluster, broker: BrokerId, *, timeout_s: float) -> dict[int, tuple[int, int]]:
+    """The lowest and the highest version of each api key that a broker serves. Raises KafkaError, NetworkError."""
+    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+    response: ApiVersionsResponse = await cluster.request(broker, request, timeout_s=timeout_s)
+    return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}

@@ -1,0 +1,109 @@
+"""Which offset is the first, the last, or that of a time (ListOffsets), and records before an offset deleted."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline.client.cluster.cluster import Cluster
+from pipeline.client.cluster.leaders import ask_leaders
+from pipeline.client.cluster.metadata import ClusterView
+from pipeline.model import TopicPartition
+from pipeline.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from pipeline.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+LATEST = -1
+"""The offset after the last record."""
+EARLIEST = -2
+"""The first offset the log still holds."""
+MAX_TIMESTAMP = -3
+"""The offset of the record with the highest timestamp (KIP-734)."""
+
+ALL_RECORDS = -1
+"""Delete all records that consumers can see now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset:
+    """`offset` is -1 where no record is as late as the time asked for; `timestamp_ms` is -1 for EARLIEST and LATEST."""
+
+    offset: int
+    timestamp_ms: int
+
+
+async def list_offsets(
+    cluster: Cluster, positions: Mapping[TopicPartition, int], *, timeout_s: float
+) -> dict[TopicPartition, ListedOffset]:
+    """For each partition the offset of EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record from that time (ms) on.
+
+    Retries while leaders move; a leader whose epoch is not the known one does not answer. Raises KafkaError,
+    NetworkError or DeadlineExceededError when one stays without answer.
+    """
+    return await ask_leaders(cluster, positions, _ask_offsets, _read_offsets, timeout_s=timeout_s)
+
+
+def _ask_offsets(topics: Mapping[str, Mapping[int, int]], view: ClusterView, timeout_ms: int) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        replica_id=-1,
+        topics=tuple(
+            ListOffsetsTopic(
+                name=name,
+                partitions=tuple(
+                    ListOffsetsPartition(
+                        partition_index=number,
+                        current_leader_epoch=view.leader_epoch_of(TopicPartition(name, number)),
+                        timestamp=timestamp,
+                    )
+                    for number, timestamp in positions.items()
+                ),
+            )
+            for name, positions in topics.items()
+        ),
+        timeout_ms=timeout_ms,
+    )
+
+
+def _read_offsets(response: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, int, ListedOffset]]:
+    for topic in response.topics:
+        for partition in topic.partitions:
+            listed = ListedOffset(offset=partition.offset, timestamp_ms=partition.timestamp)
+            yield TopicPartition(topic.name, partition.partition_index), partition.error_code, listed
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_s: float
+) -> dict[TopicPartition, int]:
+    """Delete the records of each partition that are before an offset (or ALL_RECORDS); returns the first ones left.
+
+    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError when one stays without answer.
+    """
+    return await ask_leaders(cluster, before, _ask_deletion, _read_deletion, timeout_s=timeout_s)
+
+
+def _ask_deletion(topics: Mapping[str, Mapping[int, int]], _view: ClusterView, timeout_ms: int) -> DeleteRecordsRequest:
+    return DeleteRecordsRequest(
+        topics=tuple(
+            DeleteRecordsTopic(
+                name=name,
+                partitions=tuple(
+                    DeleteRecordsPartition(partition_index=number, offset=offset) for number, offset in before.items()
+                ),
+            )
+            for name, before in topics.items()
+        ),
+        timeout_ms=timeout_ms,
+    )
+
+
+def _read_deletion(response: DeleteRecordsResponse) -> Iterator[tuple[TopicPartition, int, int]]:
+    for topic in response.topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.partition_index), partition.error_code, partition.low_watermark

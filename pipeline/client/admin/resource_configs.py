@@ -1,0 +1,177 @@
+"""Settings of topics and brokers, read and changed: DescribeConfigs (KIP-226), IncrementalAlterConfigs (KIP-339)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import trio
+
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.model import BrokerId
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from pipeline.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from pipeline.protocol.schema import Message
+
+_TOPICS_PER_REQUEST = 500
+_SET = 0
+_DELETE = 1
+
+
+class ConfigKind(IntEnum):
+    """What has settings."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """A topic by its name or a broker by its id; the empty name stands for all brokers."""
+
+    kind: ConfigKind
+    name: str
+
+    @property
+    def broker(self) -> BrokerId | None:
+        """The one broker that can answer; None if any can."""
+        return BrokerId(int(self.name)) if self.kind is ConfigKind.BROKER and self.name else None
+
+    def __str__(self) -> str:
+        return f"{self.kind.name.lower()} {self.name or '(all)'}"
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    STATIC = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """A setting that counts now. `value` is None where there is none, or where it is a secret."""
+
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    documentation: str | None
+
+
+async def describe_configs(
+    cluster: Cluster, resources: Sequence[ConfigResource], *, timeout_s: float
+) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+    """All settings of these topics and brokers, by name. Raises KafkaError for the first that is refused."""
+    found = {}
+    for resource in resources:
+        asked = DescribeConfigsResource(
+            resource_type=resource.kind, resource_name=resource.name, configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=(asked,), include_documentation=True)
+        response: DescribeConfigsResponse = await _ask(cluster, resource, request, timeout_s)
+        (result,) = response.results
+        _check(resource, result.error_code, result.error_message)
+        found[resource] = {
+            entry.name: ConfigEntry(
+                value=entry.value,
+                source=_source(entry.config_source),
+                is_read_only=entry.read_only,
+                documentation=entry.documentation or None,
+            )
+            for entry in result.configs
+        }
+    return found
+
+
+async def describe_topic_settings(
+    cluster: Cluster, topics: Sequence[str], names: Sequence[str], *, timeout_s: float
+) -> dict[str, dict[str, str]]:
+    """What these settings are for each of these topics; a topic that is gone meanwhile is left out.
+
+    Raises KafkaError for the first that is refused otherwise.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for first in range(0, len(topics), _TOPICS_PER_REQUEST):
+        asked = tuple(
+            DescribeConfigsResource(
+                resource_type=ConfigKind.TOPIC, resource_name=topic, configuration_keys=tuple(names)
+            )
+            for topic in topics[first : first + _TOPICS_PER_REQUEST]
+        )
+        response: DescribeConfigsResponse = await cluster.request_any(
+            DescribeConfigsRequest(resources=asked), timeout_s=timeout_s
+        )
+        for result in response.results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            _check(ConfigResource(ConfigKind.TOPIC, result.resource_name), result.error_code, result.error_message)
+            found[result.resource_name] = {entry.name: entry.value or "" for entry in result.configs}
+    return found
+
+
+async def alter_configs(
+    cluster: Cluster,
+    changes: Mapping[ConfigResource, Mapping[str, str | None]],
+    *,
+    timeout_s: float,
+    validate_only: bool = False,
+) -> None:
+    """Set settings of topics and brokers; None takes one back. Those not named stay as they are.
+
+    Raises KafkaError for the first that is refused. What failed on its way may have been done, and is safe to repeat.
+    """
+    for resource, settings in changes.items():
+        configs = tuple(
+            AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
+            for name, value in settings.items()
+        )
+        asked = AlterConfigsResource(resource_type=resource.kind, resource_name=resource.name, configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=(asked,), validate_only=validate_only)
+        response: IncrementalAlterConfigsResponse = await _ask(cluster, resource, request, timeout_s)
+        (result,) = response.responses
+        _check(resource, result.error_code, result.error_message)
+
+
+async def _ask(cluster: Cluster, resource: ConfigResource, request: Message, timeout_s: float) -> Any:
+    broker = resource.broker
+    if broker is None:
+        is_read = isinstance(request, DescribeConfigsRequest)
+        return await cluster.request_any(request, timeout_s=timeout_s, is_answered_at_once=is_read)
+    deadline = trio.current_time() + timeout_s
+    failures = 0
+    while True:
+        left_s = deadline - trio.current_time()
+        try:
+            if failures or broker not in cluster.view.brokers:
+                await cluster.refresh(timeout_s=left_s)
+            return await cluster.request(broker, request, timeout_s=left_s)
+        except UNREACHABLE:
+            failures += 1
+            if not await cluster.back_off(failures, deadline):
+                raise
+
+
+def _check(resource: ConfigResource, code: int, message: str | None) -> None:
+    if code != ErrorCode.NONE:
+        raise KafkaError(code, f"{resource}: {message or 'refused'}")
+
+
+def _source(number: int) -> ConfigSource:
+    try:
+        return ConfigSource(number)
+    except ValueError:
+        return ConfigSource.UNKNOWN

@@ -1,0 +1,279 @@
+"""Topics made, removed, grown, described; offsets listed; settings, log dirs and the cluster described; leaders elected
+and partitions moved. Plain functions over a cluster.
+
+Each call has a deadline. What the controller refuses for the moment (it moved, it is starting) is tried again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from pipeline.client.admin.brokers import (
+    ClusterDescription,
+    LogDir,
+    describe_cluster,
+    describe_log_dirs,
+    describe_versions,
+)
+from pipeline.client.admin.elections import (
+    ElectionType,
+    Reassignment,
+    alter_reassignments,
+    elect_leaders,
+    list_reassignments,
+)
+from pipeline.client.admin.offsets import (
+    ALL_RECORDS,
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    ListedOffset,
+    delete_records,
+    list_offsets,
+)
+from pipeline.client.admin.resource_configs import (
+    ConfigEntry,
+    ConfigKind,
+    ConfigResource,
+    ConfigSource,
+    alter_configs,
+    describe_configs,
+    describe_topic_settings,
+)
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.cluster.metadata import TopicView
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from pipeline.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from pipeline.protocol.schema import Message
+
+__all__ = [
+    "ALL_RECORDS",
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigKind",
+    "ConfigResource",
+    "ConfigSource",
+    "ElectionType",
+    "ListedOffset",
+    "LogDir",
+    "NewTopic",
+    "Reassignment",
+    "alter_configs",
+    "alter_reassignments",
+    "create_partitions",
+    "create_topics",
+    "delete_records",
+    "delete_topics",
+    "describe_cluster",
+    "describe_configs",
+    "describe_log_dirs",
+    "describe_topic_settings",
+    "describe_topics",
+    "describe_versions",
+    "elect_leaders",
+    "list_offsets",
+    "list_reassignments",
+    "list_topics",
+    "replicas_for",
+]
+
+DEFAULT_TIMEOUT_S = 30.0
+BROKER_DEFAULT = -1
+USUAL_REPLICAS = 3
+"""Of topics that services keep for themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create; what is left out is the broker's default."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a controller says of one topic."""
+
+    topic: str
+    code: int
+    detail: str | None
+
+
+async def create_topics(
+    cluster: Cluster, topics: Sequence[NewTopic], *, exist_ok: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> None:
+    """Create topics and wait until each is known and led. Raises KafkaError for the first that is refused.
+
+    With `exist_ok` a topic that is there already is left as it is.
+    """
+
+    def request(names: Sequence[str], timeout_ms: int) -> Message:
+        return CreateTopicsRequest(
+            topics=tuple(_creatable(topic) for topic in topics if topic.name in names), timeout_ms=timeout_ms
+        )
+
+    def answers(response: CreateTopicsResponse) -> list[_Answer]:
+        return [_Answer(topic.name, topic.error_code, topic.error_message) for topic in response.topics]
+
+    deadline = trio.current_time() + timeout_s
+    fine = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS} if exist_ok else {ErrorCode.NONE}
+    names = [topic.name for topic in topics]
+    await _ask_controller(cluster, names, request, answers, fine, deadline)
+    await _wait_for_leaders(cluster, dict.fromkeys(names, 1), deadline)
+
+
+async def replicas_for(cluster: Cluster, wanted: int = USUAL_REPLICAS, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
+    """The replication factor of a topic that should have so many replicas: as many, or one on each live broker.
+
+    Raises KafkaError, NetworkError.
+    """
+    view = await cluster.refresh(timeout_s=timeout_s)
+    return max(1, min(wanted, len(view.brokers)))
+
+
+async def delete_topics(
+    cluster: Cluster, names: Sequence[str], *, missing_ok: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> None:
+    """Delete topics. Raises KafkaError for the first that is refused; with `missing_ok` a missing one is no refusal.
+
+    Raises TypeError for a text in the place of the names: its letters could be names of topics.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"{names!a} is one name, and not a sequence of names")
+
+    def request(left: Sequence[str], timeout_ms: int) -> Message:
+        return DeleteTopicsRequest(
+            topics=tuple(DeleteTopicState(name=name) for name in left),
+            topic_names=tuple(left),
+            timeout_ms=timeout_ms,
+        )
+
+    def answers(response: DeleteTopicsResponse) -> list[_Answer]:
+        return [_Answer(topic.name or "", topic.error_code, topic.error_message) for topic in response.responses]
+
+    deadline = trio.current_time() + timeout_s
+    fine = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if missing_ok else {ErrorCode.NONE}
+    await _ask_controller(cluster, names, request, answers, fine, deadline)
+
+
+async def create_partitions(
+    cluster: Cluster, counts: Mapping[str, int], *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> None:
+    """Let topics grow to these numbers of partitions. Raises KafkaError for the first that is refused."""
+
+    def request(names: Sequence[str], timeout_ms: int) -> Message:
+        return CreatePartitionsRequest(
+            topics=tuple(CreatePartitionsTopic(name=name, count=counts[name], assignments=None) for name in names),
+            timeout_ms=timeout_ms,
+        )
+
+    def answers(response: CreatePartitionsResponse) -> list[_Answer]:
+        return [_Answer(topic.name, topic.error_code, topic.error_message) for topic in response.results]
+
+    deadline = trio.current_time() + timeout_s
+    await _ask_controller(cluster, list(counts), request, answers, {ErrorCode.NONE}, deadline)
+    await _wait_for_leaders(cluster, counts, deadline)
+
+
+async def list_topics(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, TopicView]:
+    """All topics of the cluster, by name."""
+    view = await cluster.fetch_all_topics(timeout_s=timeout_s)
+    return dict(sorted(view.topics.items()))
+
+
+async def describe_topics(
+    cluster: Cluster, names: Iterable[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> dict[str, TopicView]:
+    """These topics as of now. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) for one that is not there."""
+    found = await list_topics(cluster, timeout_s=timeout_s)
+    described = {}
+    for name in names:
+        if name not in found:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+        described[name] = found[name]
+    return described
+
+
+async def _wait_for_leaders(cluster: Cluster, counts: Mapping[str, int], deadline: float) -> None:
+    """Wait until the cluster's metadata has each topic with at least so many partitions, all of them led."""
+    cluster.track(counts)
+    failures = 0
+    while True:
+        view = await cluster.refresh(timeout_s=deadline - trio.current_time())
+        found = {name: view.topics[name] for name in counts if name in view.topics}
+        waiting = [
+            name
+            for name, count in counts.items()
+            if name not in found or len(found[name].led_partitions) < max(count, len(found[name].partitions))
+        ]
+        if not waiting:
+            return
+        failures += 1
+        if not await cluster.back_off(failures, deadline):
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partitions of {', '.join(waiting)}")
+
+
+async def _ask_controller(
+    cluster: Cluster,
+    names: Sequence[str],
+    request: Callable[[Sequence[str], int], Message],
+    answers: Callable[[Any], list[_Answer]],
+    fine: set[ErrorCode],
+    deadline: float,
+) -> None:
+    """Ask until each topic is answered with a code that is `fine`. Raises KafkaError for the first that never will."""
+    left = list(names)
+    failures = 0
+    last_error: Exception | None = None
+    while left:
+        timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
+        try:
+            if failures or not cluster.view.brokers:
+                await cluster.refresh(timeout_s=timeout_s)
+            response = await cluster.request_controller(request(left, int(timeout_s * 1000)), timeout_s=timeout_s)
+        except UNREACHABLE as error:
+            last_error = error
+        else:
+            for answer in answers(response):
+                if answer.code in fine:
+                    left.remove(answer.topic)
+                    continue
+                last_error = KafkaError(answer.code, f"topic {answer.topic}: {answer.detail or 'refused'}")
+                if not _passes(last_error):
+                    raise last_error
+        failures += 1
+        if left and not await cluster.back_off(failures, deadline):
+            raise last_error or KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the response leaves topics out")
+
+
+def _passes(error: KafkaError) -> bool:
+    """Whether the refusal will pass. A topic that is not there stays so, though Kafka calls that retriable."""
+    return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
+    )

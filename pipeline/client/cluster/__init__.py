@@ -1,0 +1,1 @@
+"""A cluster as a client sees it: brokers, metadata, leaders, settings."""

@@ -1,0 +1,107 @@
+"""Questions about partitions, put to the leader of each and put again while leaders move."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import trio
+
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.cluster.metadata import ClusterView
+from pipeline.errors import NetworkError, PipelineError
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.schema import Message
+
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+
+MakeRequest = Callable[[Mapping[str, Mapping[int, Asked]], ClusterView, int], Message]
+"""From what is asked of partitions by topic, the view that names their leader, and the milliseconds that are left, to
+a request.
+"""
+ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Told]]]
+"""From a response to its partitions, with an error code and what is told of each."""
+
+
+async def ask_leaders(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, Asked],
+    request: MakeRequest[Asked],
+    read: ReadResponse[Told],
+    *,
+    timeout_s: float,
+) -> dict[TopicPartition, Told]:
+    """Ask the leaders of these partitions, and return what they say of each.
+
+    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError when one stays without answer.
+    """
+    deadline = trio.current_time() + timeout_s
+    found: dict[TopicPartition, Told] = {}
+    failures = 0
+    cluster.track(topic_partition.topic for topic_partition in wanted)
+    while True:
+        errors: list[Exception] = []
+        view = cluster.view
+        shares: dict[BrokerId | None, dict[TopicPartition, Asked]] = {}
+        for topic_partition, asked in wanted.items():
+            if topic_partition not in found:
+                leader = view.leader_of(topic_partition)
+                shares.setdefault(leader, {})[topic_partition] = asked
+
+        async def ask(
+            leader: BrokerId | None,
+            share: Mapping[TopicPartition, Asked],
+            view: ClusterView,
+            errors: list[Exception],
+        ) -> None:
+            if leader is None:
+                errors.append(_no_leader(view, next(iter(share))))
+                return
+            left_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
+            try:
+                response = await cluster.request(
+                    leader, request(_by_topic(share), view, int(left_s * 1000)), timeout_s=left_s
+                )
+            except PipelineError as failure:
+                errors.append(failure)
+                return
+            answers = {topic_partition: (code, told) for topic_partition, code, told in read(response)}
+            for topic_partition in share:
+                if topic_partition not in answers:
+                    reason = f"the response leaves {topic_partition} out"
+                    errors.append(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason))
+                    continue
+                code, told = answers[topic_partition]
+                if code == ErrorCode.NONE:
+                    found[topic_partition] = told
+                else:
+                    errors.append(KafkaError(code, str(topic_partition)))
+
+        async with trio.open_nursery() as nursery:
+            for leader, share in shares.items():
+                nursery.start_soon(ask, leader, share, view, errors)
+        if not errors:
+            return found
+        for error in errors:
+            if not (error.retriable if isinstance(error, KafkaError) else isinstance(error, UNREACHABLE)):
+                raise error
+        failures += 1
+        cluster.refresh_soon()
+        if not await cluster.back_off(failures, deadline):
+            raise errors[0]
+
+
+def _by_topic(share: Mapping[TopicPartition, Asked]) -> dict[str, dict[int, Asked]]:
+    topics: dict[str, dict[int, Asked]] = {}
+    for topic_partition, asked in share.items():
+        topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = asked
+    return topics
+
+
+def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> Exception:
+    code = view.errors.get(topic_partition.topic)
+    if code is not None:
+        return KafkaError(code, str(topic_partition))
+    if topic_partition.topic not in view.topics:
+        return NetworkError(f"{topic_partition}: no broker told the metadata of topic {topic_partition.topic}")
+    return NetworkError(f"{topic_partition}: the leader is not known or not registered")

@@ -1,0 +1,1 @@
+"""The consumer: batches fetched ahead and opened."""

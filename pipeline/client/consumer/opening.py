@@ -1,0 +1,89 @@
+"""Fetched batches opened as records, within the memory of the process for opened batches and without blocking trio."""
+
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import Generic, Self, TypeVar
+
+import trio
+
+from pipeline.client.consumer.fetch_plan import FetchedBatches
+from pipeline.records.batch import BatchHeader, iterate_headers
+from pipeline.records.memory import MIN_OPENED_BYTES, WAIT_S, Charge
+from pipeline.records.opening import attempts, open_uncharged
+from pipeline.records.record import Record, records_of_payload
+
+_LOOK_S = 0.02
+
+_Record = TypeVar("_Record")
+
+
+class RecordIterator(Generic[_Record]):
+    """Opens the next batch when the records of the last one are used up. Unlike a generator, it may be left at any
+    moment.
+    """
+
+    def __init__(self, open_next: Callable[[], Awaitable[Iterator[_Record]]]) -> None:
+        self._open_next = open_next
+        self._opened: Iterator[_Record] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _Record:
+        while (record := next(self._opened, None)) is None:
+            self._opened = await self._open_next()
+        return record
+
+    def close(self) -> None:
+        """Give back what an open batch takes."""
+        if isinstance(self._opened, Generator):
+            self._opened.close()
+
+
+async def open_payload(data: memoryview, position: int, header: BatchHeader, max_bytes: int) -> tuple[Charge, bytes]:
+    """The payload of a compressed batch, and its charge, to be closed when the payload is no longer needed.
+
+    Raises CorruptBatchError, MemoryExhaustedError.
+    """
+    for attempt in attempts(data, position, header, max_bytes):
+        charge = attempt.ask()
+        try:
+            await _wait(charge)
+            payload = attempt.open(charge)
+        except BaseException:
+            charge.close()
+            raise
+        if payload is not None:
+            return charge, payload
+        charge.close()
+    raise AssertionError("the last attempt yields or raises")
+
+
+async def _wait(charge: Charge) -> None:
+    deadline = trio.current_time() + WAIT_S
+    while not charge.is_given():
+        if trio.current_time() >= deadline:
+            raise charge.refusal()
+        await trio.sleep(_LOOK_S)
+
+
+async def each_record(batches: FetchedBatches, take: Callable[[Record], None]) -> None:
+    """Call `take` with each record from the position that was asked for. One batch is open at a time.
+
+    Raises CorruptBatchError, MemoryExhaustedError, and what `take` raises.
+    """
+    for position, header in iterate_headers(batches.data):
+        if header.is_control:
+            continue
+        small = open_uncharged(batches.data, position, header, MIN_OPENED_BYTES)
+        if small is not None:
+            _take_each(small, header, batches.position, take)
+            continue
+        charge, payload = await open_payload(batches.data, position, header, MIN_OPENED_BYTES)
+        with charge:
+            _take_each(payload, header, batches.position, take)
+
+
+def _take_each(payload: bytes, header: BatchHeader, position: int, take: Callable[[Record], None]) -> None:
+    for record in records_of_payload(payload, header):
+        if record.offset >= position:
+            take(record)

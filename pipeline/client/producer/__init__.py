@@ -1,0 +1,1 @@
+"""The producer: records gathered into batches and sent."""

@@ -1,0 +1,268 @@
+"""Records waiting to be sent, by partition: when they are due, what goes into the next requests, what has expired.
+
+Pure: `now_ms` is passed in, `producer.py` acts. Invariants:
+A. Per partition, batches are sent in the order they were filled, and one batch at a time is on its way. A retry goes
+   before everything younger, so order holds, and sequence numbers are given in the order of sending (KIP-98).
+B. A sequence number is given once. After a batch whose fate is unknown was given up, the partition goes on with a new
+   producer id: no later record can be taken for the lost one's repetition, nor wait for it.
+C. `0 <= used_bytes <= memory_bytes`; what a batch was charged is returned when its outcome is known, not before.
+D. With a window, no batch holds records of two windows.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.client.producer.batches import DeliveryError, ProducerBatch, ProducerIdentity
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.records.batch import HEADER_SIZE
+from pipeline.records.builder import BatchBuilder, Header
+
+MAX_RECORD_OVERHEAD = 21
+MAX_HEADER_OVERHEAD = 10
+MAX_SEQUENCE = 2**31 - 1
+
+
+def record_charge(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
+    """An upper bound of the bytes a record takes in a batch, uncompressed."""
+    size = MAX_RECORD_OVERHEAD
+    if key is not None:
+        size += len(key)
+    if value is not None:
+        size += len(value)
+    for name, content in headers:
+        size += MAX_HEADER_OVERHEAD + 4 * len(name) + (0 if content is None else len(content))
+    return size
+
+
+@dataclass(slots=True)
+class _PartitionQueue:
+    """What waits for one partition; the batch that is on its way is the first one."""
+
+    batches: deque[ProducerBatch] = field(default_factory=deque)
+    on_its_way: bool = False
+    identity: ProducerIdentity | None = None
+    next_sequence: int = 0
+
+
+@dataclass(slots=True)
+class Drained:
+    """What to do now. `wake_ms`: when to ask again at the latest, None: not before something changes."""
+
+    requests: dict[BrokerId, list[ProducerBatch]] = field(default_factory=dict)
+    wake_ms: int | None = None
+    leader_missing: bool = False
+    identity_missing: bool = False
+
+    def wake_at(self, when_ms: int) -> None:
+        """Ask again at this time, or earlier."""
+        if self.wake_ms is None or when_ms < self.wake_ms:
+            self.wake_ms = when_ms
+
+
+class Accumulator:
+    """The producer's memory."""
+
+    def __init__(
+        self,
+        *,
+        new_builder: Callable[[], BatchBuilder],
+        memory_bytes: int,
+        max_request_bytes: int,
+        linger_ms: int,
+        delivery_timeout_ms: int,
+        window_ms: int | None = None,
+        idempotent: bool = True,
+    ) -> None:
+        self._new_builder = new_builder
+        self._memory_bytes = memory_bytes
+        self._max_request_bytes = max_request_bytes
+        self._linger_ms = linger_ms
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._window_ms = window_ms
+        self._idempotent = idempotent
+        self._queues: dict[TopicPartition, _PartitionQueue] = {}
+        self._waiting: dict[TopicPartition, _PartitionQueue] = {}
+        self.used_bytes = 0
+        self.identity: ProducerIdentity | None = None
+
+    def has_room(self, charge: int) -> bool:
+        """Whether a record of this charge fits into the memory now."""
+        return self.used_bytes + charge + HEADER_SIZE <= self._memory_bytes
+
+    def append(
+        self,
+        topic_partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        charge: int,
+    ) -> ProducerBatch | None:
+        """Add a record that `has_room` to the partition's open batch, as its last. None if that takes no more."""
+        queue = self._waiting.get(topic_partition)
+        if queue is None:
+            return None
+        batch = queue.batches[-1]
+        if batch.closed:
+            return None
+        if (
+            self._window_ms is not None and batch.window != timestamp_ms // self._window_ms
+        ) or not batch.builder.append(key, value, headers, timestamp_ms):
+            batch.closed = True
+            return None
+        batch.charged_bytes += charge
+        batch.record_count += 1
+        self.used_bytes += charge
+        return batch
+
+    def append_to_new(
+        self,
+        topic_partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        timestamp_ms: int,
+        charge: int,
+        now_ms: int,
+    ) -> ProducerBatch:
+        """Begin a batch with a record that `has_room` and that no open batch took."""
+        window = None if self._window_ms is None else timestamp_ms // self._window_ms
+        batch = ProducerBatch(topic_partition, self._new_builder(), created_ms=now_ms, window=window)
+        if not batch.builder.append(key, value, headers, timestamp_ms):
+            raise ValueError(f"{topic_partition}: a record of {charge} bytes does not fit into an empty batch")
+        batch.charged_bytes = charge + HEADER_SIZE
+        batch.record_count = 1
+        self.used_bytes += batch.charged_bytes
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            queue = self._queues[topic_partition] = _PartitionQueue()
+        if queue.batches:
+            queue.batches[-1].closed = True
+        queue.batches.append(batch)
+        self._waiting[topic_partition] = queue
+        return batch
+
+    def incomplete(self) -> list[ProducerBatch]:
+        """Every batch without an outcome."""
+        return [batch for queue in self._waiting.values() for batch in queue.batches]
+
+    def close_open_batches(self) -> None:
+        """Make everything that waits due now."""
+        for queue in self._waiting.values():
+            queue.batches[-1].closed = True
+
+    def drain(
+        self,
+        leader_of: Callable[[TopicPartition], BrokerId | None],
+        may_send_to: Callable[[BrokerId], bool],
+        now_ms: int,
+        *,
+        pressed: bool = False,
+    ) -> Drained:
+        """Take what is due: one request for each leader that may be sent to. `pressed`: somebody waits for memory."""
+        drained = Drained()
+        request_bytes: dict[BrokerId, int] = {}
+        for topic_partition, queue in self._waiting.items():
+            if queue.on_its_way:
+                continue
+            batch = queue.batches[0]
+            drained.wake_at(batch.created_ms + self._delivery_timeout_ms)
+            due_ms = self._due_ms(batch, pressed)
+            if due_ms > now_ms:
+                drained.wake_at(due_ms)
+                continue
+            leader = leader_of(topic_partition)
+            if leader is None:
+                drained.leader_missing = True
+                continue
+            if not may_send_to(leader):
+                continue
+            if self._idempotent and not self._identify(queue):
+                drained.identity_missing = True
+                continue
+            size_bytes = request_bytes.get(leader, 0) + batch.size_bytes
+            if leader in request_bytes and size_bytes > self._max_request_bytes:
+                drained.wake_at(now_ms)
+                continue
+            request_bytes[leader] = size_bytes
+            drained.requests.setdefault(leader, []).append(batch)
+            self._send(queue, batch)
+        return drained
+
+    def _due_ms(self, batch: ProducerBatch, pressed: bool) -> int:
+        if batch.attempts or batch.closed or pressed:
+            return batch.not_before_ms
+        return batch.created_ms + self._linger_ms
+
+    def _identify(self, queue: _PartitionQueue) -> bool:
+        """Give the partition a producer id, if there is one; sequences start at 0 with it."""
+        if queue.identity is None and self.identity is not None:
+            queue.identity = self.identity
+            queue.next_sequence = 0
+        return queue.identity is not None
+
+    def _send(self, queue: _PartitionQueue, batch: ProducerBatch) -> None:
+        queue.on_its_way = True
+        batch.attempts += 1
+        if not self._idempotent:
+            batch.stamp(None, -1)
+        elif batch.identity != queue.identity:
+            batch.stamp(queue.identity, queue.next_sequence)
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & MAX_SEQUENCE
+
+    def complete(self, batch: ProducerBatch) -> None:
+        """The batch was delivered: forget it and return its memory."""
+        queue = self._waiting[batch.topic_partition]
+        queue.on_its_way = False
+        self._remove_first(queue, batch)
+
+    def retry(self, batch: ProducerBatch, error: Exception, not_before_ms: int, *, outcome_unknown: bool) -> None:
+        """The batch was not acknowledged and is to be sent again."""
+        self._waiting[batch.topic_partition].on_its_way = False
+        batch.last_error = error
+        batch.not_before_ms = not_before_ms
+        batch.outcome_unknown = batch.outcome_unknown or outcome_unknown
+
+    def renew_identity(self, batch: ProducerBatch) -> None:
+        """The broker surely did not take the batch under its producer id: go on with another one, from sequence 0."""
+        self._abandon_identity(self._waiting[batch.topic_partition])
+
+    def fail(self, batch: ProducerBatch, now_ms: int) -> DeliveryError:
+        """Give the batch up."""
+        queue = self._waiting[batch.topic_partition]
+        queue.on_its_way = False
+        if batch.identity is not None and batch.identity == queue.identity:
+            if batch.outcome_unknown:
+                self._abandon_identity(queue)
+            else:
+                queue.next_sequence = batch.base_sequence
+        self._remove_first(queue, batch)
+        return batch.failed(now_ms)
+
+    def expire(self, now_ms: int, obstacle: Exception | None) -> list[tuple[ProducerBatch, DeliveryError]]:
+        """Give up what is older than the delivery timeout and not on its way.
+
+        `obstacle` is the reason for those that were never sent.
+        """
+        expired: list[tuple[ProducerBatch, DeliveryError]] = []
+        for queue in list(self._waiting.values()):
+            while queue.batches and not queue.on_its_way:
+                batch = queue.batches[0]
+                if batch.created_ms + self._delivery_timeout_ms > now_ms:
+                    break
+                batch.last_error = batch.last_error or obstacle
+                expired.append((batch, self.fail(batch, now_ms)))
+        return expired
+
+    def _abandon_identity(self, queue: _PartitionQueue) -> None:
+        if queue.identity is not None and queue.identity == self.identity:
+            self.identity = None
+        queue.identity = None
+
+    def _remove_first(self, queue: _PartitionQueue, batch: ProducerBatch) -> None:
+        if queue.batches.popleft() is not batch:
+            raise ValueError(f"{batch.topic_partition}: only the oldest batch can have an outcome")
+        self.used_bytes -= batch.charged_bytes
+        if not queue.batches:
+            del self._waiting[batch.topic_partition]

@@ -1,0 +1,131 @@
+"""Batches that are made already, put into a cluster as they are: what a mirror does.
+
+Nothing is opened, counted or buffered here; the caller bounds what it gives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import trio
+
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.producer.produce_plan import ProduceVerdict, produce_answers, produce_request, verdict_of
+from pipeline.errors import NetworkError, PipelineError
+from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.produce import (
+    KEEP_OFFSETS_FEATURE,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from pipeline.protocol.schema import RecordsData
+
+ACKS_ALL = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawProduced:
+    """What became of the batches of one partition.
+
+    `error` is None if the broker has them. With kept offsets, OFFSET_OUT_OF_RANGE means that they overlap the log:
+    go on from `log_end_offset`, which is set then and after success (-1 from brokers that do not tell).
+    """
+
+    base_offset: int = -1
+    log_end_offset: int = -1
+    error: PipelineError | None = None
+
+    @property
+    def is_overlap(self) -> bool:
+        """Whether the batches overlap what the log holds already."""
+        return isinstance(self.error, KafkaError) and self.error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def can_keep_offsets(cluster: Cluster, broker: BrokerId) -> bool:
+    """Whether the broker heeds `keep_offsets`. Raises NetworkError, DeadlineExceededError."""
+    return KEEP_OFFSETS_FEATURE in await cluster.features(broker)
+
+
+async def raw_produce(
+    cluster: Cluster,
+    batches: Mapping[TopicPartition, RecordsData],
+    *,
+    keep_offsets: bool,
+    timeout_s: float,
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, RawProduced]:
+    """Append the batches of each partition, acks=all, one request for each leader, all leaders at once.
+
+    Our brokers take several batches for a partition, Apache Kafka takes one. While a partition's leader moves it is
+    tried again, until `timeout_s`. A lost answer is tried again only with `keep_offsets`, where a second append of
+    the same batches is refused as an overlap. With `ends`, a log that does not end there takes nothing.
+
+    Never raises for one partition: each has its own result.
+    """
+    deadline = trio.current_time() + timeout_s
+    results: dict[TopicPartition, RawProduced] = {}
+    left: dict[TopicPartition, RecordsData] = dict(batches)
+    failures = 0
+    while left:
+        again: set[TopicPartition] = set()
+        async with trio.open_nursery() as nursery:
+            for leader, share in _by_leader(cluster, left).items():
+                nursery.start_soon(_append, cluster, leader, share, keep_offsets, ends, deadline, results, again)
+        left = {topic_partition: left[topic_partition] for topic_partition in again}
+        if left:
+            failures += 1
+            cluster.track(topic_partition.topic for topic_partition in left)
+            cluster.refresh_soon()
+            if not await cluster.back_off(failures, deadline):
+                break
+    return results
+
+
+def _by_leader(
+    cluster: Cluster, batches: Mapping[TopicPartition, RecordsData]
+) -> dict[BrokerId | None, dict[TopicPartition, RecordsData]]:
+    shares: dict[BrokerId | None, dict[TopicPartition, RecordsData]] = {}
+    for topic_partition, records in batches.items():
+        shares.setdefault(cluster.view.leader_of(topic_partition), {})[topic_partition] = records
+    return shares
+
+
+async def _append(
+    cluster: Cluster,
+    leader: BrokerId | None,
+    share: Mapping[TopicPartition, RecordsData],
+    keep_offsets: bool,
+    ends: Mapping[TopicPartition, int] | None,
+    deadline: float,
+    results: dict[TopicPartition, RawProduced],
+    again: set[TopicPartition],
+) -> None:
+    """One request; writes each partition's result, and names those to be tried again."""
+    try:
+        if leader is None:
+            raise NetworkError("the leader of the partition is not known or not registered")
+        ids = cluster.view.topic_ids(topic_partition.topic for topic_partition in share)
+        timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
+        request: ProduceRequest = produce_request(
+            share, ids, acks=ACKS_ALL, timeout_ms=int(timeout_s * 1000), keep_offsets=keep_offsets, ends=ends
+        )
+        response: ProduceResponse = await cluster.request(leader, request, timeout_s=timeout_s)
+        answers = dict(produce_answers(response, ids))
+    except PipelineError as error:
+        results.update(dict.fromkeys(share, RawProduced(error=error)))
+        if leader is None or (keep_offsets and isinstance(error, UNREACHABLE)):
+            again.update(share)
+        return
+    for topic_partition in share:
+        answer = answers.get(topic_partition)
+        results[topic_partition] = _result(answer)
+        if answer is not None and verdict_of(ErrorCode.of(answer.error_code)) is ProduceVerdict.LEADER_MOVED:
+            again.add(topic_partition)
+
+
+def _result(answer: PartitionProduceResponse | None) -> RawProduced:
+    if answer is None:
+        return RawProduced(error=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the response leaves the partition out"))
+    error = None if answer.error_code == ErrorCode.NONE else KafkaError(answer.error_code, answer.error_message)
+    return RawProduced(base_offset=answer.base_offset, log_end_offset=answer.log_end_offset, error=error)

@@ -1,0 +1,225 @@
+"""The shell around the accumulator: sends what is due, settles what is answered, wakes who waits for memory.
+
+One request at a time is on its way for a partition, and up to `max_in_flight` for a broker. So the order of a partition
+holds through any retry, with and without idempotence.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+import structlog
+import trio
+
+from pipeline.client.cluster.backoff import backoff_ms
+from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
+from pipeline.client.cluster.config import Acks, ProducerConfig
+from pipeline.client.producer.accumulator import Accumulator
+from pipeline.client.producer.batches import DeliveredBatch, DeliveryError, ProducerBatch, ProducerIdentity
+from pipeline.client.producer.produce_plan import ProduceVerdict, produce_answers, produce_request, verdict_of
+from pipeline.errors import NetworkError, PipelineError, ProtocolError
+from pipeline.model import BrokerId
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from pipeline.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
+
+log = structlog.get_logger()
+
+JITTER = 0.2
+TRANSACTION_TIMEOUT_MS = 60_000
+
+
+def now_ms() -> int:
+    """The time all deadlines of a producer are measured in: trio's, which never jumps."""
+    return round(trio.current_time() * 1000)
+
+
+class Sender:
+    """Moves batches from an accumulator to the brokers until cancelled."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        random: Random,
+        on_delivered: Callable[[DeliveredBatch], None] | None,
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._config = config
+        self._random = random
+        self._on_delivered = on_delivered
+        self._in_flight: Counter[BrokerId] = Counter()
+        self._wake = trio.Event()
+        self._freed = trio.lowlevel.ParkingLot()
+        self._identifying = False
+        self._obstacle: Exception | None = None
+        self.first_failure: DeliveryError | None = None
+
+    def wake(self) -> None:
+        """Look again at what is due."""
+        self._wake.set()
+
+    async def wait_for_memory(self) -> None:
+        """Wait until some memory of the accumulator was freed; meanwhile nothing lingers."""
+        self._wake.set()
+        await self._freed.park()
+
+    async def run(self) -> None:
+        """Send for ever."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._wake = trio.Event()
+                self._expire()
+                wake_ms = self._send_due(nursery)
+                with trio.move_on_at(math.inf if wake_ms is None else wake_ms / 1000):
+                    await self._wake.wait()
+
+    def abandon_all(self) -> None:
+        """Give up whatever is left, so that nobody waits for it any more."""
+        given_up = []
+        for batch in self._accumulator.incomplete():
+            batch.last_error = batch.last_error or PipelineError("the producer was closed")
+            batch.outcome_unknown = batch.outcome_unknown or batch.attempts > 0
+            given_up.append((batch, self._accumulator.fail(batch, now_ms())))
+        for batch, error in given_up:  # a callback may close the producer, and finds nothing left
+            self._tell_failure(batch, error)
+
+    def _expire(self) -> None:
+        for batch, error in self._accumulator.expire(now_ms(), self._obstacle):
+            self._tell_failure(batch, error)
+
+    def _send_due(self, nursery: trio.Nursery) -> int | None:
+        """Start the requests that are due; returns when to look again (trio's clock, ms)."""
+        now = now_ms()
+        view = self._cluster.view
+        drained = self._accumulator.drain(
+            view.leader_of,
+            lambda broker: self._in_flight[broker] < self._config.max_in_flight,
+            now,
+            pressed=len(self._freed) > 0,
+        )
+        for leader, batches in drained.requests.items():
+            self._in_flight[leader] += 1
+            nursery.start_soon(self._send, leader, batches)
+        if drained.identity_missing and not self._identifying:
+            self._identifying = True
+            nursery.start_soon(self._identify)
+        if drained.leader_missing:
+            self._obstacle = NetworkError("the leader of the partition is not known or not registered")
+            self._cluster.refresh_soon()
+            drained.wake_at(now + self._cluster.config.retry_backoff_ms)
+        return drained.wake_ms
+
+    async def _send(self, leader: BrokerId, batches: Sequence[ProducerBatch]) -> None:
+        """One request and its answer. The batches are settled in either way before it ends."""
+        try:
+            now = now_ms()
+            oldest_ms = min(batch.created_ms for batch in batches)
+            deadline_ms = min(now + self._config.request_timeout_ms, oldest_ms + self._config.delivery_timeout_ms)
+            ids = self._cluster.view.topic_ids(batch.topic_partition.topic for batch in batches)
+            request = produce_request(
+                {batch.topic_partition: batch.data for batch in batches if batch.data is not None},
+                ids,
+                acks=self._config.acks,
+                timeout_ms=self._config.request_timeout_ms,
+            )
+            response: ProduceResponse | None = await self._cluster.request(
+                leader, request, timeout_s=max(deadline_ms - now, 1) / 1000
+            )
+            if response is None or self._config.acks is Acks.NONE:
+                answers = {batch.topic_partition: PartitionProduceResponse() for batch in batches}
+            else:
+                answers = dict(produce_answers(response, ids))
+            for batch in _undecided(batches):
+                self._settle(batch, answers.get(batch.topic_partition))
+        except UNREACHABLE as error:
+            self._cluster.refresh_soon()
+            for batch in _undecided(batches):
+                self._retry(batch, error, outcome_unknown=True)
+        except PipelineError as error:
+            for batch in _undecided(batches):
+                batch.last_error = error
+                self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
+        finally:
+            self._in_flight[leader] -= 1
+            self.wake()
+
+    def _settle(self, batch: ProducerBatch, answer: PartitionProduceResponse | None) -> None:
+        if answer is None:
+            self._retry(batch, ProtocolError("the response leaves the partition out"), outcome_unknown=True)
+            return
+        code = ErrorCode.of(answer.error_code)
+        error = KafkaError(code, answer.error_message)
+        match verdict_of(code):
+            case ProduceVerdict.DELIVERED:
+                self._deliver(batch, answer)
+            case ProduceVerdict.RETRY:
+                self._cluster.refresh_soon()  # a leader without followers may be one no more, and not know it
+                self._retry(batch, error, outcome_unknown=True)
+            case ProduceVerdict.LEADER_MOVED:
+                self._cluster.refresh_soon()
+                self._retry(batch, error, outcome_unknown=True)  # a leader that resigns leaves what it has appended
+            case ProduceVerdict.IDENTITY_REFUSED:
+                log.warning("producer_id_refused", partition=str(batch.topic_partition), error=str(error))
+                self._accumulator.renew_identity(batch)
+                self._retry(batch, error, outcome_unknown=False)
+            case ProduceVerdict.FATAL:
+                batch.last_error = error
+                self._tell_failure(batch, self._accumulator.fail(batch, now_ms()))
+
+    def _retry(self, batch: ProducerBatch, error: Exception, *, outcome_unknown: bool) -> None:
+        settings = self._cluster.config
+        delay_ms = backoff_ms(batch.attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        delay_ms = int(delay_ms * self._random.uniform(1 - JITTER, 1 + JITTER))
+        self._accumulator.retry(batch, error, now_ms() + delay_ms, outcome_unknown=outcome_unknown)
+
+    def _deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+        header = batch.delivered(answer.base_offset, answer.log_append_time_ms)
+        self._accumulator.complete(batch)
+        if self._on_delivered is not None:
+            try:
+                self._on_delivered(
+                    DeliveredBatch(topic_partition=batch.topic_partition, header=header, size_bytes=header.size_bytes)
+                )
+            except Exception:  # a listener's fault must not stop delivery
+                log.exception("delivery_listener_failed", partition=str(batch.topic_partition))
+        self._tell(batch)
+
+    def _tell_failure(self, batch: ProducerBatch, error: DeliveryError) -> None:
+        log.error("delivery_failed", partition=str(batch.topic_partition), error=str(error))
+        self.first_failure = self.first_failure or error
+        self._tell(batch)
+
+    def _tell(self, batch: ProducerBatch) -> None:
+        for raised in batch.tell():
+            log.error("delivery_callback_failed", partition=str(batch.topic_partition), exc_info=raised)
+        self._freed.unpark_all()
+
+    async def _identify(self) -> None:
+        """Get a producer id (KIP-98). A refusal counts as the reason why batches expire, and is tried again."""
+        failures = 0
+        while self._accumulator.identity is None:
+            try:
+                response: InitProducerIdResponse = await self._cluster.request_any(
+                    InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
+                )
+                if response.error_code != ErrorCode.NONE:
+                    raise KafkaError(response.error_code, "InitProducerId")
+                self._accumulator.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+            except PipelineError as error:
+                failures += 1
+                self._obstacle = error
+                log.warning("producer_id_unavailable", error=str(error))
+                await self._cluster.back_off(failures, math.inf)
+        self._identifying = False
+        self.wake()
+
+
+def _undecided(batches: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
+    """Those that were not given up, by `abandon_all`, while their request was on its way, or by a callback of the
+    batch before: each is looked at when its turn comes.
+    """
+    return (batch for batch in batches if not batch.is_done)

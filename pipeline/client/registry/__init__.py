@@ -1,0 +1,1 @@
+"""A client of a schema registry, and Avro data by its schemas."""

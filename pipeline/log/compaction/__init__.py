@@ -1,0 +1,1 @@
+"""Compaction of one log: planned, executed, and run as a process."""

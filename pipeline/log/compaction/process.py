@@ -1,0 +1,70 @@
+"""The cleaner's process: `python -m pipeline.log.compaction.process`, with a socket as its standard input.
+
+It reads jobs from the socket, one line each, does them one after the other and answers with reports. It ends when the
+other side closes the socket, and touches nothing but the files that `cleaner.clean` writes.
+"""
+
+import socket
+import time
+from collections.abc import Callable
+
+from pipeline.errors import DiskFullError, PipelineError
+from pipeline.log.compaction.cleaner import clean
+from pipeline.log.compaction.jobs import CleaningJob, Failed, Progress, Report, encode_report
+from pipeline.log.files import DiskFiles
+
+PROGRESS_INTERVAL_S = 1.0
+
+
+class Throttle:
+    """Keeps what is moved below a rate by sleeping, and tells from time to time that it goes on."""
+
+    def __init__(
+        self,
+        bytes_per_second: float,
+        tell: Callable[[int], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = bytes_per_second
+        self._tell = tell
+        self._clock = clock
+        self._sleep = sleep
+        self._started_s = self._told_s = clock()
+        self._moved_bytes = 0
+
+    def moved(self, size_bytes: int) -> None:
+        """So many bytes were read or written; returns when more may be."""
+        self._moved_bytes += size_bytes
+        due_s = self._started_s + self._moved_bytes / self._rate
+        while True:
+            now_s = self._clock()
+            if now_s - self._told_s >= PROGRESS_INTERVAL_S:
+                self._told_s = now_s
+                self._tell(self._moved_bytes)
+            if now_s >= due_s:
+                return
+            self._sleep(min(PROGRESS_INTERVAL_S, due_s - now_s))
+
+
+def serve(channel: socket.socket) -> None:
+    """Do jobs until the other side closes the channel."""
+
+    def tell(report: Report) -> None:
+        channel.sendall(encode_report(report))
+
+    with channel.makefile("rb") as lines:
+        for line in lines:
+            job = CleaningJob.decode(line)
+            throttle = Throttle(job.bytes_per_second, lambda moved_bytes: tell(Progress(moved_bytes=moved_bytes)))
+            try:
+                for report in clean(job, DiskFiles(), throttle.moved):
+                    tell(report)
+            except PipelineError as error:
+                tell(Failed(reason=str(error), is_full=isinstance(error, DiskFullError)))
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=0) as standard_input:
+        serve(standard_input)

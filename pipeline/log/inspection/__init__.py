@@ -1,0 +1,1 @@
+"""Log files inspected and verified from outside. Writes nothing."""

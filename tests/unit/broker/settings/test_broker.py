@@ -1,0 +1,96 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
+from pipeline.coordination.znodes import ALL_BROKERS
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+
+NEEDED: dict[str, Any] = {"broker.id": 1, "log.dirs": "/data", "zookeeper.connect": "localhost:2181"}
+
+
+def test_defaults_are_kafkas() -> None:
+    config = BrokerConfig.from_settings(NEEDED)
+    assert config.log_dirs == (Path("/data"),)
+    assert config.listener == HostPort("", 9092)
+    assert config.auto_create_topics
+    assert config.num_partitions == 1
+    assert config.message_max_bytes == 1_048_588
+    assert config.zookeeper_session_timeout_ms == 18_000
+
+
+def test_connections_of_single_addresses() -> None:
+    overrides = "127.0.0.1:5, [::1]:7,10.0.0.1:0"
+    config = BrokerConfig.from_settings({**NEEDED, "max.connections.per.ip.overrides": overrides})
+    assert config.max_connections_per_ip_overrides == {"127.0.0.1": 5, "::1": 7, "10.0.0.1": 0}
+
+
+def test_no_change_forbids_every_connection() -> None:
+    settings = DynamicSettings(BrokerConfig.from_settings(NEEDED))
+    for name in (ALL_BROKERS, "1"):
+        with pytest.raises(ValueError, match=r"max\.connections\.per\.ip: may be 0 only if"):
+            settings.check(name, {"max.connections.per.ip": "0"})
+        settings.check(name, {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:5"})
+    settings.take(ALL_BROKERS, Overrides({"max.connections.per.ip": "0"}, 0))  # written by hand
+    with pytest.raises(ValueError, match="may be 0 only if"):
+        settings.check("1", {"max.connections": "7"})
+    settings.check(ALL_BROKERS, {})
+
+
+@pytest.mark.parametrize(
+    ("memory", "largest", "bound"),
+    [(134_217_728, 104_857_600, 134_217_728), (1000, 5000, 5000), (-1, 5000, None), (0, 5000, None)],
+)
+def test_the_largest_request_fits_into_the_memory_of_requests(memory: int, largest: int, bound: int | None) -> None:
+    given = {"queued.max.request.bytes": memory, "socket.request.max.bytes": largest}
+    assert BrokerConfig.from_settings({**NEEDED, **given}).max_request_memory_bytes == bound
+
+
+def test_text_and_numbers_mean_the_same() -> None:
+    text = {**NEEDED, "broker.id": "1", "auto.create.topics.enable": "false", "num.partitions": "3"}
+    number = {**NEEDED, "broker.id": 1, "auto.create.topics.enable": False, "num.partitions": 3}
+    assert BrokerConfig.from_settings(text) == BrokerConfig.from_settings(number)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "reason"),
+    [
+        ({"broker.id": -1}, "broker.id", "greater than or equal to 0"),
+        ({"broker.id": "one"}, "broker.id", "valid integer"),
+        ({"broker.idd": 1}, "broker.idd", "did you mean broker.id"),
+        ({"max.connections.per.ip": 0}, "max.connections.per.ip", "only if max.connections.per.ip.overrides names"),
+        ({"max.connections.per.ip.overrides": "host:1"}, "max.connections.per.ip.overrides", "with an IP address"),
+        ({"max.connections.per.ip.overrides": "127.0.0.1:x"}, "max.connections.per.ip.overrides", "number of connect"),
+        ({"listeners": "SSL://h:1"}, "listeners", "PLAINTEXT://host:port"),
+        ({"listeners": "PLAINTEXT://h:99999"}, "listeners", "not host:port"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "listeners", "one listener"),
+        ({"advertised.listeners": "PLAINTEXT://h..example:1"}, "advertised.listeners", "no host has such a name"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients cannot reach"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "clients can reach"),
+        ({"log.dirs": "/a,,/b"}, "log.dirs", "one path or several"),
+        ({"log.dirs": "/a,/a/"}, "log.dirs", "twice"),
+        ({"http.listen": "nowhere"}, "http.listen", "not host:port"),
+        ({"log.segment.bytes": 10}, "log.segment.bytes", "1024"),
+    ],
+)
+def test_errors_name_the_key(settings: dict[str, Any], key: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        BrokerConfig.from_settings({**NEEDED, **settings})
+    assert raised.value.key == key
+    assert reason in raised.value.reason
+
+
+@pytest.mark.parametrize("key", list(NEEDED))
+def test_what_is_missing_is_named(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{key}: is missing"):
+        BrokerConfig.from_settings({name: value for name, value in NEEDED.items() if name != key})
+
+
+def test_advertised_address_takes_the_bound_port() -> None:
+    plain = BrokerConfig.from_settings({**NEEDED, "listeners": "PLAINTEXT://[::1]:0"})
+    assert plain.advertised_address(1234) == HostPort("::1", 1234)
+    advertised = BrokerConfig.from_settings({**NEEDED, "advertised.listeners": "PLAINTEXT://public:9"})
+    assert advertised.advertised_address(1234) == HostPort("public", 9)

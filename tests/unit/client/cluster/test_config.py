@@ -1,0 +1,72 @@
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+
+from pipeline.client.cluster.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
+from pipeline.errors import ConfigurationError
+from pipeline.model import HostPort
+from pipeline.records.compression import Codec
+
+Build = Callable[..., object]
+
+
+@pytest.mark.parametrize("build", [ClientConfig, ProducerConfig, ConsumerConfig])
+def test_every_number_has_bounds(build: Build) -> None:
+    defaults = build()
+    for field in fields(defaults):  # type: ignore[arg-type]
+        value = getattr(defaults, field.name)
+        if isinstance(value, bool) or type(value) is not int:
+            continue
+        for bad in (-1, 2**63, "1"):
+            with pytest.raises(ConfigurationError, match=r"must be from") as caught:
+                build(**{field.name: bad})
+            assert caught.value.key.replace(".", "_") == field.name
+
+
+def test_window_has_bounds_when_given() -> None:
+    assert ProducerConfig(window_ms=1).window_ms == 1
+    with pytest.raises(ConfigurationError, match=r"window\.ms"):
+        ProducerConfig(window_ms=0)
+
+
+def test_idempotence_needs_all_acks() -> None:
+    with pytest.raises(ConfigurationError, match=r"enable\.idempotence.*acks=all"):
+        ProducerConfig(acks=Acks.LEADER)
+    assert ProducerConfig(acks=Acks.LEADER, idempotence=False).acks is Acks.LEADER
+
+
+@pytest.mark.parametrize(
+    ("build", "bad", "key"),
+    [
+        (ConsumerConfig, {"auto_offset_reset": "first"}, "auto.offset.reset"),
+        (ConsumerConfig, {"auto_offset_reset": None}, "auto.offset.reset"),
+        (ProducerConfig, {"compression": "zstd"}, "compression"),
+        (ProducerConfig, {"compression": 5}, "compression"),
+        (ProducerConfig, {"acks": 2}, "acks"),
+        (ProducerConfig, {"acks": "all", "idempotence": False}, "acks"),
+        (ProducerConfig, {"idempotence": "false"}, "idempotence"),
+        (ProducerConfig, {"record_headers": (("a", "text"),)}, "record.headers"),
+        (ProducerConfig, {"record_headers": None}, "record.headers"),
+        (ClientConfig, {"client_id": None}, "client.id"),
+        (ClientConfig, {"client_id": "x" * 32768}, "client.id"),
+        (ClientConfig, {"client_id": "\ud800"}, "client.id"),
+        (ClientConfig, {"bootstrap": "127.0.0.1:9092"}, "bootstrap"),
+        (ClientConfig, {"bootstrap": ("127.0.0.1:9092",)}, "bootstrap"),
+        (ClientConfig, {"bootstrap": None}, "bootstrap"),
+        (ClientConfig, {"allow_auto_create_topics": "no"}, "allow.auto.create.topics"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(build: Build, bad: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        build(**bad)
+    assert caught.value.key == key
+
+
+def test_the_value_of_a_member_is_taken_for_the_member() -> None:
+    assert ConsumerConfig(auto_offset_reset="earliest").auto_offset_reset is OffsetReset.EARLIEST  # type: ignore[arg-type]
+    config = ProducerConfig(acks=-1, compression=4)  # type: ignore[arg-type]
+    assert (config.acks, config.compression) == (Acks.ALL, Codec.ZSTD)
+    assert config.acks is Acks.ALL
+    address = HostPort("localhost", 9092)
+    assert list(ClientConfig(bootstrap=[address]).bootstrap) == [address]  # type: ignore[arg-type]

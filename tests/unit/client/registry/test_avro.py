@@ -1,0 +1,134 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer, SerializationError, read_frame
+from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
+from pipeline.errors import ConfigurationError
+from pipeline.testing.memory_journal import MemoryJournal
+from tests.support.registry import serving_registry
+
+
+def record(*fields):
+    return json.dumps({"type": "record", "name": "Event", "fields": fields})
+
+
+CLIENT = {"type": "record", "name": "Client", "fields": [{"name": "ip", "type": "string"}]}
+EVENT = record(
+    {"name": "status", "type": "int"},
+    {"name": "client", "type": CLIENT},
+    {"name": "referer", "type": ["null", "string"], "default": None},
+)
+DATUM = {"status": 200, "client": {"ip": "10.0.0.1"}, "referer": None}
+
+
+@pytest.fixture
+async def registry():
+    async with serving_registry(MemoryJournal()) as url, open_schema_registry([url]) as registry:
+        yield registry
+
+
+async def test_there_and_back(registry):
+    data = await AvroSerializer(registry, EVENT).serialize("log", DATUM)
+    assert data[:5] == b"\x00\x00\x00\x00\x01"
+    assert await registry.subjects() == ["log-value"]
+    deserializer = AvroDeserializer(registry)
+    assert await deserializer.deserialize(data) == DATUM
+    assert await deserializer.deserialize(memoryview(bytearray(data))) == DATUM
+    assert await deserializer.deserialize(None) is None
+
+
+async def test_keys_have_a_subject_of_their_own(registry):
+    await AvroSerializer(registry, '"string"', for_keys=True).serialize("log", "k")
+    assert await registry.subjects() == ["log-key"]
+
+
+async def test_a_reader_sees_old_and_new_data_through_its_own_schema(registry):
+    old = record({"name": "a", "type": "int"})
+    new = record({"name": "a", "type": "long"}, {"name": "b", "type": "string", "default": "x"})
+    data = await AvroSerializer(registry, old).serialize("t", {"a": 1})
+    later = await AvroSerializer(registry, new).serialize("t", {"a": 1 << 40, "b": "y"})
+    deserializer = AvroDeserializer(registry, new)
+    assert await deserializer.deserialize(data) == {"a": 1, "b": "x"}
+    assert await deserializer.deserialize(later) == {"a": 1 << 40, "b": "y"}
+
+
+async def test_without_registering_the_schema_must_be_there(registry):
+    serializer = AvroSerializer(registry, EVENT, auto_register=False)
+    with pytest.raises(SchemaRegistryError) as caught:
+        await serializer.serialize("log", DATUM)
+    assert caught.value.code == 40401
+    await registry.register("log-value", EVENT)
+    assert (await serializer.serialize("log", DATUM))[4] == 1
+
+
+async def test_the_latest_version_is_used(registry):
+    await registry.register("log-value", '"int"')
+    await registry.register("log-value", '"long"')
+    data = await AvroSerializer(registry, use_latest=True).serialize("log", 1 << 40)
+    assert read_frame(data)[0] == 2
+
+
+async def test_a_schema_or_the_latest(registry):
+    for arguments in ({}, {"schema": EVENT, "use_latest": True}):
+        with pytest.raises(ConfigurationError):
+            AvroSerializer(registry, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"status": "200"}, "status"),
+        ({"status": 1 << 40}, "status"),
+        ({"status": None}, "status"),
+        ({"client": {"ip": 7}}, "ip"),
+        ({"client": {}}, "ip"),
+        ({"referer": 7}, "referer"),
+        ({"refererr": "x"}, "refererr"),
+    ],
+)
+async def test_what_does_not_fit_the_schema_is_refused_with_the_field(registry, change, named):
+    with pytest.raises(SerializationError, match=named):
+        await AvroSerializer(registry, EVENT).serialize("log", {**DATUM, **change})
+
+
+async def test_a_missing_field_takes_its_default(registry):
+    datum = {"status": 1, "client": {"ip": ""}}
+    data = await AvroSerializer(registry, EVENT).serialize("log", datum)
+    assert await AvroDeserializer(registry).deserialize(data) == {**datum, "referer": None}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "0 bytes are too short"),
+        (b"\x00\x00\x00\x01", "4 bytes are too short"),
+        (b"{hello}", "the first byte is 0x7b"),
+        (b"\x00\x00\x00\x00\x09\x00", "knows no schema of id 9"),
+        (b"\x00\xff\xff\xff\xff\x00", "knows no schema of id -1"),
+        (b"\x00\x00\x00\x00\x01", "not a datum of Event \\(id 1\\): "),
+        (b"\x00\x00\x00\x00\x01\x02\x06ab", "not a datum of Event"),
+        (b"\x00\x00\x00\x00\x01\x02\x02a\x00rest", "4 bytes follow the datum of Event"),
+    ],
+)
+async def test_bytes_that_are_no_framed_datum(registry, data, message):
+    await registry.register("log-value", EVENT)
+    with pytest.raises(SerializationError, match=message):
+        await AvroDeserializer(registry).deserialize(data)
+
+
+async def test_a_writer_that_the_reader_cannot_read(registry):
+    data = await AvroSerializer(registry, record()).serialize("t", {})
+    with pytest.raises(SerializationError, match="No default value for field a"):
+        await AvroDeserializer(registry, record({"name": "a", "type": "int"})).deserialize(data)
+
+
+@given(st.binary(max_size=20))
+def test_any_bytes_are_framed_or_refused(data):
+    try:
+        schema_id, datum = read_frame(data)
+    except SerializationError:
+        return
+    assert b"\x00" + schema_id.to_bytes(4, "big", signed=True) + bytes(datum) == data

@@ -277,7 +277,7 @@ def test_waiting_for_a_move_ends_when_its_target_stays_away(cluster: LocalCluste
     assert producer.flush(180) == 0
     plan = plan_for(tmp_path / "plan.json", "stuck", [target])
     program = (
-        "import sys; from pipeline.cli import reassign; from pipeline.cli.main import app;"
+        "import sys; from pipeline.cli.cluster import reassign; from pipeline.cli.main import app;"
         " reassign.MISSING_TARGET_S = 2.0; app(sys.argv[1:])"
     )
     command = ["cluster", "reassign", "apply", plan, "--throttle", "1", "--wait", "-b", cluster.bootstrap]

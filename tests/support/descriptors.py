@@ -1,5 +1,6 @@
 """A process at the limit of its open files."""
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ LEFT = 20
 @contextmanager
 def no_descriptor_left(but: int = 0) -> Iterator[None]:
     """The process can open no more files than `but` within the block."""
+    gc.collect()  # garbage of other tests would close files within the block
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + LEFT, hard)

@@ -56,7 +56,8 @@ def run_program(program, **streams):
 
 def command(body):
     """A program that runs the command line, whose one command is `body`."""
-    return f"from pipeline.cli import main\nfrom pipeline.cli.terminal import output\nmain.app = lambda: {body}\nmain.main()"
+    imports = "from pipeline.cli import main\nfrom pipeline.cli.terminal import output"
+    return f"{imports}\nmain.app = lambda: {body}\nmain.main()"
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])

@@ -54,6 +54,8 @@ from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.settings.topic import topic_settings
 from pipeline.broker.stopping import run_until_relieved
+from pipeline.broker.topics.changes import TopicChanges
+from pipeline.broker.topics.config_changes import ConfigChanges
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, Listener
 from pipeline.errors import ConfigurationError, NodeOwnedError, StorageError
@@ -238,6 +240,8 @@ def _assemble(
         log_dirs=directories,
         disks=disks,
         openings=FileOpenings(disks),
+        topics=TopicChanges(zookeeper, view, settings, strays.topic_ids, clock, world.random),
+        configs=ConfigChanges(zookeeper, view, settings),
         zookeeper=zookeeper,
         session=SessionWatch(zookeeper, config.zookeeper_session_timeout_ms / 1000),
         producer_ids=ProducerIds(zookeeper, config.broker_id, clock),
@@ -248,7 +252,6 @@ def _assemble(
         coordinator=groups.coordinator,
         offsets=groups.offsets,
         clock=clock,
-        random=world.random,
     )
     return _Parts(
         broker=broker,

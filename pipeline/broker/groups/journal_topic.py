@@ -5,9 +5,8 @@ import trio
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
-from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.broker.topics.changes import create_by_asking
+from pipeline.broker.topics.changes import TopicChanges
 from pipeline.broker.topics.plan import TopicRequest
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -31,29 +30,29 @@ def journal_topic(config: BrokerConfig) -> TopicRequest:
     )
 
 
-async def ensure_journal_topic(broker: BrokerContext) -> None:
+async def ensure_journal_topic(topics: TopicChanges) -> None:
     """Make the topic unless it is there, and wait a while for its leaders.
 
     Raises KafkaError (COORDINATOR_NOT_AVAILABLE) if it does not work now; it may later.
     """
-    if broker.view.topic(GROUP_METADATA_TOPIC) is None:
+    if topics.view.topic(GROUP_METADATA_TOPIC) is None:
         try:
-            await create_by_asking(broker, journal_topic(broker.config), timeout_s=CREATE_TIMEOUT_S)
+            await topics.create_by_asking(journal_topic(topics.settings.static), timeout_s=CREATE_TIMEOUT_S)
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise _unavailable(broker, error) from error
+                raise _unavailable(topics, error) from error
         except PipelineError as error:
-            raise _unavailable(broker, error) from error
+            raise _unavailable(topics, error) from error
     with trio.move_on_after(CREATE_TIMEOUT_S):
-        await broker.view.wait_until(_is_led)
+        await topics.view.wait_until(_is_led)
 
 
-def _unavailable(broker: BrokerContext, error: PipelineError) -> KafkaError:
+def _unavailable(topics: TopicChanges, error: PipelineError) -> KafkaError:
     reason = str(error)
     if isinstance(error, KafkaError) and error.code == ErrorCode.INVALID_REPLICATION_FACTOR:
         reason = (
-            f"offsets.topic.replication.factor is {broker.config.offsets_topic_replication_factor}, live brokers:"
-            f" {len(broker.view.brokers)}; start more, or set it lower on all brokers"
+            f"offsets.topic.replication.factor is {topics.settings.static.offsets_topic_replication_factor},"
+            f" live brokers: {len(topics.view.brokers)}; start more, or set it lower on all brokers"
         )
     log.error("group_journal_not_created", error=reason)
     return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_METADATA_TOPIC} cannot be made: {reason}")

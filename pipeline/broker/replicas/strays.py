@@ -11,6 +11,7 @@ Invariants:
 - A replica that is about to be opened is neither removed nor a stray.
 """
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,10 @@ class StrayKeeper:
         """Looks in a row after which logs waited for their leaders."""
         self._looking = trio.Lock()
         """Held by one look: logs that another one is removing would be in no list meanwhile."""
+
+    def topic_ids(self, topic: str) -> Set[uuid.UUID | None]:
+        """Return the topic ids of the strays that belong to topics of this name."""
+        return {stray.name.topic_id for stray in self.strays if stray.name.topic_partition.topic == topic}
 
     async def run(self) -> None:
         """Decide until cancelled, whenever there are other strays than before, and from time to time."""

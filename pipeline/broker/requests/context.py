@@ -1,6 +1,5 @@
 """What the handlers of one broker share."""
 
-import random
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,8 @@ from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import DynamicSettings
+from pipeline.broker.topics.changes import TopicChanges
+from pipeline.broker.topics.config_changes import ConfigChanges
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.errors import PipelineError
 from pipeline.log.directories.broker_directories import LogDirectories
@@ -76,6 +77,8 @@ class BrokerContext:
     log_dirs: LogDirectories
     disks: DiskThreads
     openings: FileOpenings
+    topics: TopicChanges
+    configs: ConfigChanges
     zookeeper: CoordinationClient
     session: SessionWatch
     producer_ids: ProducerIds
@@ -86,7 +89,6 @@ class BrokerContext:
     coordinator: Coordinator
     offsets: OffsetKeeper
     clock: Clock
-    random: random.Random
     counts: RequestCounts = field(default_factory=RequestCounts)
 
     def is_other_broker(self, replica: BrokerId, broker_epoch: int | None = None) -> bool:

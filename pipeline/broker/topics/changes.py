@@ -1,19 +1,21 @@
-"""Topics made, grown and deleted: the decision is `topic_plan`'s, here it is written to ZooKeeper and waited for.
+"""Creates, grows and deletes topics: `plan` decides, this module writes the
+decision to ZooKeeper and waits for it.
 
-Whoever carries out a change returns once its own view of the cluster shows it, so that the client's next request finds
-it. A change is written by one transaction; if its answer is lost, the znode is read back. A deletion is decided by one
-transaction, too, and its znodes are removed by others (`deleted_topics`).
+A change returns once this broker's view of the cluster shows it, so that the client's next request finds it. A change
+is written by one transaction; if its answer is lost, the znode is read back. A deletion is decided by one transaction,
+too, and its znodes are removed by others (`deleted_topics`).
 """
 
+import random
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import trio
 
 from pipeline.broker.cluster.view import ClusterView, TopicView
-from pipeline.broker.requests.context import BrokerContext
+from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.placement import Racks
 from pipeline.broker.topics.plan import (
     TopicPlan,
@@ -31,7 +33,7 @@ from pipeline.coordination.deleted_topics import (
     mark_deleted,
     remove_znodes,
 )
-from pipeline.coordination.interface import CreateNode, Operation, SetNode
+from pipeline.coordination.interface import CoordinationClient, CreateNode, Operation, SetNode
 from pipeline.coordination.znodes import (
     TOPIC_CONFIGS,
     TOPICS,
@@ -45,7 +47,7 @@ from pipeline.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from pipeline.model import BrokerId
+from pipeline.model import BrokerId, Clock
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 ATTEMPTS = 5
@@ -72,70 +74,191 @@ class ChangeTime:
         return self._deadline - now_s
 
 
-def plan(broker: BrokerContext, request: TopicRequest) -> TopicPlan:
-    """Decide how a topic will be. Raises KafkaError."""
-    return plan_topic(
-        request,
-        existing=broker.view.names_like(request.name),
-        racks=_racks(broker),
-        config=broker.settings.current,
-        rng=broker.random,
-    )
+@dataclass(frozen=True, slots=True)
+class TopicChanges:
+    """Topics as this broker changes them. `kept_ids` finds the ids of topics of a name whose logs are strays here."""
 
+    zookeeper: CoordinationClient
+    view: ClusterView
+    settings: DynamicSettings
+    kept_ids: Callable[[str], Collection[uuid.UUID | None]]
+    clock: Clock
+    rng: random.Random
 
-def _racks(broker: BrokerContext) -> Racks:
-    """Where the live brokers stand."""
-    return {endpoint.id: endpoint.rack for endpoint in broker.view.brokers.values()}
+    def plan(self, request: TopicRequest) -> TopicPlan:
+        """Decide how a topic will be. Raises KafkaError."""
+        return plan_topic(
+            request,
+            existing=self.view.names_like(request.name),
+            racks=self._racks(),
+            config=self.settings.current,
+            rng=self.rng,
+        )
 
+    def _racks(self) -> Racks:
+        """Where the live brokers stand."""
+        return {endpoint.id: endpoint.rack for endpoint in self.view.brokers.values()}
 
-async def create_by_asking(broker: BrokerContext, request: TopicRequest, *, timeout_s: float) -> TopicView:
-    """Create a topic because a client used its name, as `create_topic` does.
+    async def create_by_asking(self, request: TopicRequest, *, timeout_s: float) -> TopicView:
+        """Create a topic because a client used its name, as `create` does.
 
-    Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) also for a name whose topic ZooKeeper has lost, or whose logs are
-    kept here: a client that goes on asking would put an empty topic in the place of the lost one.
-    """
-    kept = {stray.name.topic_id for stray in broker.strays.strays if stray.name.topic_partition.topic == request.name}
-    missing = broker.view.missing.get(request.name)
-    lost = {topic_id for topic_id in (*kept, missing.topic.topic_id if missing else None) if topic_id is not None}
-    if lost:
+        Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) also for a name whose topic ZooKeeper has lost, or whose logs are
+        kept here: a client that goes on asking would put an empty topic in the place of the lost one.
+        """
+        missing = self.view.missing.get(request.name)
+        named = *self.kept_ids(request.name), missing.topic.topic_id if missing else None
+        lost = {topic_id for topic_id in named if topic_id is not None}
+        if lost:
+            with writing(timeout_s):
+                lost -= await find_deleted(self.zookeeper, lost)
+        if lost:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"ZooKeeper has lost the topic '{request.name}'. Restore ZooKeeper's data, or create the topic to go "
+                f"on without its records.",
+            )
+        return await self.create(request, timeout_s=timeout_s)
+
+    async def create(self, request: TopicRequest, *, timeout_s: float) -> TopicView:
+        """Make a topic and wait until its partitions are led.
+
+        Raises KafkaError, REQUEST_TIMED_OUT (as Kafka does) also for a topic that was made and is not led yet;
+        CoordinationError.
+        """
+        planned = self.plan(request)
+        topic_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
+        assignment = TopicAssignment(topic=planned.name, topic_id=topic_id, partitions=planned.partitions)
+        config = TopicConfig(topic=planned.name, settings=planned.settings)
+
+        def is_there(view: ClusterView) -> bool:
+            topic = view.applied(assignment.topic)
+            return topic is not None and topic.topic_id == topic_id and topic.is_led
+
+        deadline = trio.current_time() + timeout_s
         with writing(timeout_s):
-            lost -= await find_deleted(broker.zookeeper, lost)
-    if lost:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"ZooKeeper has lost the topic '{request.name}'. Restore ZooKeeper's data, or create the topic to go on "
-            f"without its records.",
-        )
-    return await create_topic(broker, request, timeout_s=timeout_s)
+            await self._write_topic(assignment, config)
+        with trio.move_on_at(deadline):
+            await self.view.wait_until(is_there)
+        topic = self.view.topic_of_id(topic_id)
+        if topic is None or not topic.is_led:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"The topic '{planned.name}' was made, but not all of its partitions have a leader yet; "
+                f"describe it later.",
+            )
+        return topic
 
+    async def _write_topic(self, assignment: TopicAssignment, config: TopicConfig) -> None:
+        zookeeper, topic_id = self.zookeeper, assignment.topic_id
+        for parent in (TOPICS, TOPIC_CONFIGS):
+            if await zookeeper.exists(parent) is None:
+                try:
+                    await zookeeper.create(parent)
+                except NodeExistsError:
+                    continue
+        for _ in range(ATTEMPTS):
+            left_over = await zookeeper.exists(config.path)
+            write_config: Operation
+            if left_over is None:
+                write_config = CreateNode(path=config.path, data=config.encode())
+            else:
+                write_config = SetNode(path=config.path, data=config.encode(), version=left_over.version)
+            try:
+                await zookeeper.transaction([CreateNode(path=assignment.path, data=assignment.encode()), write_config])
+            except (NodeExistsError, CoordinationLostError) as error:
+                await remove_znodes(zookeeper, assignment.topic, self.clock())
+                found = await zookeeper.get_or_none(assignment.path)
+                if found is not None and TopicAssignment.decode(assignment.topic, found.data).topic_id == topic_id:
+                    return
+                if found is not None:
+                    raise KafkaError(
+                        ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{assignment.topic}' already exists."
+                    ) from error
+                if await find_deleted(zookeeper, {assignment.id}):  # no topic of a deleted id is ever led
+                    raise KafkaError(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        f"The topic '{assignment.topic}' was made, and deleted by another request before it had a "
+                        f"leader.",
+                    ) from error
+            except (BadVersionError, NoNodeError):
+                continue
+            else:
+                return
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the topic; try again.")
 
-async def create_topic(broker: BrokerContext, request: TopicRequest, *, timeout_s: float) -> TopicView:
-    """Make a topic and wait until its partitions are led.
+    async def grow(
+        self,
+        name: str,
+        *,
+        total: int,
+        assignments: list[tuple[BrokerId, ...]] | None,
+        validate_only: bool,
+        timeout_s: float,
+    ) -> None:
+        """Add partitions and wait until they are led. Raises KafkaError, CoordinationError."""
 
-    Raises KafkaError, REQUEST_TIMED_OUT (as Kafka does) also for a topic that was made and is not led yet;
-    CoordinationError.
-    """
-    planned = plan(broker, request)
-    topic_id = uuid.UUID(int=broker.random.getrandbits(128), version=4)
-    assignment = TopicAssignment(topic=planned.name, topic_id=topic_id, partitions=planned.partitions)
-    config = TopicConfig(topic=planned.name, settings=planned.settings)
+        def is_there(view: ClusterView) -> bool:
+            topic = view.applied(name)
+            return validate_only or view.topic(name) is None or _is_grown(topic, total)
 
-    def is_there(view: ClusterView) -> bool:
-        topic = view.applied(assignment.topic)
-        return topic is not None and topic.topic_id == topic_id and topic.is_led
+        deadline = trio.current_time() + timeout_s
+        with writing(timeout_s):
+            await self._write_growth(name, total, assignments, validate_only=validate_only)
+        with trio.move_on_at(deadline):
+            await self.view.wait_until(is_there)
+        if not is_there(self.view):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
-    deadline = trio.current_time() + timeout_s
-    with writing(timeout_s):
-        await _write_topic(broker, assignment, config)
-    with trio.move_on_at(deadline):
-        await broker.view.wait_until(is_there)
-    topic = broker.view.topic_of_id(topic_id)
-    if topic is None or not topic.is_led:
-        raise KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"The topic '{planned.name}' was made, but not all of its partitions have a leader yet; describe it later.",
-        )
-    return topic
+    async def _write_growth(
+        self,
+        name: str,
+        total: int,
+        assignments: list[tuple[BrokerId, ...]] | None,
+        *,
+        validate_only: bool,
+    ) -> None:
+        lost: TopicAssignment | None = None
+        is_legal = topic_name_fault(name) is None  # `t/` would be another way to write the path of topic t
+        for _ in range(ATTEMPTS):
+            found = await self.zookeeper.get_or_none(topic_path(name)) if is_legal else None
+            if found is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            current = TopicAssignment.decode(name, found.data)
+            if lost is not None and _is_grown_to(current, lost):
+                return
+            check_not_reassigned(current)
+            partitions = plan_growth(current.partitions, total=total, assignments=assignments, racks=self._racks())
+            if validate_only:
+                return
+            check_replica_count(partitions)
+            grown = replace(current, partitions=partitions)
+            try:
+                await make_records_directory(self.zookeeper)
+                write = SetNode(path=grown.path, data=grown.encode(), version=found.version)
+                await self.zookeeper.transaction([*demand_not_deleted(current.id), write])
+            except (BadVersionError, NodeExistsError):
+                continue
+            except CoordinationLostError:
+                lost = grown
+                continue
+            return
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the partitions; try again.")
+
+    async def delete(self, topic: TopicView, *, timeout_s: float) -> None:
+        """Delete a topic and wait until it is gone here. Raises KafkaError, CoordinationError."""
+
+        def is_gone(view: ClusterView) -> bool:
+            applied = view.applied(topic.name)
+            return view.topic_of_id(topic.topic_id) is None and (applied is None or applied.topic_id != topic.topic_id)
+
+        deadline = trio.current_time() + timeout_s
+        with writing(timeout_s):
+            await mark_deleted(self.zookeeper, topic.name, topic.topic_id, self.clock())
+        with trio.move_on_at(deadline):  # the controller goes on with what is left then
+            await remove_znodes(self.zookeeper, topic.name, self.clock())
+            await self.view.wait_until(is_gone)
+        if not is_gone(self.view):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
 
 @contextmanager
@@ -147,125 +270,10 @@ def writing(timeout_s: float) -> Generator[None]:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not answer in time.")
 
 
-async def _write_topic(broker: BrokerContext, assignment: TopicAssignment, config: TopicConfig) -> None:
-    zookeeper, topic_id = broker.zookeeper, assignment.topic_id
-    for parent in (TOPICS, TOPIC_CONFIGS):
-        if await zookeeper.exists(parent) is None:
-            try:
-                await zookeeper.create(parent)
-            except NodeExistsError:
-                continue
-    for _ in range(ATTEMPTS):
-        left_over = await zookeeper.exists(config.path)
-        write_config: Operation
-        if left_over is None:
-            write_config = CreateNode(path=config.path, data=config.encode())
-        else:
-            write_config = SetNode(path=config.path, data=config.encode(), version=left_over.version)
-        try:
-            await zookeeper.transaction([CreateNode(path=assignment.path, data=assignment.encode()), write_config])
-        except (NodeExistsError, CoordinationLostError) as error:
-            await remove_znodes(zookeeper, assignment.topic, broker.clock())
-            found = await zookeeper.get_or_none(assignment.path)
-            if found is not None and TopicAssignment.decode(assignment.topic, found.data).topic_id == topic_id:
-                return
-            if found is not None:
-                raise KafkaError(
-                    ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{assignment.topic}' already exists."
-                ) from error
-            if await find_deleted(zookeeper, {assignment.id}):  # no topic of a deleted id is ever led
-                raise KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"The topic '{assignment.topic}' was made, and deleted by another request before it had a leader.",
-                ) from error
-        except (BadVersionError, NoNodeError):
-            continue
-        else:
-            return
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the topic; try again.")
-
-
-async def grow_topic(
-    broker: BrokerContext,
-    name: str,
-    *,
-    total: int,
-    assignments: list[tuple[BrokerId, ...]] | None,
-    validate_only: bool,
-    timeout_s: float,
-) -> None:
-    """Add partitions and wait until they are led. Raises KafkaError, CoordinationError."""
-
-    def is_there(view: ClusterView) -> bool:
-        topic = view.applied(name)
-        return validate_only or view.topic(name) is None or _is_grown(topic, total)
-
-    deadline = trio.current_time() + timeout_s
-    with writing(timeout_s):
-        await _write_growth(broker, name, total, assignments, validate_only=validate_only)
-    with trio.move_on_at(deadline):
-        await broker.view.wait_until(is_there)
-    if not is_there(broker.view):
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-
-
 def _is_grown(topic: TopicView | None, total: int) -> bool:
     return topic is not None and len(topic.partitions) >= total and topic.is_led
-
-
-async def _write_growth(
-    broker: BrokerContext,
-    name: str,
-    total: int,
-    assignments: list[tuple[BrokerId, ...]] | None,
-    *,
-    validate_only: bool,
-) -> None:
-    lost: TopicAssignment | None = None
-    is_legal = topic_name_fault(name) is None  # `t/` would be another way to write the path of topic t
-    for _ in range(ATTEMPTS):
-        found = await broker.zookeeper.get_or_none(topic_path(name)) if is_legal else None
-        if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        current = TopicAssignment.decode(name, found.data)
-        if lost is not None and _is_grown_to(current, lost):
-            return
-        check_not_reassigned(current)
-        partitions = plan_growth(current.partitions, total=total, assignments=assignments, racks=_racks(broker))
-        if validate_only:
-            return
-        check_replica_count(partitions)
-        grown = replace(current, partitions=partitions)
-        try:
-            await make_records_directory(broker.zookeeper)
-            write = SetNode(path=grown.path, data=grown.encode(), version=found.version)
-            await broker.zookeeper.transaction([*demand_not_deleted(current.id), write])
-        except (BadVersionError, NodeExistsError):
-            continue
-        except CoordinationLostError:
-            lost = grown
-            continue
-        return
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the partitions; try again.")
 
 
 def _is_grown_to(found: TopicAssignment, grown: TopicAssignment) -> bool:
     """True if a growth whose answer was lost was written; replicas may have been moved since."""
     return found.topic_id == grown.topic_id and len(found.partitions) >= len(grown.partitions)
-
-
-async def delete_topic(broker: BrokerContext, topic: TopicView, *, timeout_s: float) -> None:
-    """Delete a topic and wait until it is gone here. Raises KafkaError, CoordinationError."""
-
-    def is_gone(view: ClusterView) -> bool:
-        applied = view.applied(topic.name)
-        return view.topic_of_id(topic.topic_id) is None and (applied is None or applied.topic_id != topic.topic_id)
-
-    deadline = trio.current_time() + timeout_s
-    with writing(timeout_s):
-        await mark_deleted(broker.zookeeper, topic.name, topic.topic_id, broker.clock())
-    with trio.move_on_at(deadline):  # the controller goes on with what is left then
-        await remove_znodes(broker.zookeeper, topic.name, broker.clock())
-        await broker.view.wait_until(is_gone)
-    if not is_gone(broker.view):
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)

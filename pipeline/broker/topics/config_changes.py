@@ -1,8 +1,7 @@
-"""Settings of topics and brokers changed: decided here, written to ZooKeeper by compare-and-set, then waited for.
+"""Changes settings of topics and brokers: decides, writes to ZooKeeper by compare-and-set, then waits.
 
-A change is decided anew on what is stored whenever somebody else was quicker, or when an answer was lost: operations
-say what shall be, so to repeat one that was carried out changes nothing. Whoever carries out a change returns once its
-own view shows it.
+A change is decided anew on what is stored whenever another writer was quicker, or when an answer was lost: operations
+name the wanted state, so a repeated operation changes nothing. A change returns once this broker's view shows it.
 """
 
 from collections import Counter
@@ -17,7 +16,6 @@ import trio
 
 from pipeline.broker.cluster.view import ClusterView, TopicView
 from pipeline.broker.failures import Failure, failure_of
-from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.settings.entries import LISTS, broker_entries, topic_entries
@@ -103,72 +101,6 @@ class ResultType(Protocol[Result_co]):
         ...
 
 
-async def alter_all(
-    broker: BrokerContext,
-    changes: Sequence[ResourceChange],
-    result: ResultType[Result_co],
-    *,
-    replace: bool,
-    validate_only: bool,
-) -> list[Result_co]:
-    """Change each resource as a whole or not at all; with `replace` what is not named falls back to its default.
-
-    Returns what became of each, in their order.
-    """
-    await trio.lowlevel.checkpoint()  # the changes were made in this turn
-    named = Counter((change.resource_type, change.name) for change in changes)
-    await trio.lowlevel.checkpoint()
-    results = []
-    turns = Turns(RESOURCES_AT_ONCE)
-    deadline = trio.current_time() + TOTAL_TIMEOUT_S
-    for change in changes:
-        try:
-            if named[change.resource_type, change.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            if trio.current_time() > deadline:
-                raise trio.TooSlowError
-            with trio.fail_at(deadline):
-                await _alter(broker, change, replace=replace, validate_only=validate_only)
-        except trio.TooSlowError:
-            failure = Failure(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take all settings in time; try again.")
-        except PipelineError as error:
-            failure = failure_of(error)
-        else:
-            failure = Failure(ErrorCode.NONE, None)
-        results.append(
-            result(
-                error_code=failure.code,
-                error_message=failure.message,
-                resource_type=change.resource_type,
-                resource_name=change.name,
-            )
-        )
-        await turns.after()
-    return results
-
-
-async def _alter(broker: BrokerContext, change: ResourceChange, *, replace: bool, validate_only: bool) -> None:
-    if len(change.operations) > MAX_OPERATIONS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Alter at most {MAX_OPERATIONS} settings of a resource at a time.")
-    if any(count > 1 for count in Counter(operation.name for operation in change.operations).values()):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    entries: Callable[[DynamicSettings], Iterable[DescribeConfigsResourceResult]]
-    match change.resource_type:
-        case ResourceType.TOPIC:
-            entries, alter = partial(topic_entries, {}), alter_topic
-        case ResourceType.BROKER:
-            entries, alter = broker_entries, alter_broker
-        case other:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
-    is_of_lists = any(operation.kind in _OF_LISTS for operation in change.operations)
-    effective = {entry.name: entry.value for entry in entries(broker.settings)} if is_of_lists else {}
-
-    def decide(stored: Overrides) -> Overrides:
-        return apply_operations({} if replace else stored, change.operations, effective)
-
-    await alter(broker, change.name, decide, validate_only=validate_only)
-
-
 def apply_operations(
     stored: Overrides, operations: Sequence[Operation], effective: Mapping[str, str | None]
 ) -> dict[str, str]:
@@ -215,32 +147,6 @@ class _Place:
     write: Callable[[Overrides], bytes]
 
 
-async def alter_topic(broker: BrokerContext, name: str, decide: Decide, *, validate_only: bool) -> None:
-    """Change the settings of a topic. Raises KafkaError, CoordinationError."""
-    check_topic_name(name)
-
-    def decide_and_check(stored: Overrides) -> Overrides:
-        wanted = decide(stored)
-        _check_topic(stored, wanted, broker.settings)
-        return wanted
-
-    def is_seen(view: ClusterView) -> bool:
-        topic = view.topic(name)
-        return topic is None or version is None or topic.overrides_version >= version
-
-    place = _Place(
-        parent=TOPIC_CONFIGS,
-        path=topic_config_path(name),
-        owner=topic_path(name),
-        known=lambda: _known_overrides(broker.view.topic(name)),
-        read=lambda data: TopicConfig.decode(name, data).settings,
-        write=lambda settings: TopicConfig(topic=name, settings=settings).encode(),
-    )
-    version = await _write(broker, place, decide_and_check, validate_only=validate_only)
-    with trio.move_on_after(TIMEOUT_S):
-        await broker.view.wait_until(is_seen)
-
-
 def _known_overrides(topic: TopicView | None) -> Overrides:
     """What counts of a topic whose settings ZooKeeper lost."""
     if topic is None:
@@ -258,71 +164,170 @@ def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
-async def alter_broker(broker: BrokerContext, name: str, decide: Decide, *, validate_only: bool) -> None:
-    """Change the settings of this broker, or (by the empty name) of all. Raises KafkaError, CoordinationError."""
-    level = level_of(broker, name)
-
-    def decide_and_check(stored: Overrides) -> Overrides:
-        wanted = decide(stored)
-        try:
-            broker.settings.check(level, wanted)
-        except ValueError as error:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-        return wanted
-
-    place = _Place(
-        parent=BROKER_CONFIGS,
-        path=broker_config_path(level),
-        read=lambda data: BrokerOverrides.decode(level, data).settings,
-        write=lambda settings: BrokerOverrides(name=level, settings=settings).encode(),
-    )
-    version = await _write(broker, place, decide_and_check, validate_only=validate_only)
-    if version is not None:
-        with trio.move_on_after(TIMEOUT_S):
-            await broker.settings.wait_for(level, version)
-
-
-def level_of(broker: BrokerContext, name: str) -> str:
-    """Under which name a broker's overrides are stored. Raises INVALID_REQUEST for those of another broker."""
-    if not name:
-        return ALL_BROKERS
-    own = broker.config.broker_id
-    if name == str(own):  # in one spelling alone, so that a request cannot ask for the same a thousand times
-        return name
-    try:
-        int(name)
-    except ValueError as error:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from error
-    raise KafkaError(
-        ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} or empty string, but received {name}"
-    )
-
-
-async def _write(broker: BrokerContext, place: _Place, decide: Decide, *, validate_only: bool) -> int | None:
-    """Returns the version of what is stored now, None if nothing is."""
-    with writing(TIMEOUT_S):
-        for _ in range(ATTEMPTS):
-            if place.owner is not None and await broker.zookeeper.exists(place.owner) is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            found = await broker.zookeeper.get_or_none(place.path)
-            stored = place.known() if found is None else place.read(found.data)
-            wanted = decide(stored)
-            is_lost = found is None and place.owner is not None
-            if validate_only or (wanted == stored and not is_lost):
-                return None if found is None else found.version
-            try:
-                if found is not None:
-                    return await broker.zookeeper.set(place.path, place.write(wanted), found.version)
-                await _create(broker.zookeeper, place, place.write(wanted))
-            except (BadVersionError, NoNodeError, NodeExistsError, CoordinationLostError):
-                continue
-            return FIRST_VERSION
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the settings; try again.")
-
-
 async def _create(zookeeper: CoordinationClient, place: _Place, data: bytes) -> None:
     if await zookeeper.exists(place.parent) is None:
         with suppress(NodeExistsError):
             await zookeeper.create(place.parent)
     owner = [] if place.owner is None else [CheckNode(path=place.owner, version=ANY_VERSION)]
     await zookeeper.transaction([*owner, CreateNode(path=place.path, data=data)])
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanges:
+    """Settings of topics and of this broker, as this broker changes them."""
+
+    zookeeper: CoordinationClient
+    view: ClusterView
+    settings: DynamicSettings
+
+    async def alter_all(
+        self,
+        changes: Sequence[ResourceChange],
+        result: ResultType[Result_co],
+        *,
+        replace: bool,
+        validate_only: bool,
+    ) -> list[Result_co]:
+        """Change each resource as a whole or not at all; with `replace` what is not named falls back to its default.
+
+        Returns what became of each, in their order.
+        """
+        await trio.lowlevel.checkpoint()  # the changes were made in this turn
+        named = Counter((change.resource_type, change.name) for change in changes)
+        await trio.lowlevel.checkpoint()
+        results = []
+        turns = Turns(RESOURCES_AT_ONCE)
+        deadline = trio.current_time() + TOTAL_TIMEOUT_S
+        for change in changes:
+            try:
+                if named[change.resource_type, change.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                if trio.current_time() > deadline:
+                    raise trio.TooSlowError
+                with trio.fail_at(deadline):
+                    await self._alter(change, replace=replace, validate_only=validate_only)
+            except trio.TooSlowError:
+                failure = Failure(
+                    ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take all settings in time; try again."
+                )
+            except PipelineError as error:
+                failure = failure_of(error)
+            else:
+                failure = Failure(ErrorCode.NONE, None)
+            results.append(
+                result(
+                    error_code=failure.code,
+                    error_message=failure.message,
+                    resource_type=change.resource_type,
+                    resource_name=change.name,
+                )
+            )
+            await turns.after()
+        return results
+
+    async def _alter(self, change: ResourceChange, *, replace: bool, validate_only: bool) -> None:
+        if len(change.operations) > MAX_OPERATIONS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Alter at most {MAX_OPERATIONS} settings of a resource at a time."
+            )
+        if any(count > 1 for count in Counter(operation.name for operation in change.operations).values()):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        entries: Callable[[DynamicSettings], Iterable[DescribeConfigsResourceResult]]
+        match change.resource_type:
+            case ResourceType.TOPIC:
+                entries, alter = partial(topic_entries, {}), self._alter_topic
+            case ResourceType.BROKER:
+                entries, alter = broker_entries, self._alter_broker
+            case other:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")
+        is_of_lists = any(operation.kind in _OF_LISTS for operation in change.operations)
+        effective = {entry.name: entry.value for entry in entries(self.settings)} if is_of_lists else {}
+
+        def decide(stored: Overrides) -> Overrides:
+            return apply_operations({} if replace else stored, change.operations, effective)
+
+        await alter(change.name, decide, validate_only=validate_only)
+
+    async def _alter_topic(self, name: str, decide: Decide, *, validate_only: bool) -> None:
+        """Change the settings of a topic. Raises KafkaError, CoordinationError."""
+        check_topic_name(name)
+
+        def decide_and_check(stored: Overrides) -> Overrides:
+            wanted = decide(stored)
+            _check_topic(stored, wanted, self.settings)
+            return wanted
+
+        def is_seen(view: ClusterView) -> bool:
+            topic = view.topic(name)
+            return topic is None or version is None or topic.overrides_version >= version
+
+        place = _Place(
+            parent=TOPIC_CONFIGS,
+            path=topic_config_path(name),
+            owner=topic_path(name),
+            known=lambda: _known_overrides(self.view.topic(name)),
+            read=lambda data: TopicConfig.decode(name, data).settings,
+            write=lambda settings: TopicConfig(topic=name, settings=settings).encode(),
+        )
+        version = await self._write(place, decide_and_check, validate_only=validate_only)
+        with trio.move_on_after(TIMEOUT_S):
+            await self.view.wait_until(is_seen)
+
+    async def _alter_broker(self, name: str, decide: Decide, *, validate_only: bool) -> None:
+        """Change the settings of this broker, or (by the empty name) of all. Raises KafkaError, CoordinationError."""
+        level = self.level_of(name)
+
+        def decide_and_check(stored: Overrides) -> Overrides:
+            wanted = decide(stored)
+            try:
+                self.settings.check(level, wanted)
+            except ValueError as error:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+            return wanted
+
+        place = _Place(
+            parent=BROKER_CONFIGS,
+            path=broker_config_path(level),
+            read=lambda data: BrokerOverrides.decode(level, data).settings,
+            write=lambda settings: BrokerOverrides(name=level, settings=settings).encode(),
+        )
+        version = await self._write(place, decide_and_check, validate_only=validate_only)
+        if version is not None:
+            with trio.move_on_after(TIMEOUT_S):
+                await self.settings.wait_for(level, version)
+
+    def level_of(self, name: str) -> str:
+        """Under which name a broker's overrides are stored. Raises INVALID_REQUEST for those of another broker."""
+        if not name:
+            return ALL_BROKERS
+        own = self.settings.static.broker_id
+        if name == str(own):  # in one spelling alone, so that a request cannot ask for the same a thousand times
+            return name
+        try:
+            int(name)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from error
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} or empty string, but received {name}"
+        )
+
+    async def _write(self, place: _Place, decide: Decide, *, validate_only: bool) -> int | None:
+        """Returns the version of what is stored now, None if nothing is."""
+        with writing(TIMEOUT_S):
+            for _ in range(ATTEMPTS):
+                if place.owner is not None and await self.zookeeper.exists(place.owner) is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                found = await self.zookeeper.get_or_none(place.path)
+                stored = place.known() if found is None else place.read(found.data)
+                wanted = decide(stored)
+                is_lost = found is None and place.owner is not None
+                if validate_only or (wanted == stored and not is_lost):
+                    return None if found is None else found.version
+                try:
+                    if found is not None:
+                        return await self.zookeeper.set(place.path, place.write(wanted), found.version)
+                    await _create(self.zookeeper, place, place.write(wanted))
+                except (BadVersionError, NoNodeError, NodeExistsError, CoordinationLostError):
+                    continue
+                return FIRST_VERSION
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the settings; try again.")

@@ -6,7 +6,7 @@ Superseded by IncrementalAlterConfigs, still asked by older clients.
 from collections.abc import Awaitable
 
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.topics.config_changes import Operation, OperationType, ResourceChange, alter_all
+from pipeline.broker.topics.config_changes import Operation, OperationType, ResourceChange
 from pipeline.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -30,7 +30,7 @@ async def _handle(broker: BrokerContext, request: AlterConfigsRequest) -> AlterC
         )
         for resource in request.resources
     ]
-    results = await alter_all(
-        broker, changes, AlterConfigsResourceResponse, replace=True, validate_only=request.validate_only
+    results = await broker.configs.alter_all(
+        changes, AlterConfigsResourceResponse, replace=True, validate_only=request.validate_only
     )
     return AlterConfigsResponse(responses=results)

@@ -11,7 +11,7 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
-from pipeline.broker.topics.changes import ChangeTime, grow_topic
+from pipeline.broker.topics.changes import ChangeTime
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
@@ -62,8 +62,7 @@ async def _grow(
         if topic.name == GROUP_METADATA_TOPIC:
             message = f"The number of partitions of {topic.name} cannot be changed: groups would lose their offsets."
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
-        await grow_topic(
-            broker,
+        await broker.topics.grow(
             topic.name,
             total=topic.count,
             assignments=assignments,

@@ -13,7 +13,7 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import for_each
 from pipeline.broker.settings.entries import topic_entries
-from pipeline.broker.topics.changes import ChangeTime, create_topic, plan
+from pipeline.broker.topics.changes import ChangeTime
 from pipeline.broker.topics.config_changes import MAX_OPERATIONS
 from pipeline.broker.topics.placement import Assignment
 from pipeline.broker.topics.plan import TopicRequest, check_collision
@@ -81,9 +81,9 @@ async def _create(
     )
     left_s = time.left_s()
     if request.validate_only:
-        planned = plan(broker, wanted)
+        planned = broker.topics.plan(wanted)
         return _created(broker, topic.name, ZERO_UUID, planned.partitions, planned.settings, told)
-    created = await create_topic(broker, wanted, timeout_s=left_s)
+    created = await broker.topics.create(wanted, timeout_s=left_s)
     partitions = {index: partition.replicas for index, partition in created.partitions.items()}
     return _created(broker, topic.name, created.topic_id, partitions, created.overrides, told)
 

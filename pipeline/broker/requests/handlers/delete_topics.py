@@ -10,7 +10,7 @@ from pipeline.broker.cluster.view import TopicView
 from pipeline.broker.failures import failure_of
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
-from pipeline.broker.topics.changes import ChangeTime, delete_topic
+from pipeline.broker.topics.changes import ChangeTime
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_topics import (
@@ -44,7 +44,7 @@ async def _handle(broker: BrokerContext, wanted: list[DeleteTopicState], timeout
     for state in dict.fromkeys(wanted):
         try:
             topic = _find(broker, state)
-            await delete_topic(broker, topic, timeout_s=time.left_s())
+            await broker.topics.delete(topic, timeout_s=time.left_s())
             results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
         except PipelineError as error:
             failure = failure_of(error)

@@ -11,7 +11,7 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.broker.settings.entries import all_brokers_entries, broker_entries, topic_entries
-from pipeline.broker.topics.config_changes import ResourceType, level_of
+from pipeline.broker.topics.config_changes import ResourceType
 from pipeline.broker.topics.plan import check_topic_name
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import PipelineError
@@ -123,7 +123,7 @@ def _entries(
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return frozenset(topic.overrides.items()), topic_entries(topic.overrides, broker.settings)
-        case ResourceType.BROKER if level_of(broker, name) == ALL_BROKERS:
+        case ResourceType.BROKER if broker.configs.level_of(name) == ALL_BROKERS:
             return ALL_BROKERS, all_brokers_entries(broker.settings)
         case ResourceType.BROKER:
             return broker.config.broker_id, broker_entries(broker.settings)

@@ -33,7 +33,7 @@ def handle(
 
 async def _create_and_answer(broker: BrokerContext, keys: Sequence[str], version: int) -> FindCoordinatorResponse:
     try:
-        await ensure_journal_topic(broker)
+        await ensure_journal_topic(broker.topics)
     except KafkaError as error:
         return _answer([_refusal(key, error) for key in keys], version)
     return _answer([_find(broker, GROUP, key) for key in keys], version)

@@ -6,7 +6,7 @@ Settings of one broker are changed by that broker.
 from collections.abc import Awaitable
 
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.topics.config_changes import Operation, ResourceChange, alter_all
+from pipeline.broker.topics.config_changes import Operation, ResourceChange
 from pipeline.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -30,7 +30,7 @@ async def _handle(broker: BrokerContext, request: IncrementalAlterConfigsRequest
         )
         for resource in request.resources
     ]
-    results = await alter_all(
-        broker, changes, AlterConfigsResourceResponse, replace=False, validate_only=request.validate_only
+    results = await broker.configs.alter_all(
+        changes, AlterConfigsResourceResponse, replace=False, validate_only=request.validate_only
     )
     return IncrementalAlterConfigsResponse(responses=results)

@@ -25,7 +25,6 @@ from pipeline.broker.groups.journal_topic import journal_topic
 from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns, give_way
-from pipeline.broker.topics.changes import create_by_asking
 from pipeline.broker.topics.plan import TopicRequest, check_topic_name
 from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
@@ -143,7 +142,7 @@ async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, mi
             if timeout_s > 0 and broker.view.topic(name) is None:
                 is_journal = name == GROUP_METADATA_TOPIC
                 asked = journal_topic(broker.config) if is_journal else TopicRequest(name=name, settings={})
-                await create_by_asking(broker, asked, timeout_s=timeout_s)
+                await broker.topics.create_by_asking(asked, timeout_s=timeout_s)
         except KafkaError as error:
             if error.code not in _UNDER_WAY:
                 refusals[name] = error.code

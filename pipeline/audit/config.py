@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.audit.window import DEFAULT_WINDOW_MS, HOUR_MS
+from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Address, Addresses, SettingsModel
 
 

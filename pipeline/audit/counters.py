@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Protocol
 
-from pipeline.audit.message import AuditEvent, AuditSource, Claim, Tier
-from pipeline.audit.window import NOTHING, Counts, is_audited, window_start
+from pipeline.audit.message import AuditEvent, AuditSource, Claim, Tier, is_audited
 from pipeline.log.observed import ObservedPartition
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
+from pipeline.records.tally import NOTHING, Counts, window_start
 
 MAX_APPENDED = 100
 """How many windows are appended to a checkpoint before it is written whole again: each makes a start slower."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipeline.audit.message import AuditEvent, AuditSource, Claim, Tier
-from pipeline.audit.window import NOTHING, Counts, window_start
 from pipeline.model import TopicPartition
+from pipeline.records.tally import NOTHING, Counts, window_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from pipeline.audit.window import Counts
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
+from pipeline.records.tally import Counts
 
 AUDIT_TOPIC = "_audit"
 MESSAGE_VERSION = 2
 MAX_WINDOWS_PER_MESSAGE = 5000
+
+
+def is_audited(topic: str) -> bool:
+    """True if batches of the topic are counted. Internal topics (`_...`) are not: each report would cause another."""
+    return not topic.startswith("_")
 
 
 class Tier(StrEnum):

@@ -12,7 +12,6 @@ import trio
 
 from pipeline.audit.counters import ProducerCounter
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_event, encode_key, portions
-from pipeline.audit.window import DEFAULT_WINDOW_MS, Counts
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
@@ -21,6 +20,7 @@ from pipeline.client.producer.batches import DeliveredBatch
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Clock, TopicPartition
+from pipeline.records.tally import DEFAULT_WINDOW_MS, Counts
 
 HOST_HEADER = "audit.host"
 """Names the host that made a record (paper section 4); its creation time is the record's timestamp."""

@@ -17,9 +17,9 @@ from enum import StrEnum
 from itertools import pairwise
 
 from pipeline.audit.ledger import NEVER_REPORTED, Ledger, TierCounts
-from pipeline.audit.message import Tier
-from pipeline.audit.window import HOUR_MS, NOTHING, Counts, is_audited
+from pipeline.audit.message import Tier, is_audited
 from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS, NOTHING, Counts
 
 
 class Status(StrEnum):

@@ -116,20 +116,20 @@ def _show(config: "LoadConfig", result: "LoadResult", *, as_json: bool) -> None:
 async def _report(config: "LoadConfig", datacenter: str) -> None:
     """Tell the audit what is committed. Repeating it changes nothing."""
     from pipeline.audit.publisher import publish_load
-    from pipeline.audit.window import Counts
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
     from pipeline.hadoop.commit import read_manifests
     from pipeline.hadoop.manifest import committed_counts, committed_offsets
     from pipeline.model import TopicPartition
+    from pipeline.records.tally import Counts
 
     manifests = read_manifests(config.root, config.topic)
-    recent = {(c.partition, c.window_start_ms) for m in manifests[-REPORTED_COMMITS:] for c in m.counts}
+    recent = {key for manifest in manifests[-REPORTED_COMMITS:] for key in manifest.counts}
     counts: dict[TopicPartition, dict[int, Counts]] = {}
-    for count in committed_counts(manifests):
-        if (count.partition, count.window_start_ms) in recent:
-            windows = counts.setdefault(TopicPartition(config.topic, count.partition), {})
-            windows[count.window_start_ms] = Counts(count.records, count.bytes, count.batches, count.crc_sum)
+    for key, committed in committed_counts(manifests).items():
+        if key in recent:
+            partition, start = key
+            counts.setdefault(TopicPartition(config.topic, partition), {})[start] = committed
     async with open_cluster(ClientConfig(bootstrap=config.bootstrap, client_id="pipeline-load")) as cluster:
         await publish_load(
             cluster,

@@ -4,14 +4,15 @@ A batch counts when as many of its rows were loaded as its header says. Where ta
 fragment of it; fragments are put together before they count.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import PipelineError
-from pipeline.hadoop.manifest import CRC_SUM_MODULUS, DataFile, OffsetRange, WindowCount, fold_counts
+from pipeline.hadoop.manifest import DataFile, OffsetRange, WindowKey, add_counts
+from pipeline.records.tally import NOTHING, Counts, window_start
 
 
 class CoverageError(PipelineError):
@@ -35,16 +36,10 @@ class BatchFragment:
     records: int
     seen: int
 
-    def window(self, window_ms: int) -> WindowCount:
-        """The batch as a count of its window."""
-        return WindowCount(
-            partition=self.partition,
-            window_start_ms=self.timestamp_ms - self.timestamp_ms % window_ms,
-            records=self.records,
-            bytes=self.bytes,
-            batches=1,
-            crc_sum=self.crc % CRC_SUM_MODULUS,
-        )
+    def count(self, sums: dict[WindowKey, Counts], window_ms: int) -> None:
+        """Add the whole batch to `sums`."""
+        key = (self.partition, window_start(self.timestamp_ms, window_ms))
+        sums[key] = sums.get(key, NOTHING) + Counts(self.records, self.bytes, 1, self.crc)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +47,7 @@ class TaskResult:
     """What one task did: it travels to the driver."""
 
     files: tuple[DataFile, ...]
-    counts: tuple[WindowCount, ...]
+    counts: Mapping[WindowKey, Counts]
     fragments: tuple[BatchFragment, ...]
     ends: tuple[tuple[int, int, int], ...]
     """Ends of ranges seen: partition, end, rows that the source sent."""
@@ -67,7 +62,7 @@ class BatchTally:
 
     def __init__(self, window_ms: int) -> None:
         self._window_ms = window_ms
-        self._counts: dict[tuple[int, int], WindowCount] = {}
+        self._counts: dict[WindowKey, Counts] = {}
         self._fragments: list[BatchFragment] = []
         self._open: BatchFragment | None = None
 
@@ -97,10 +92,10 @@ class BatchTally:
                 seen=seen,
             )
 
-    def finish(self) -> tuple[tuple[WindowCount, ...], tuple[BatchFragment, ...]]:
-        """Counts of whole batches, and fragments of others."""
+    def finish(self) -> tuple[dict[WindowKey, Counts], tuple[BatchFragment, ...]]:
+        """Return the counts of whole batches, and the fragments of others."""
         self._close()
-        return tuple(self._counts[key] for key in sorted(self._counts)), tuple(self._fragments)
+        return self._counts, tuple(self._fragments)
 
     def _close(self) -> None:
         batch, self._open = self._open, None
@@ -108,16 +103,13 @@ class BatchTally:
             return
         if batch.seen != batch.records:
             self._fragments.append(batch)
-            return
-        count = batch.window(self._window_ms)
-        key = (count.partition, count.window_start_ms)
-        known = self._counts.get(key)
-        self._counts[key] = count if known is None else known.plus(count)
+        else:
+            batch.count(self._counts, self._window_ms)
 
 
 def check_coverage(
     topic: str, tasks: Sequence[OffsetRange], results: Sequence[TaskResult], window_ms: int
-) -> tuple[WindowCount, ...]:
+) -> dict[WindowKey, Counts]:
     """The counts of a load, if all rows of all `tasks` are in files; else raises CoverageError.
 
     Three things are compared: the ends of ranges that writers saw with the plan; the rows that readers sent with those
@@ -136,17 +128,17 @@ def check_coverage(
     starts: dict[int, int] = {}
     for task in tasks:
         starts[task.partition] = min(task.start, starts.get(task.partition, task.start))
-    counts = [count for result in results for count in result.counts]
+    counts = add_counts(result.counts for result in results)
     for batch in _put_together(fragment for result in results for fragment in result.fragments):
         if batch.seen == batch.records:
-            counts.append(batch.window(window_ms))
+            batch.count(counts, window_ms)
         elif batch.seen > batch.records or batch.base_offset >= starts[batch.partition]:
             raise CoverageError(
                 topic,
                 f"{batch.seen} of the {batch.records} records of the batch at offset {batch.base_offset} of partition "
                 f"{batch.partition} were loaded",
             )
-    return fold_counts(counts)
+    return counts
 
 
 def _put_together(fragments: Iterable[BatchFragment]) -> list[BatchFragment]:

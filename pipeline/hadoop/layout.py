@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 
 from pipeline.errors import ConfigurationError
 
-HOUR_MS = 3_600_000
 MIN_TIMESTAMP_MS = -62_135_596_800_000
 MAX_TIMESTAMP_MS = 253_402_300_799_999
+"""The years 1 to 9999: a record of any other time has no folder."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -88,16 +88,6 @@ def check_run_id(run_id: str) -> str:
     if not _RUN_ID.fullmatch(run_id):
         raise ConfigurationError("run_id", f"'{run_id}' is not 1 to 40 lower-case letters and digits")
     return run_id
-
-
-def hour_of(timestamp_ms: int) -> int:
-    """First millisecond of the UTC hour."""
-    return timestamp_ms - timestamp_ms % HOUR_MS
-
-
-def has_hour(timestamp_ms: int) -> bool:
-    """Whether a timestamp lies in the years 1 to 9999, so that it has a folder."""
-    return MIN_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS
 
 
 def data_file(hour_ms: int, partition: int, first_offset: int, attempt: Attempt, number: int, suffix: str) -> str:

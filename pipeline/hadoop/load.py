@@ -39,6 +39,7 @@ from pipeline.hadoop.manifest import Manifest, OffsetRange, next_offsets
 from pipeline.hadoop.plan import DataLossError, LoadPlan, plan_load, split_ranges
 from pipeline.model import Clock
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
+from pipeline.records.tally import DEFAULT_WINDOW_MS, HOUR_MS
 from pipeline.settings import Addresses, SettingsModel
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-DAY_MS = 24 * 3_600_000
+DAY_MS = 24 * HOUR_MS
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.xml")
 _SHORT_JOB: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """A JVM that lives for seconds spends most of them on its optimising compiler and on threads that collect garbage."""
@@ -97,7 +98,7 @@ class LoadConfig(SettingsModel):
     """If false, offsets that retention deleted before they were loaded are passed over and recorded as skipped."""
     start_timestamp_ms: Annotated[int | None, Field(alias="start.timestamp.ms", ge=0)] = None
     """Where partitions that no manifest knows are begun: at the first record of this time. None: at their beginning."""
-    window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=DAY_MS)] = 600_000
+    window_ms: Annotated[int, Field(alias="window.ms", ge=1000, le=DAY_MS)] = DEFAULT_WINDOW_MS
     max_records_per_task: Annotated[int, Field(alias="max.records.per.task", ge=1000, le=10**10)] = 10_000_000
     max_opened_bytes: Annotated[int, Field(alias="max.opened.bytes", ge=1, le=MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
     """The most that a single compressed batch may hold."""

@@ -15,10 +15,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from pipeline.errors import PipelineError
+from pipeline.records.tally import NOTHING, Counts
 
 VERSION = 1
 FIRST_SEQUENCE = 1
-CRC_SUM_MODULUS = 1 << 64
+
+WindowKey = tuple[int, int]
+"""Partition, and start of the window in ms."""
 
 
 class ManifestError(PipelineError):
@@ -41,29 +44,6 @@ class OffsetRange:
     def __str__(self) -> str:
         """`partition:[start, end)`."""
         return f"partition {self.partition} [{self.start}, {self.end})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class WindowCount:
-    """What a partition's batches of one window hold, as their headers say it."""
-
-    partition: int
-    window_start_ms: int
-    records: int
-    bytes: int
-    batches: int
-    crc_sum: int
-
-    def plus(self, other: "WindowCount") -> "WindowCount":
-        """The sum of two counts of the same partition and window."""
-        return WindowCount(
-            partition=self.partition,
-            window_start_ms=self.window_start_ms,
-            records=self.records + other.records,
-            bytes=self.bytes + other.bytes,
-            batches=self.batches + other.batches,
-            crc_sum=(self.crc_sum + other.crc_sum) % CRC_SUM_MODULUS,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -100,7 +80,7 @@ class Manifest:
     ranges: tuple[OffsetRange, ...]
     skipped: tuple[OffsetRange, ...] = ()
     files: tuple[DataFile, ...] = ()
-    counts: tuple[WindowCount, ...] = ()
+    counts: Mapping[WindowKey, Counts] = field(default_factory=dict)
     previous_sha256: str | None = None
     version: int = field(default=VERSION)
 
@@ -118,6 +98,10 @@ class Manifest:
         """JSON, keys sorted, one line per file and count, so that a person can read it."""
         document = asdict(self)
         document["offsets"] = {str(partition): offset for partition, offset in sorted(self.offsets.items())}
+        document["counts"] = [
+            {"partition": partition, "window_start_ms": start, **asdict(counts)}
+            for (partition, start), counts in sorted(self.counts.items())
+        ]
         parts = []
         for key in sorted(document):
             value = document[key]
@@ -138,16 +122,18 @@ class Manifest:
             document["offsets"] = {int(key): int(value) for key, value in document["offsets"].items()}
             for key, kind in _NESTED.items():
                 document[key] = tuple(kind(**item) for item in document[key])
+            document["counts"] = {
+                (count.pop("partition"), count.pop("window_start_ms")): Counts(**count) for count in document["counts"]
+            }
             return cls(**document)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ManifestError(name, f"is damaged: {error}") from error
 
 
-_NESTED: Mapping[str, type[OffsetRange | DataFile | WindowCount]] = {
+_NESTED: Mapping[str, type[OffsetRange | DataFile]] = {
     "ranges": OffsetRange,
     "skipped": OffsetRange,
     "files": DataFile,
-    "counts": WindowCount,
 }
 
 
@@ -179,19 +165,18 @@ def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256
         raise ManifestError(name, "its offsets are not those before it plus its ranges")
 
 
-def fold_counts(counts: Iterable[WindowCount]) -> tuple[WindowCount, ...]:
-    """Counts added up by partition and window, in their order."""
-    folded: dict[tuple[int, int], WindowCount] = {}
-    for count in counts:
-        key = (count.partition, count.window_start_ms)
-        known = folded.get(key)
-        folded[key] = count if known is None else known.plus(count)
-    return tuple(folded[key] for key in sorted(folded))
+def add_counts(terms: Iterable[Mapping[WindowKey, Counts]]) -> dict[WindowKey, Counts]:
+    """Add counts up by partition and window."""
+    sums: dict[WindowKey, Counts] = {}
+    for counts in terms:
+        for key, value in counts.items():
+            sums[key] = sums.get(key, NOTHING) + value
+    return sums
 
 
-def committed_counts(manifests: Sequence[Manifest]) -> tuple[WindowCount, ...]:
-    """What all manifests of a topic committed, by partition and window."""
-    return fold_counts(count for manifest in manifests for count in manifest.counts)
+def committed_counts(manifests: Sequence[Manifest]) -> dict[WindowKey, Counts]:
+    """Counts of all manifests of a topic, by partition and window."""
+    return add_counts(manifest.counts for manifest in manifests)
 
 
 def committed_files(manifests: Sequence[Manifest], *, quarantined: bool = False) -> Iterator[DataFile]:

@@ -23,7 +23,6 @@ from pipeline.hadoop.batch_counts import BatchTally, TaskResult
 from pipeline.hadoop.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, SchemaLookup, schema_ids
 from pipeline.hadoop.filesystem import FileSink, FileSystem, open_filesystem
 from pipeline.hadoop.layout import (
-    HOUR_MS,
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
     Attempt,
@@ -34,6 +33,7 @@ from pipeline.hadoop.layout import (
 )
 from pipeline.hadoop.manifest import DataFile
 from pipeline.hadoop.row_files import AvroFile, Decoded, ParquetFile, RowFile, SummingSink
+from pipeline.records.tally import HOUR_MS
 
 MAX_OPEN_FILES: Final = 48
 MAX_PENDING_BYTES: Final = 96 * 1024 * 1024

@@ -124,7 +124,7 @@ def test_datums_by_the_registry_and_bad_ones_in_quarantine(spark, local, topic, 
     assert pages == {f"/{number}" for number in range(200) if number != 77}
     (aside,) = committed_files(topic.manifests(), quarantined=True)
     assert aside.path.startswith("quarantine/")
-    assert sum(count.records for count in committed_counts(topic.manifests())) == 200
+    assert sum(count.records for count in committed_counts(topic.manifests()).values()) == 200
 
 
 class PausedFileSystem(LocalFileSystem):

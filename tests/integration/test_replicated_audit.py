@@ -10,12 +10,12 @@ from pipeline.audit.collector import Collector
 from pipeline.audit.counters import BrokerCounter
 from pipeline.audit.publisher import open_audited_producer, publish_regularly
 from pipeline.audit.reconcile import HourReport, Stage, Status, reconcile
-from pipeline.audit.window import HOUR_MS
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.log.files import DiskFiles
+from pipeline.records.tally import HOUR_MS
 from tests.support.brokers import clock, replicated_cluster
 
 WINDOW_MS = 600_000

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from pipeline.audit.counters import BrokerCounter
 from pipeline.audit.message import Tier
-from pipeline.audit.window import NOTHING, Counts, window_start
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader
+from pipeline.records.tally import NOTHING, Counts, window_start
 
 CLICKS = TopicPartition("clicks", 0)
 INTERNAL = TopicPartition("_audit", 0)

@@ -82,7 +82,7 @@ class LoadedTopic:
         for row in rows:
             assert row["_key"] == b"k%d" % int(row["value"])
             assert row["_headers"] == [{"key": "host", "value": b"web1"}]
-        assert sum(count.records for count in committed_counts(self.manifests())) == len(rows)
+        assert sum(count.records for count in committed_counts(self.manifests()).values()) == len(rows)
         return len(rows)
 
     def files_on_disk(self) -> int:

@@ -8,12 +8,12 @@ import trio
 from pipeline.audit.collector import Collector, ReadingState
 from pipeline.audit.message import AUDIT_TOPIC, Tier
 from pipeline.audit.publisher import ensure_audit_topic, publish_load
-from pipeline.audit.window import Counts
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.model import HostPort, TopicPartition
 from pipeline.processes import free_port
+from pipeline.records.tally import Counts
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.brokers import clock, serving_cluster
 

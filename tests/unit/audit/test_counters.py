@@ -12,8 +12,8 @@ from pipeline.audit.checkpoints import PartitionCheckpoints
 from pipeline.audit.counters import MAX_APPENDED, ProducerCounter
 from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import Claim, Tier
-from pipeline.audit.window import Counts
 from pipeline.log.files import DiskFiles
+from pipeline.records.tally import Counts
 from tests.support.counted_logs import (
     CLICKS,
     INTERNAL,

@@ -19,8 +19,8 @@ from pipeline.audit.message import (
     portions,
 )
 from pipeline.audit.reconcile import Route, Stage, Status, reconcile
-from pipeline.audit.window import HOUR_MS, Counts, window_start
 from pipeline.model import TopicPartition
+from pipeline.records.tally import HOUR_MS, NOTHING, Counts, window_start
 
 EAST = TopicPartition("clicks", 0)
 HUB = TopicPartition("clicks", 3)
@@ -256,7 +256,7 @@ def test_order_and_repetition_of_events_change_nothing(steps, randomness: random
     events = []
     for revision, (window, counts) in enumerate(steps):
         start = HOUR + window * WINDOW_MS
-        cumulative[start] = cumulative.get(start, Counts()) + counts
+        cumulative[start] = cumulative.get(start, NOTHING) + counts
         events.append(event(Tier.BROKER, "east", EAST, cumulative[start], revision=revision, start=start))
     shuffled = events + randomness.sample(events, len(events) // 2)
     randomness.shuffle(shuffled)

@@ -11,10 +11,10 @@ from pipeline.audit.config import AuditConfig
 from pipeline.audit.message import AuditEvent, AuditSource, Tier
 from pipeline.audit.reconcile import Route
 from pipeline.audit.server import AuditMetrics, AuditService
-from pipeline.audit.window import Counts
 from pipeline.cli.audit import render
 from pipeline.errors import NetworkError
 from pipeline.model import TopicPartition
+from pipeline.records.tally import Counts
 
 CLICKS = TopicPartition("clicks", 0)
 FULL = Counts(10, 1000, 2, 77)

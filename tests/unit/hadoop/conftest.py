@@ -3,7 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.hadoop.commit import Head
-from pipeline.hadoop.manifest import DataFile, Manifest, OffsetRange, WindowCount, next_offsets
+from pipeline.hadoop.manifest import DataFile, Manifest, OffsetRange, next_offsets
+from pipeline.records.tally import Counts
 
 MakeManifest = Callable[..., Manifest]
 
@@ -23,9 +24,6 @@ def make_manifest() -> MakeManifest:
             last_offset=start + records - 1,
             crc32c=5,
         )
-        count = WindowCount(
-            partition=partition, window_start_ms=600_000, records=records, bytes=70, batches=1, crc_sum=2**63
-        )
         return Manifest(
             sequence=head.next_sequence,
             run_id=run_id,
@@ -37,7 +35,7 @@ def make_manifest() -> MakeManifest:
             offsets=next_offsets(head.offsets, ranges),
             ranges=ranges,
             files=(file,),
-            counts=(count,),
+            counts={(partition, 600_000): Counts(records, 70, 1, 2**63)},
             previous_sha256=head.sha256,
         )
 

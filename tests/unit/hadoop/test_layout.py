@@ -4,19 +4,17 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigurationError
 from pipeline.hadoop.layout import (
-    HOUR_MS,
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
     Attempt,
     check_run_id,
     data_file,
-    has_hour,
-    hour_of,
     manifest_sequences,
     quarantine_file,
     run_of,
     topic_layout,
 )
+from pipeline.records.tally import HOUR_MS, window_start
 
 ATTEMPT = Attempt(run_id="r1", task=3, attempt=17)
 
@@ -33,18 +31,15 @@ def test_names():
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 0, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS])
 def test_any_timestamp_with_a_year_has_a_folder(timestamp_ms):
-    assert has_hour(timestamp_ms)
-    assert data_file(hour_of(timestamp_ms), 0, 0, ATTEMPT, 0, "avro").startswith("hourly/")
-
-
-def test_a_timestamp_in_nanoseconds_has_none():
-    assert not has_hour(1_700_000_000_000_000_000)
+    hour_ms = window_start(timestamp_ms, HOUR_MS)
+    assert data_file(hour_ms, 0, 0, ATTEMPT, 0, "avro").startswith("hourly/")
 
 
 @given(st.integers(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS))
 def test_an_hour_holds_its_timestamps(timestamp_ms):
-    assert 0 <= timestamp_ms - hour_of(timestamp_ms) < HOUR_MS
-    assert hour_of(timestamp_ms) % HOUR_MS == 0
+    hour_ms = window_start(timestamp_ms, HOUR_MS)
+    assert 0 <= timestamp_ms - hour_ms < HOUR_MS
+    assert hour_ms % HOUR_MS == 0
 
 
 def test_manifests_among_other_files():

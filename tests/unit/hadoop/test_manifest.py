@@ -10,14 +10,38 @@ from pipeline.hadoop.manifest import (
     Manifest,
     ManifestError,
     OffsetRange,
-    WindowCount,
+    add_counts,
     check_follows,
     committed_counts,
     committed_files,
     committed_offsets,
-    fold_counts,
     sha256_of,
 )
+from pipeline.records.tally import Counts
+
+OLD_MANIFEST = b"""{"counts": [
+  {"batches": 1, "bytes": 70, "crc_sum": 9223372036854775808, "partition": 0, "records": 10, "window_start_ms": 600000},
+  {"batches": 2, "bytes": 30, "crc_sum": 7, "partition": 1, "records": 4, "window_start_ms": 0}
+ ],
+ "created_ms": 1700000000000,
+ "files": [
+  {"bytes": 100, "crc32c": 5, "first_offset": 0, "hour_ms": 1699999200000, "last_offset": 9, \
+"partition": 0, "path": "hourly/2023/11/14/22/0-0-r1-0-1-0.avro", "records": 10}
+ ],
+ "format": "avro",
+ "offsets": {"0": 10, "1": 4},
+ "previous_sha256": "ab",
+ "ranges": [
+  {"end": 10, "partition": 0, "start": 0}
+ ],
+ "run_id": "r1",
+ "sequence": 2,
+ "skipped": [],
+ "topic": "clicks",
+ "topic_id": null,
+ "version": 1,
+ "window_ms": 600000}
+"""
 
 EMPTY = Head(manifest=None, sha256=None)
 
@@ -32,6 +56,19 @@ def test_what_is_written_is_read(make_manifest):
     assert json.loads(manifest.encode())["offsets"] == {"0": 10}
 
 
+def test_an_old_manifest_is_read_and_written_again_byte_by_byte():
+    old = Manifest.decode(OLD_MANIFEST, "m")
+    assert old.counts == {(0, 600_000): Counts(10, 70, 1, 2**63), (1, 0): Counts(4, 30, 2, 7)}
+    assert (old.records, old.offsets, old.ranges[0].end) == (10, {0: 10, 1: 4}, 10)
+    assert old.encode() == OLD_MANIFEST
+
+
+@pytest.mark.parametrize("change", [(b'"records": 10, ', b""), (b'"batches": 1', b'"batches": 1, "odd": 2')])
+def test_a_count_of_another_shape_is_damage(change):
+    with pytest.raises(ManifestError, match="m7"):
+        Manifest.decode(OLD_MANIFEST.replace(*change), "m7")
+
+
 def test_manifests_add_up(make_manifest):
     first = make_manifest(EMPTY)
     second = make_manifest(after(first), records=5)
@@ -40,8 +77,9 @@ def test_manifests_add_up(make_manifest):
     for manifest, head in zip(manifests, [EMPTY, after(first), after(second)], strict=True):
         check_follows(manifest, head.manifest, head.sha256)
     assert committed_offsets(manifests) == {0: 15, 1: 2}
-    assert [count.records for count in committed_counts(manifests)] == [15, 2]
-    assert committed_counts(manifests)[0].crc_sum == 0
+    counts = committed_counts(manifests)
+    assert {key: count.records for key, count in counts.items()} == {(0, 600_000): 15, (1, 600_000): 2}
+    assert counts[0, 600_000].crc_sum == 0
     assert sum(file.records for file in committed_files(manifests)) == 17
     assert list(committed_files(manifests, quarantined=True)) == []
 
@@ -80,18 +118,13 @@ def test_a_recorded_gap_is_lawful(make_manifest):
     check_follows(second, first, sha256_of(first.encode()))
 
 
-COUNTS = st.builds(
-    WindowCount,
-    partition=st.integers(0, 2),
-    window_start_ms=st.integers(0, 2),
-    records=st.integers(0, 9),
-    bytes=st.integers(0, 9),
-    batches=st.integers(0, 9),
-    crc_sum=st.integers(0, 2**64 - 1),
+COUNTS = st.dictionaries(
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.builds(Counts, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 2**64 - 1)),
 )
 
 
 @given(st.lists(COUNTS), st.lists(COUNTS))
-def test_folding_counts_is_independent_of_order_and_grouping(left, right):
-    assert fold_counts(left + right) == fold_counts(right + left)
-    assert fold_counts([*fold_counts(left), *fold_counts(right)]) == fold_counts(left + right)
+def test_adding_counts_is_independent_of_order_and_grouping(left, right):
+    assert add_counts(left + right) == add_counts(right + left)
+    assert add_counts([add_counts(left), add_counts(right)]) == add_counts(left + right)

@@ -21,7 +21,7 @@ from pipeline.hadoop.avro_columns import TOMBSTONE
 from pipeline.hadoop.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, SchemaError
 from pipeline.hadoop.batch_counts import CoverageError, check_coverage
 from pipeline.hadoop.filesystem import LocalFileSystem
-from pipeline.hadoop.layout import HOUR_MS, Attempt, topic_layout
+from pipeline.hadoop.layout import Attempt, topic_layout
 from pipeline.hadoop.manifest import OffsetRange
 from pipeline.hadoop.rows import end_of_range, row_schema, to_rows
 from pipeline.hadoop.task import TaskSpec, TaskWriter
@@ -29,6 +29,7 @@ from pipeline.records.batch import read_header, set_base_offset
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.columns import open_batches
 from pipeline.records.compression import Codec
+from pipeline.records.tally import HOUR_MS
 
 NOON_MS = 1_700_006_400_000
 ROWS = to_arrow_schema(row_schema(include_batches=True), timezone="UTC")
@@ -153,6 +154,7 @@ def test_plain_values_come_back_whole(tmp_path_factory, batches, portion, codec,
     assert sorted(read, key=lambda row: row[0]) == expected
     counts = check_coverage("t", [OffsetRange(partition=4, start=0, end=offset - 3)], [result], 600_000)
     headers = [read_header(data) for data in built]
+    counts = list(counts.values())
     assert sum(count.batches for count in counts) == len(headers)
     assert sum(count.records for count in counts) == len(expected)
     assert sum(count.crc_sum for count in counts) == sum(header.crc for header in headers)
@@ -248,7 +250,7 @@ def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path):
     data = batch(0, users(*[b"v"] * 10))
     tasks = [OffsetRange(partition=4, start=0, end=3), OffsetRange(partition=4, start=3, end=10)]
     results = [Load(tmp_path / str(task.start)).run(data, start=task.start, end=task.end) for task in tasks]
-    assert [count.batches for count in check_coverage("t", tasks, results, 600_000)] == [1]
+    assert [count.batches for count in check_coverage("t", tasks, results, 600_000).values()] == [1]
     with pytest.raises(CoverageError, match="3 of the 10 records"):
         check_coverage("t", tasks[:1], results[:1], 600_000)
 

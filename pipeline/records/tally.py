@@ -1,4 +1,4 @@
-"""Windows and counts: what every tier counts, and by which rule.
+"""Counts of batches by time window, in which audit and load report what they handled. Pure.
 
 A batch belongs to the window of its base timestamp, the creation time of its first record, which no broker, mirror or
 compaction ever rewrites. So every tier files a batch under the same window from its header alone (paper section 4).
@@ -19,27 +19,22 @@ def window_start(timestamp_ms: int, window_ms: int) -> int:
     return timestamp_ms - timestamp_ms % window_ms
 
 
-def is_audited(topic: str) -> bool:
-    """Internal topics (`_...`) are not counted: the audit's own reports would never come to rest."""
-    return not topic.startswith("_")
-
-
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a tier handled.
+    """The amount of data that a tier handled.
 
-    `crc_sum` is the sum of the batches' CRC-32C modulo 2**64. It does not depend on order, so equal sums over equal
-    numbers of records mean equal data, while one batch lost and another doubled no longer look perfect.
+    `crc_sum` is the sum of the batches' CRC-32C modulo 2**64. It does not depend on order, and changes if one batch is
+    lost while another one of equal size is doubled. Equal counts are strong evidence of equal data, not a proof.
     """
 
-    records: int = 0
-    bytes: int = 0
-    batches: int = 0
-    crc_sum: int = 0
+    records: int
+    bytes: int
+    batches: int
+    crc_sum: int
 
     @classmethod
     def of(cls, header: BatchHeader) -> Self:
-        """The counts of one batch, from its header."""
+        """Return the counts of one batch, from its header."""
         return cls(header.record_count, header.size_bytes, 1, header.crc)
 
     def __add__(self, other: "Counts") -> "Counts":
@@ -51,4 +46,4 @@ class Counts:
         )
 
 
-NOTHING = Counts()
+NOTHING = Counts(0, 0, 0, 0)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import trio
 
-from pipeline.client.admin.topics import EARLIEST, LATEST, describe_topics, list_offsets
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.topics import describe_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer

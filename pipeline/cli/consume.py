@@ -16,7 +16,7 @@ import typer
 from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.client.admin import topics as admin
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, PartitionBatchError, open_consumer
@@ -164,12 +164,12 @@ async def _range(
     partitions = [TopicPartition(options.topic, number) for number in numbers]
 
     async def ask(position: int) -> dict[TopicPartition, int]:
-        found = await admin.list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=TIMEOUT_S)
+        found = await list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=TIMEOUT_S)
         return {partition: listed.offset for partition, listed in found.items()}
 
-    ends = await ask(admin.LATEST)
+    ends = await ask(LATEST)
     if options.offset == "earliest":
-        return await ask(admin.EARLIEST), ends
+        return await ask(EARLIEST), ends
     if options.offset == "latest":
         return ends, ends
     if not re.fullmatch("[0-9]{1,19}", options.offset):

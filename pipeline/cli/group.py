@@ -13,8 +13,9 @@ import typer
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
 from pipeline.client.admin import groups
-from pipeline.client.admin import topics as admin
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer_protocol import CONSUMER, decode_assignment
 from pipeline.errors import ConfigurationError, DeadlineExceededError, NetworkError, ProtocolError
@@ -193,9 +194,9 @@ def _read_target(
 ) -> _Target:
     targets = []
     if to_earliest:
-        targets.append(_Target(position=admin.EARLIEST))
+        targets.append(_Target(position=EARLIEST))
     if to_latest:
-        targets.append(_Target(position=admin.LATEST))
+        targets.append(_Target(position=LATEST))
     if to_offset is not None:
         targets.append(_Target(offset=to_offset))
     if to_datetime is not None:
@@ -240,7 +241,7 @@ async def progress_of(
     committed = await groups.fetch_offsets(cluster, group.id, timeout_s=timeout_s)
     owners, _ = read_assignments(group)
     partitions = sorted(committed.keys() | owners.keys())
-    topics = await admin.list_topics(cluster)
+    topics = await list_topics(cluster)
     leaders = {
         at: topics[at.topic].partitions[at.partition].leader
         for at in partitions
@@ -283,7 +284,7 @@ async def _ends_told(
 
     async def ask(share: Sequence[TopicPartition]) -> None:
         with suppress(KafkaError, NetworkError, DeadlineExceededError):
-            ends.update(await _offsets_at(cluster, share, admin.LATEST, timeout_s))
+            ends.update(await _offsets_at(cluster, share, LATEST, timeout_s))
 
     async with trio.open_nursery() as nursery:
         for share in shares.values():
@@ -320,7 +321,7 @@ async def _new_offsets(
 ) -> dict[TopicPartition, int]:
     ends = await _existing_ends(cluster, partitions)
     existing = [at for at in partitions if at in ends]
-    starts = await _offsets_at(cluster, existing, admin.EARLIEST)
+    starts = await _offsets_at(cluster, existing, EARLIEST)
     if target.position is not None:
         found = await _offsets_at(cluster, existing, target.position)
         wanted = {at: ends[at] if offset < 0 else offset for at, offset in found.items()}
@@ -332,15 +333,15 @@ async def _new_offsets(
 
 
 async def _existing_ends(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    topics = await admin.list_topics(cluster)
+    topics = await list_topics(cluster)
     existing = [at for at in partitions if at.topic in topics and at.partition in topics[at.topic].partitions]
-    return await _offsets_at(cluster, existing, admin.LATEST)
+    return await _offsets_at(cluster, existing, LATEST)
 
 
 async def _offsets_at(
     cluster: Cluster, partitions: Sequence[TopicPartition], position: int, timeout_s: float = TIMEOUT_S
 ) -> dict[TopicPartition, int]:
-    listed = await admin.list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=timeout_s)
+    listed = await list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=timeout_s)
     return {at: found.offset for at, found in listed.items()}
 
 

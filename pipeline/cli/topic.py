@@ -9,8 +9,24 @@ import typer
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
 from pipeline.cli.terminal.settings import parse_assignments
-from pipeline.client.admin import topics as admin
-from pipeline.client.admin.resource_configs import ConfigEntry, ConfigKind, ConfigResource, ConfigSource
+from pipeline.client.admin import offsets
+from pipeline.client.admin.offsets import ALL_RECORDS, EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.resource_configs import (
+    ConfigEntry,
+    ConfigKind,
+    ConfigResource,
+    ConfigSource,
+    alter_configs,
+    describe_configs,
+)
+from pipeline.client.admin.topics import (
+    BROKER_DEFAULT,
+    NewTopic,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    list_topics,
+)
 from pipeline.client.cluster.metadata import TopicView
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
@@ -38,16 +54,16 @@ def create(
     zookeeper: ZooKeeper = None,
 ) -> None:
     """Create a topic and wait until it can be used."""
-    topic = admin.NewTopic(
+    topic = NewTopic(
         name=name,
-        partitions=partitions or admin.BROKER_DEFAULT,
-        replication_factor=replication_factor or admin.BROKER_DEFAULT,
+        partitions=partitions or BROKER_DEFAULT,
+        replication_factor=replication_factor or BROKER_DEFAULT,
         configs=parse_assignments(config or []),
     )
 
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
-            await admin.create_topics(cluster, [topic])
+            await create_topics(cluster, [topic])
 
     trio.run(run)
     output.say(f"Created topic {name}.")
@@ -118,7 +134,7 @@ def configure(
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
             await find_topic(cluster, name)
-            await admin.alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, name): settings}, timeout_s=TIMEOUT_S)
+            await alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, name): settings}, timeout_s=TIMEOUT_S)
 
     trio.run(run)
     output.say(f"Configured topic {name}.")
@@ -147,8 +163,8 @@ def delete_records(
             if unknown:
                 raise ConfigurationError("--partition", f"topic {name} has no partition {unknown[0]}")
             wanted = [TopicPartition(name, number) for number in partition or sorted(topic.partitions)]
-            offset = admin.ALL_RECORDS if before is None else before
-            return await admin.delete_records(cluster, dict.fromkeys(wanted, offset), timeout_s=TIMEOUT_S)
+            offset = ALL_RECORDS if before is None else before
+            return await offsets.delete_records(cluster, dict.fromkeys(wanted, offset), timeout_s=TIMEOUT_S)
 
     starts = trio.run(run)
     rows = [[deleted.partition, start] for deleted, start in sorted(starts.items())]
@@ -167,7 +183,7 @@ def grow(
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
             await find_topic(cluster, name)
-            await admin.create_partitions(cluster, {name: partitions})
+            await create_partitions(cluster, {name: partitions})
 
     trio.run(run)
     output.say(f"Topic {name} has {partitions} partitions.")
@@ -180,7 +196,7 @@ def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None)
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
             await find_topic(cluster, name)
-            await admin.delete_topics(cluster, [name])
+            await delete_topics(cluster, [name])
 
     trio.run(run)
     output.say(f"Deleted topic {name}.")
@@ -188,7 +204,7 @@ def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None)
 
 async def _read_topics(bootstrap: str | None, zookeeper: str | None) -> dict[str, TopicView]:
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
-        return await admin.list_topics(cluster)
+        return await list_topics(cluster)
 
 
 async def _describe(
@@ -197,9 +213,9 @@ async def _describe(
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
         topic = await find_topic(cluster, name)
         partitions = [TopicPartition(name, number) for number in topic.led_partitions]
-        starts = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.EARLIEST), timeout_s=TIMEOUT_S)
-        ends = await admin.list_offsets(cluster, dict.fromkeys(partitions, admin.LATEST), timeout_s=TIMEOUT_S)
+        starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), timeout_s=TIMEOUT_S)
+        ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=TIMEOUT_S)
         resource = ConfigResource(ConfigKind.TOPIC, name)
-        settings = await admin.describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
+        settings = await describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
         ranges = {p.partition: (starts[p].offset, ends[p].offset) for p in partitions}
         return topic, ranges, settings[resource]

@@ -1,1 +1,112 @@
-"""What applications use: producer, consumer, admin, registry client and Avro serialisers."""
+"""The Python client: clusters, producers, consumers, administration, schema registries and Avro.
+
+`from pipeline.client import ...` is for applications. A name loads its module when it is first used, so that a program
+without Avro or columns does not wait for fastavro, numba or pyarrow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.client.admin.elections import (
+        ElectionType,
+        Reassignment,
+        alter_reassignments,
+        elect_leaders,
+        list_reassignments,
+    )
+    from pipeline.client.admin.offsets import (
+        ALL_RECORDS,
+        EARLIEST,
+        LATEST,
+        MAX_TIMESTAMP,
+        ListedOffset,
+        delete_records,
+        list_offsets,
+    )
+    from pipeline.client.admin.resource_configs import ConfigKind, ConfigResource, alter_configs, describe_configs
+    from pipeline.client.admin.topics import (
+        NewTopic,
+        create_partitions,
+        create_topics,
+        delete_topics,
+        describe_topics,
+        list_topics,
+    )
+    from pipeline.client.cluster.cluster import Cluster, open_cluster
+    from pipeline.client.cluster.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
+    from pipeline.client.cluster.discovery import from_zookeeper
+    from pipeline.client.consumer.consumer import (
+        Consumer,
+        ConsumerRecord,
+        PartitionBatchError,
+        PartitionFetchError,
+        PartitionOffsetOutOfRangeError,
+        open_consumer,
+    )
+    from pipeline.client.consumer.fetch_plan import FetchedBatches
+    from pipeline.client.producer.batches import DeliveryError, RecordMetadata
+    from pipeline.client.producer.delivery import Delivery
+    from pipeline.client.producer.producer import Producer, open_producer
+    from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer, SerializationError
+    from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
+    from pipeline.errors import (
+        ConfigurationError,
+        CorruptBatchError,
+        DeadlineExceededError,
+        MemoryExhaustedError,
+        NetworkError,
+        PipelineError,
+    )
+    from pipeline.model import HostPort, TopicPartition
+    from pipeline.protocol.errors import ErrorCode, KafkaError
+    from pipeline.records.columns import ARROW_SCHEMA, open_batches, open_in_portions
+    from pipeline.records.compression import Codec
+    from pipeline.settings import parse_addresses
+
+__all__ = [
+    "ALL_RECORDS", "ARROW_SCHEMA", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Acks", "AvroDeserializer",
+    "AvroSerializer", "ClientConfig", "Cluster", "Codec", "ConfigKind", "ConfigResource", "ConfigurationError",
+    "Consumer", "ConsumerConfig", "ConsumerRecord", "CorruptBatchError", "DeadlineExceededError", "Delivery",
+    "DeliveryError", "ElectionType", "ErrorCode", "FetchedBatches", "HostPort", "KafkaError", "ListedOffset",
+    "MemoryExhaustedError", "NetworkError", "NewTopic", "OffsetReset", "PartitionBatchError", "PartitionFetchError",
+    "PartitionOffsetOutOfRangeError", "PipelineError", "Producer", "ProducerConfig", "Reassignment",
+    "RecordMetadata", "SchemaRegistryClient", "SchemaRegistryError", "SerializationError", "TopicPartition",
+    "alter_configs", "alter_reassignments", "create_partitions", "create_topics", "delete_records", "delete_topics",
+    "describe_configs", "describe_topics", "elect_leaders", "from_zookeeper", "list_offsets", "list_reassignments",
+    "list_topics", "open_batches", "open_cluster", "open_consumer", "open_in_portions", "open_producer",
+    "open_schema_registry", "parse_addresses",
+]  # fmt: skip
+
+_HOMES = (
+    "pipeline.model",
+    "pipeline.errors",
+    "pipeline.settings",
+    "pipeline.protocol.errors",
+    "pipeline.client.cluster.cluster",
+    "pipeline.client.cluster.config",
+    "pipeline.client.cluster.discovery",
+    "pipeline.client.admin.topics",
+    "pipeline.client.admin.offsets",
+    "pipeline.client.admin.elections",
+    "pipeline.client.admin.resource_configs",
+    "pipeline.client.producer.producer",
+    "pipeline.client.producer.delivery",
+    "pipeline.client.producer.batches",
+    "pipeline.client.consumer.consumer",
+    "pipeline.client.consumer.fetch_plan",
+    "pipeline.records.compression",
+    "pipeline.client.registry.client",
+    "pipeline.client.registry.avro",
+    "pipeline.records.columns",
+)
+"""Modules that define the names, the costly ones last: a name is looked up in this order."""
+
+if not TYPE_CHECKING:  # else mypy would take every name for one of the package's
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            for home in map(import_module, _HOMES):
+                if hasattr(home, name):
+                    return globals().setdefault(name, getattr(home, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from pipeline.client.admin.topics import EARLIEST, LATEST, NewTopic, create_topics, list_offsets, replicas_for
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import (

@@ -8,16 +8,13 @@ from random import Random
 import pytest
 import trio
 
+from pipeline.client.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from pipeline.client.admin.topics import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
     NewTopic,
     create_partitions,
     create_topics,
     delete_topics,
     describe_topics,
-    list_offsets,
     list_topics,
 )
 from pipeline.client.cluster.cluster import Cluster, open_cluster

@@ -8,16 +8,14 @@ from random import Random
 import pytest
 import trio
 
+from pipeline.client.admin.elections import alter_reassignments
+from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from pipeline.client.admin.topics import (
-    EARLIEST,
-    LATEST,
     NewTopic,
-    alter_reassignments,
     create_partitions,
     create_topics,
     delete_topics,
     describe_topics,
-    list_offsets,
     list_topics,
 )
 from pipeline.client.cluster.cluster import Cluster, open_cluster

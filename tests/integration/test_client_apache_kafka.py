@@ -7,6 +7,8 @@ from random import Random
 import pytest
 import trio
 
+from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders, list_reassignments
+from pipeline.client.admin.offsets import LATEST, list_offsets
 from pipeline.client.admin.reassignment_throttle import (
     FOLLOWER_REPLICAS,
     LEADER_REPLICAS,
@@ -14,20 +16,8 @@ from pipeline.client.admin.reassignment_throttle import (
     remove_throttle,
     set_throttle,
 )
-from pipeline.client.admin.topics import (
-    LATEST,
-    ElectionType,
-    NewTopic,
-    alter_reassignments,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_topic_settings,
-    elect_leaders,
-    list_offsets,
-    list_reassignments,
-    list_topics,
-)
+from pipeline.client.admin.resource_configs import describe_topic_settings
+from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics, list_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import PartitionOffsetOutOfRangeError, open_consumer

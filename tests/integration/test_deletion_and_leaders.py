@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from pipeline.client.admin.topics import (
-    ElectionType,
-    NewTopic,
-    alter_reassignments,
-    create_topics,
-    delete_topics,
-    elect_leaders,
-)
+from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders
+from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.producer.produce_plan import produce_request

@@ -5,7 +5,8 @@ from typing import Any
 
 import trio
 
-from pipeline.client.admin.topics import ConfigKind, ConfigResource, NewTopic, alter_configs, create_topics
+from pipeline.client.admin.resource_configs import ConfigKind, ConfigResource, alter_configs
+from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import StorageError
 from pipeline.model import Offset, TopicPartition

@@ -4,8 +4,8 @@ from typing import Any
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import connected
-from pipeline.client.admin import topics as admin
-from pipeline.client.admin.topics import ConfigKind, ConfigResource, ConfigSource, LogDir
+from pipeline.client.admin.brokers import LogDir, describe_cluster, describe_log_dirs, describe_versions
+from pipeline.client.admin.resource_configs import ConfigKind, ConfigResource, ConfigSource, describe_configs
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.errors import NetworkError
 from pipeline.model import BrokerEndpoint
@@ -21,7 +21,7 @@ async def describe_brokers(bootstrap: str | None, zookeeper: str | None, broker_
     """The cluster and its brokers, or one of them. Raises NetworkError for one that is not there."""
     async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
         await cluster.refresh(timeout_s=TIMEOUT_S)
-        found = await admin.describe_cluster(cluster, timeout_s=TIMEOUT_S)
+        found = await describe_cluster(cluster, timeout_s=TIMEOUT_S)
         brokers = [broker for broker in found.brokers if broker_id in {None, broker.id}]
         if not brokers:
             raise NetworkError(f"no broker {broker_id} is alive, `pipeline broker list` shows those that are")
@@ -38,9 +38,9 @@ async def _describe(cluster: Cluster, broker: BrokerEndpoint) -> dict[str, Any]:
     }  # fmt: skip
     resource = ConfigResource(ConfigKind.BROKER, str(broker.id))
     try:
-        log_dirs = await admin.describe_log_dirs(cluster, broker.id, timeout_s=TIMEOUT_S)
-        configs = await admin.describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
-        versions = await admin.describe_versions(cluster, broker.id, timeout_s=TIMEOUT_S)
+        log_dirs = await describe_log_dirs(cluster, broker.id, timeout_s=TIMEOUT_S)
+        configs = await describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
+        versions = await describe_versions(cluster, broker.id, timeout_s=TIMEOUT_S)
     except (*UNREACHABLE, KafkaError) as error:
         return {**told, "error": str(error)}
     return {

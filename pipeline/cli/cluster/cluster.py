@@ -9,8 +9,7 @@ import typer
 from pipeline.cli.cluster import reassign
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.client.admin import topics as admin
-from pipeline.client.admin.topics import ElectionType
+from pipeline.client.admin.elections import ElectionType, elect_leaders
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -89,7 +88,7 @@ def elect(
             if topic is not None:
                 found = await find_topic(cluster, topic)
                 meant = [TopicPartition(topic, index) for index in partition or sorted(found.partitions)]
-            return await admin.elect_leaders(cluster, meant, kind, timeout_s=TIMEOUT_S)
+            return await elect_leaders(cluster, meant, kind, timeout_s=TIMEOUT_S)
 
     results = trio.run(run)
     rows = [

@@ -11,8 +11,10 @@ import trio
 from pipeline.broker.replicas.strays import UNKNOWN_TOPIC
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import connected
-from pipeline.client.admin import topics as admin
-from pipeline.client.admin.topics import LogDir, Reassignment
+from pipeline.client.admin import brokers as admin_brokers
+from pipeline.client.admin.brokers import LogDir, describe_log_dirs
+from pipeline.client.admin.elections import Reassignment, list_reassignments
+from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.cluster.metadata import ClusterView, PartitionView
 from pipeline.coordination.znodes import encode_uuid
@@ -58,10 +60,10 @@ NO_ANSWER = Answer(is_there=False)
 async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict[str, Any]:
     """The cluster as its brokers tell of it. Raises NetworkError, KafkaError."""
     async with connected(bootstrap, zookeeper, "pipeline-cluster") as cluster:
-        found = await admin.describe_cluster(cluster, timeout_s=TIMEOUT_S)
+        found = await admin_brokers.describe_cluster(cluster, timeout_s=TIMEOUT_S)
         view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-        moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
-        settings = await admin.describe_topic_settings(cluster, sorted(view.topics), (MIN_ISR,), timeout_s=TIMEOUT_S)
+        moving = await list_reassignments(cluster, timeout_s=TIMEOUT_S)
+        settings = await describe_topic_settings(cluster, sorted(view.topics), (MIN_ISR,), timeout_s=TIMEOUT_S)
         min_isr = {topic: int(values.get(MIN_ISR) or 1) for topic, values in settings.items()}
         troubles = find_troubles(view, min_isr, moving)
         answers = await _ask_each(cluster, sorted(view.brokers))
@@ -96,12 +98,12 @@ async def _ask(cluster: Cluster, broker: BrokerId) -> Answer:
     answer = Answer()
     try:
         with suppress(KafkaError):  # it does not serve this, but it answers
-            told = await admin.describe_cluster(cluster, broker, timeout_s=TIMEOUT_S)
+            told = await admin_brokers.describe_cluster(cluster, broker, timeout_s=TIMEOUT_S)
             answer = Answer(
                 zookeeper_silence_s=told.zookeeper_silence_s, problem=told.problem, lost_znodes=told.lost_znodes
             )
         with suppress(KafkaError):
-            answer = replace(answer, log_dirs=await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S))
+            answer = replace(answer, log_dirs=await describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S))
     except UNREACHABLE:
         return NO_ANSWER
     return answer

@@ -11,10 +11,10 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected
-from pipeline.client.admin import topics as admin
+from pipeline.client.admin.brokers import describe_log_dirs
+from pipeline.client.admin.elections import Reassignment, alter_reassignments, list_reassignments
 from pipeline.client.admin.reassignment_plan import Placement, parse_plan, plan_reassignment, plan_to_json
 from pipeline.client.admin.reassignment_throttle import Move, remove_throttle, set_throttle
-from pipeline.client.admin.topics import Reassignment
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.cluster.metadata import ClusterView
 from pipeline.errors import ConfigurationError
@@ -57,7 +57,7 @@ def plan_(
     async def run() -> tuple[dict[TopicPartition, Move], dict[TopicPartition, int], list[BrokerId]]:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
             view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-            moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+            moving = await list_reassignments(cluster, timeout_s=TIMEOUT_S)
             plan = _plan(view, moving, brokers, topics)
             return _moves(view, moving, plan), *await _sizes(cluster, plan)
 
@@ -103,13 +103,13 @@ def apply_(
     async def run() -> _Applied:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
             view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
-            moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+            moving = await list_reassignments(cluster, timeout_s=TIMEOUT_S)
             moves, under_way = _moves(view, moving, plan), _under_way(view, moving, plan)
             _require_alive(view, moves)
             if throttle is not None:
                 await set_throttle(cluster, {**moves, **under_way}, throttle, timeout_s=TIMEOUT_S)
             targets = {name: move.target for name, move in moves.items()}
-            refused = await admin.alter_reassignments(cluster, targets, timeout_s=TIMEOUT_S) if targets else {}
+            refused = await alter_reassignments(cluster, targets, timeout_s=TIMEOUT_S) if targets else {}
             applied = _Applied(
                 begun=[name for name in moves if name not in refused], under_way=list(under_way), refused=refused
             )
@@ -174,7 +174,7 @@ def status(
 
     async def run() -> list[_Progress]:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
-            found = await _read_progress(cluster, await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S))
+            found = await _read_progress(cluster, await list_reassignments(cluster, timeout_s=TIMEOUT_S))
             if lift_throttle and not found:
                 view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
                 await remove_throttle(cluster, view.topics, timeout_s=TIMEOUT_S)
@@ -219,13 +219,13 @@ def cancel(
 
     async def run() -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
         async with connected(bootstrap, zookeeper, CLIENT_ID) as cluster:
-            moving = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+            moving = await list_reassignments(cluster, timeout_s=TIMEOUT_S)
             meant = [name for name in moving if all_ or name.topic in (topic or ())]
             refused: dict[TopicPartition, KafkaError] = {}
             if meant:
-                refused = await admin.alter_reassignments(cluster, dict.fromkeys(meant), timeout_s=TIMEOUT_S)
+                refused = await alter_reassignments(cluster, dict.fromkeys(meant), timeout_s=TIMEOUT_S)
             refused = {n: r for n, r in refused.items() if r.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
-            if not await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S):
+            if not await list_reassignments(cluster, timeout_s=TIMEOUT_S):
                 view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
                 await remove_throttle(cluster, view.topics, timeout_s=TIMEOUT_S)
             return [name for name in meant if name not in refused], refused
@@ -351,7 +351,7 @@ async def _wait(cluster: Cluster, partitions: Collection[TopicPartition]) -> Non
     """Until none of these is being moved any more. Ends the command if a target has been away for too long."""
 
     async def read() -> list[_Progress]:
-        under_way = await admin.list_reassignments(cluster, timeout_s=TIMEOUT_S)
+        under_way = await list_reassignments(cluster, timeout_s=TIMEOUT_S)
         return await _read_progress(cluster, {name: under_way[name] for name in partitions if name in under_way})
 
     progress = await read()
@@ -426,7 +426,7 @@ async def _sizes(cluster: Cluster, plan: Placement) -> tuple[dict[TopicPartition
 
 
 async def _sizes_at(cluster: Cluster, broker: BrokerId) -> dict[TopicPartition, int]:
-    log_dirs = await admin.describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
+    log_dirs = await describe_log_dirs(cluster, broker, timeout_s=TIMEOUT_S)
     return {name: size for log_dir in log_dirs for name, size in log_dir.partitions.items()}
 
 

@@ -1,7 +1,6 @@
-"""Topics made, removed, grown, described; offsets listed; settings, log dirs and the cluster described; leaders elected
-and partitions moved. Plain functions over a cluster.
+"""Topics: create, delete, grow, list and describe them.
 
-Each call has a deadline. What the controller refuses for the moment (it moved, it is starting) is tried again.
+Each call has a deadline. A refusal that will pass (the controller moved, or is starting) is retried until then.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,38 +9,6 @@ from typing import Any
 
 import trio
 
-from pipeline.client.admin.brokers import (
-    ClusterDescription,
-    LogDir,
-    describe_cluster,
-    describe_log_dirs,
-    describe_versions,
-)
-from pipeline.client.admin.elections import (
-    ElectionType,
-    Reassignment,
-    alter_reassignments,
-    elect_leaders,
-    list_reassignments,
-)
-from pipeline.client.admin.offsets import (
-    ALL_RECORDS,
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
-    ListedOffset,
-    delete_records,
-    list_offsets,
-)
-from pipeline.client.admin.resource_configs import (
-    ConfigEntry,
-    ConfigKind,
-    ConfigResource,
-    ConfigSource,
-    alter_configs,
-    describe_configs,
-    describe_topic_settings,
-)
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.cluster.metadata import TopicView
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -58,40 +25,6 @@ from pipeline.protocol.messages.create_topics import (
 )
 from pipeline.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from pipeline.protocol.schema import Message
-
-__all__ = [
-    "ALL_RECORDS",
-    "EARLIEST",
-    "LATEST",
-    "MAX_TIMESTAMP",
-    "ClusterDescription",
-    "ConfigEntry",
-    "ConfigKind",
-    "ConfigResource",
-    "ConfigSource",
-    "ElectionType",
-    "ListedOffset",
-    "LogDir",
-    "NewTopic",
-    "Reassignment",
-    "alter_configs",
-    "alter_reassignments",
-    "create_partitions",
-    "create_topics",
-    "delete_records",
-    "delete_topics",
-    "describe_cluster",
-    "describe_configs",
-    "describe_log_dirs",
-    "describe_topic_settings",
-    "describe_topics",
-    "describe_versions",
-    "elect_leaders",
-    "list_offsets",
-    "list_reassignments",
-    "list_topics",
-    "replicas_for",
-]
 
 DEFAULT_TIMEOUT_S = 30.0
 BROKER_DEFAULT = -1

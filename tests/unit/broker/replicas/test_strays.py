@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from pipeline.broker.replicas import strays as stray_keeper
 from pipeline.broker.replicas.strays import ASSIGNED_ELSEWHERE, NOT_REMOVED
-from pipeline.client.admin.topics import NewTopic, alter_reassignments, create_topics
+from pipeline.client.admin.elections import alter_reassignments
+from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.coordination.deleted_topics import DeletedTopic, mark_deleted, remove_znodes, write_record

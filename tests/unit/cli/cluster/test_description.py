@@ -4,7 +4,8 @@ from typing import Any
 
 from pipeline.broker.replicas.strays import ASSIGNED_ELSEWHERE, UNKNOWN_TOPIC
 from pipeline.cli.cluster.description import Answer, describe_brokers, find_troubles, is_in_trouble, print_description
-from pipeline.client.admin.topics import LogDir, Reassignment
+from pipeline.client.admin.brokers import LogDir
+from pipeline.client.admin.elections import Reassignment
 from pipeline.client.cluster.metadata import ClusterView, PartitionView, TopicView
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 

@@ -9,7 +9,8 @@ import trio
 
 from pipeline.cli.cluster import reassign
 from pipeline.cli.cluster.reassign import _moves, _read_progress, _sizes, _under_way
-from pipeline.client.admin.topics import NewTopic, Reassignment, create_topics, list_reassignments
+from pipeline.client.admin.elections import Reassignment, list_reassignments
+from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.cluster.metadata import ClusterView, PartitionView, TopicView
 from pipeline.client.producer.producer import open_producer

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.cli.cluster.description import describe_strays
 from pipeline.cli.cluster.strays import refuse_living
-from pipeline.client.admin.topics import describe_log_dirs
+from pipeline.client.admin.brokers import describe_log_dirs
 from pipeline.coordination.znodes import ClusterId, TopicAssignment, encode_uuid, topic_path
 from pipeline.errors import ConfigurationError, CoordinationError
 from pipeline.model import BrokerId, TopicPartition

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.client.admin.brokers import describe_cluster, describe_log_dirs, describe_versions
+from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders, list_reassignments
+from pipeline.client.admin.offsets import ALL_RECORDS, EARLIEST, delete_records, list_offsets
 from pipeline.client.admin.reassignment_throttle import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -13,29 +16,15 @@ from pipeline.client.admin.reassignment_throttle import (
     remove_throttle,
     set_throttle,
 )
-from pipeline.client.admin.topics import (
-    ALL_RECORDS,
-    EARLIEST,
+from pipeline.client.admin.resource_configs import (
     ConfigKind,
     ConfigResource,
     ConfigSource,
-    ElectionType,
-    NewTopic,
     alter_configs,
-    alter_reassignments,
-    create_topics,
-    delete_records,
-    delete_topics,
-    describe_cluster,
     describe_configs,
-    describe_log_dirs,
     describe_topic_settings,
-    describe_versions,
-    elect_leaders,
-    list_offsets,
-    list_reassignments,
-    list_topics,
 )
+from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics, list_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer

@@ -1,8 +1,8 @@
-"""A driver for one group on simulated time: it rings alarms, ends writes and keeps what was answered."""
+"""A driver for one group on simulated time: it fires timers, ends writes and keeps what was answered."""
 
 import itertools
 
-from pipeline.broker.groups.events import Alarm, Answer, Identity, Join, Leaver, Sync, Write, Written
+from pipeline.broker.groups.events import Answer, Identity, Join, Leaver, Sync, Timer, Write, WriteResult
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import Generation
 from pipeline.broker.groups.rebalance import GroupLimits
@@ -19,7 +19,7 @@ class Driver:
         self.group = Group("g", GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=max_size))
         self.now_ms = 0
         self.answers = {}
-        self.alarms = []
+        self.timers = []
         self.writes = []
         self.written = []
         self.auto_write = auto_write
@@ -33,8 +33,8 @@ class Driver:
                     assert waiter in self.waiting, "answered twice, or never asked"
                     self.waiting.remove(waiter)
                     self.answers[waiter] = response
-                case Alarm():
-                    self.alarms.append(action)
+                case Timer():
+                    self.timers.append(action)
                 case Write():
                     self.writes.append(action)
         if self.auto_write and self.writes:
@@ -45,16 +45,16 @@ class Driver:
         write = self.writes.pop(0)
         if error is ErrorCode.NONE:
             self.written.append(write.value)
-        return self.do(self.group.written(Written(write.purpose, error), self.now_ms))
+        return self.do(self.group.written(WriteResult(write.purpose, error), self.now_ms))
 
     def wait(self, duration_ms):
-        """Let time pass; alarms ring when they are due."""
+        """Let time pass; timers fire when they are due."""
         end_ms = self.now_ms + duration_ms
-        while due := [alarm for alarm in self.alarms if alarm.at_ms <= end_ms]:
-            alarm = min(due, key=lambda alarm: alarm.at_ms)
-            self.alarms.remove(alarm)
-            self.now_ms = max(self.now_ms, alarm.at_ms)
-            self.do(self.group.ring(alarm, self.now_ms))
+        while due := [timer for timer in self.timers if timer.at_ms <= end_ms]:
+            timer = min(due, key=lambda timer: timer.at_ms)
+            self.timers.remove(timer)
+            self.now_ms = max(self.now_ms, timer.at_ms)
+            self.do(self.group.fire(timer, self.now_ms))
         self.now_ms = end_ms
 
     def _waiter(self):

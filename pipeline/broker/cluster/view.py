@@ -253,9 +253,6 @@ class ClusterView:
     """Znodes of topics that exist, but are unreadable, or lack their settings. The values mean nothing."""
     own_epoch: int = NO_BROKER_EPOCH
     """The epoch under which this broker is registered, or about to be."""
-    on_topic_deleted: Callable[[str, int | None], None] | None = None
-    """Called for each topic that was deleted; not for one that ZooKeeper merely does not know any more. With the time
-    of the deletion, by the clock of the broker that deleted it, if the topic had been recreated by then."""
     missing: dict[str, MissingTopic] = field(default_factory=dict)
     """Topics that ZooKeeper lost while this broker ran."""
     log_dirs: dict[BrokerId, frozenset[uuid.UUID]] = field(default_factory=dict)
@@ -267,6 +264,7 @@ class ClusterView:
     _flat_names: dict[str, dict[str, None]] = field(default_factory=dict)
     _applied: dict[str, TopicView] = field(default_factory=dict)
     _changes: list[ViewChanges] = field(default_factory=list)
+    _deletion_listeners: list[Callable[[str, int | None], None]] = field(default_factory=list)
     _changed: trio.Event = field(default_factory=trio.Event)
     moment: int = 0
     """Counts how often states were taken."""
@@ -385,7 +383,7 @@ class ClusterView:
         self._wake()
 
     def remove_topic(self, name: str, *, is_deleted: bool, deleted_ms: int | None = None) -> None:
-        """Remove a topic that was deleted, or that is missing in ZooKeeper. `deleted_ms`: as for `on_topic_deleted`."""
+        """Remove a topic that was deleted, or that is missing in ZooKeeper. `deleted_ms`: see `subscribe_deletions`."""
         self._forget_id(name)
         removed = self._topics.pop(name, None)
         alike = self._flat_names.get(flat_name(name), {})
@@ -395,8 +393,16 @@ class ClusterView:
         if removed is not None and not is_deleted:
             self.missing[name] = MissingTopic(topic=removed, log_dirs=dict(self.log_dirs))
         self._announce(name)
-        if is_deleted and self.on_topic_deleted is not None:
-            self.on_topic_deleted(name, deleted_ms)
+        if is_deleted:
+            for listener in self._deletion_listeners:
+                listener(name, deleted_ms)
+
+    def subscribe_deletions(self, listener: Callable[[str, int | None], None]) -> None:
+        """Call `listener` for each topic that is deleted, but not for one that is only missing in ZooKeeper.
+
+        Passes the time of the deletion, by the clock of the broker that deleted the topic, if it was recreated by then.
+        """
+        self._deletion_listeners.append(listener)
 
     def changes(self) -> ViewChanges:
         """What changes from now on; at first all topics."""

@@ -53,7 +53,7 @@ MAX_FAILURES = 3
 IDLE_S = 30.0
 CLEANER_LOG = "cleaner.log"
 
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 _Result = TypeVar("_Result")
 _Choice = tuple[Partition, Cleanable, int]
 """What to clean, and how often the log had been truncated before it was looked at."""
@@ -158,7 +158,7 @@ class LogCleaner:
         try:
             return self._start_child(online.path / CLEANER_LOG)
         except CleanerLostError as error:
-            _LOGGER.error("cleaner_not_started", error=str(error))
+            logger.error("cleaner_not_started", error=str(error))
             return None
 
     # Choosing
@@ -241,7 +241,7 @@ class LogCleaner:
         self.statistics.recopy_ratio = done.written_bytes / max(1, cleanable.clean_bytes + cleanable.dirty_bytes)
         self.statistics.map_fill = done.map_fill
         self.statistics.clean_times_s[number] = trio.current_time() - started_s
-        _LOGGER.info("log_cleaned", topic_partition=str(name), up_to=done.end_offset, written_bytes=done.written_bytes)
+        logger.info("log_cleaned", topic_partition=str(name), up_to=done.end_offset, written_bytes=done.written_bytes)
         return True
 
     async def _follow(
@@ -302,7 +302,7 @@ class LogCleaner:
             try:
                 await _in_thread(self._partitions[name], partial(remove_cleaned, self._files, log.directory))
             except StorageError as error:
-                _LOGGER.warning("cleaner_left_files", topic_partition=str(name), error=str(error))
+                logger.warning("cleaner_left_files", topic_partition=str(name), error=str(error))
 
     def _failed(self, name: TopicPartition, log: UnifiedLog, reason: str, *, is_full: bool = False) -> None:
         if not self._is_current(name, log):
@@ -315,7 +315,7 @@ class LogCleaner:
             trouble.count += 1
         self._failed_lately.add(name)
         event = "partition_uncleanable" if trouble.count >= MAX_FAILURES else "cleaning_failed"
-        _LOGGER.error(event, topic_partition=str(name), failures=trouble.count, error=reason)
+        logger.error(event, topic_partition=str(name), failures=trouble.count, error=reason)
 
 
 def _has_first(log: UnifiedLog, cleanable: Cleanable) -> bool:

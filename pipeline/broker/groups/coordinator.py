@@ -1,7 +1,7 @@
-"""The groups that this broker coordinates: requests come in, alarms go off, writes go out. `Group` decides, this acts.
+"""The groups that this broker coordinates: requests come in, timers fire, writes go out. `Group` decides, this acts.
 
 Invariants: A group is here exactly while its partition of the journal is led here and loaded. What a group has written
-is written in the order in which it decided it: one write at a time for each group. There is one task for all alarms and
+is written in the order in which it decided it: one write at a time for each group. There is one task for all timers and
 one for each group that is writing; a member costs an entry in a heap, and a heartbeat does not even touch that.
 
 A client that goes away while its request waits changes nothing, as in Kafka: its join holds until its time is over.
@@ -19,12 +19,10 @@ from typing import TypeVar
 import structlog
 import trio
 
-from pipeline.broker.groups.alarms import Alarms
 from pipeline.broker.groups.entries import Entries, Entry, Job, Record
 from pipeline.broker.groups.events import (
     UNKNOWN_MEMBER,
     Action,
-    Alarm,
     Answer,
     Identity,
     Join,
@@ -32,16 +30,18 @@ from pipeline.broker.groups.events import (
     Purpose,
     Result,
     Sync,
+    Timer,
     WaiterId,
     Write,
-    Written,
+    WriteResult,
 )
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.member import MEMBER_BYTES, names_bytes, protocols_bytes
-from pipeline.broker.groups.model import Generation, GroupMetadataValue, Journal, LoadedGroup, MemberId
+from pipeline.broker.groups.model import Generation, GroupLog, GroupMetadataValue, LoadedGroup, MemberId
 from pipeline.broker.groups.offsets import Standing
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
+from pipeline.broker.groups.timers import Timers
 from pipeline.broker.groups.transitions import State
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.errors import PipelineError
@@ -51,11 +51,11 @@ from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 MAX_AT_ONCE = 100
-"""So many alarms are rung, or groups put down, before others have their turn."""
+"""So many timers are fired, or groups put down, before others have their turn."""
 MAX_ID_PREFIX = 249
 """Characters of a client id or instance id in a member id: as long as Kafka's own clients let an instance id be."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 Response = TypeVar("Response", JoinGroupResponse, SyncGroupResponse)
 
@@ -73,7 +73,7 @@ class _Waiter:
 class Coordinator:
     """The groups of this broker. `run` must be running for anything but refusals to be answered."""
 
-    journal: Journal
+    journal: GroupLog
     limits: GroupLimits
     clock: Clock
     random: random.Random
@@ -82,24 +82,24 @@ class Coordinator:
     """Rebalances that came to an end: everybody got their part."""
     _entries: Entries = field(default_factory=Entries)
     _waiters: dict[WaiterId, _Waiter] = field(default_factory=dict)
-    _alarms: Alarms = field(init=False)
+    _timers: Timers = field(init=False)
     _numbers: "count[int]" = field(default_factory=count)
     _nursery: trio.Nursery | None = None
     _most_bytes: Callable[[], int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._alarms = Alarms(self._entries)
+        self._timers = Timers(self._entries)
         self._most_bytes = self.kept.add_use("members", lambda: self._entries.held_bytes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Ring alarms and write what groups decide, until cancelled."""
+        """Fire timers and write what groups decide, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for entry in self._entries:
                 self._start_writing(entry)
             task_status.started()
             try:
-                await self._ring_when_due()
+                await self._fire_when_due()
             finally:
                 self._nursery = None
 
@@ -187,6 +187,11 @@ class Coordinator:
         """All groups here, as they stand now."""
         return [entry.group for entry in self._entries]
 
+    @property
+    def group_ids(self) -> Collection[str]:
+        """The ids of all groups here."""
+        return [entry.group.id for entry in self._entries]
+
     def find(self, group_id: str) -> Group | None:
         """A group, as it stands now. Raises KafkaError if it is not coordinated here."""
         self.journal.check(group_id)
@@ -263,13 +268,13 @@ class Coordinator:
                 if entry.group.state is not State.PREPARING:
                     entry.since_ms = metadata.state_since_ms if metadata.state_since_ms >= 0 else None
         if groups:
-            log.info("groups_loaded", partition=partition, groups=len(groups))
+            logger.info("groups_loaded", partition=partition, groups=len(groups))
 
     def on_unloaded(self, partition: int) -> None:
         """Hand over the groups of this partition to another broker. Waiting members are soon told to look for it."""
         gone = self._entries.remove_partition(partition)
         if gone:
-            log.info("groups_unloaded", partition=partition, groups=len(gone))
+            logger.info("groups_unloaded", partition=partition, groups=len(gone))
         if gone and self._nursery is not None:
             self._nursery.start_soon(self._unload, gone)
 
@@ -309,13 +314,13 @@ class Coordinator:
         try:
             result = event(now_ms)
         except Exception:
-            log.exception("group_broken", group=entry.group.id, state=str(before), generation=entry.group.generation)
+            logger.exception("group_broken", group=entry.group.id, state=str(before), generation=entry.group.generation)
             result = self._start_anew(entry, now_ms)
         after = entry.group.state
         if after is not before:
             entry.since_ms = self.clock()
             self.rebalances += after is State.STABLE and before is State.COMPLETING
-            log.debug("group_state", group=entry.group.id, state=str(after), generation=entry.group.generation)
+            logger.debug("group_state", group=entry.group.id, state=str(after), generation=entry.group.generation)
         for action in result.actions:
             self._act(entry, action)
         self._entries.count(entry)
@@ -344,8 +349,8 @@ class Coordinator:
                 if waiter is not None:
                     waiter.response = response
                     waiter.answered.set()
-            case Alarm():
-                self._alarms.set(entry, action)
+            case Timer():
+                self._timers.set(entry, action)
             case Write(value=value, purpose=purpose):
                 since_ms = -1 if entry.since_ms is None else entry.since_ms
                 records = partial(_records_of, entry.group.id, replace(value, state_since_ms=since_ms))
@@ -354,8 +359,8 @@ class Coordinator:
 
     def _end_write(self, entry: Entry, purpose: Purpose, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
-            log.warning("group_not_written", group=entry.group.id, error=error.name)
-        self._perform(entry, partial(entry.group.written, Written(purpose, error)))
+            logger.warning("group_not_written", group=entry.group.id, error=error.name)
+        self._perform(entry, partial(entry.group.written, WriteResult(purpose, error)))
 
     def _ask(
         self, entry: Entry, event: Callable[[int], Result], waiter_id: WaiterId, kind: type[Response]
@@ -380,11 +385,11 @@ class Coordinator:
             raise TypeError(f"a {type(waiter.response).__name__} for a {kind.__name__}")
         return waiter.response
 
-    async def _ring_when_due(self) -> None:
+    async def _fire_when_due(self) -> None:
         while True:
-            for at_ms, entry, alarm in self._alarms.due(_now_ms(), MAX_AT_ONCE):
-                self._perform(entry, partial(entry.group.ring, alarm), now_ms=max(_now_ms(), at_ms))
-            await self._alarms.wait()
+            for at_ms, entry, timer in self._timers.due(_now_ms(), MAX_AT_ONCE):
+                self._perform(entry, partial(entry.group.fire, timer), now_ms=max(_now_ms(), at_ms))
+            await self._timers.wait()
             await trio.lowlevel.checkpoint()
 
     def _submit(self, entry: Entry, job: Job) -> None:
@@ -412,10 +417,10 @@ class Coordinator:
             too_large = failure.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             return ErrorCode.UNKNOWN_SERVER_ERROR if too_large else failure.code
         except PipelineError as failure:
-            log.error("group_cannot_be_written", group=entry.group.id, error=str(failure))
+            logger.error("group_cannot_be_written", group=entry.group.id, error=str(failure))
             return ErrorCode.UNKNOWN_SERVER_ERROR
         except Exception:
-            log.exception("group_write_broken", group=entry.group.id)
+            logger.exception("group_write_broken", group=entry.group.id)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 

@@ -1,7 +1,7 @@
 """The groups that a broker coordinates, by the partition of the journal that keeps them.
 
 Invariants: a group id names one entry of its partition; an entry that was removed stays removed, and a later group of
-the same id is another entry. So whatever still holds an old entry (an alarm, a write) cannot take away the new one.
+the same id is another entry. So whatever still holds an old entry (a timer, a write) cannot take away the new one.
 """
 
 from collections import deque

@@ -65,7 +65,7 @@ class Leaver:
     group_instance_id: str | None = None
 
 
-class AlarmKind(StrEnum):
+class TimerKind(StrEnum):
     """What a deadline is for."""
 
     SESSION = "session"
@@ -74,11 +74,11 @@ class AlarmKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class Timer:
     """Call the group with this at `at_ms` or later. None is ever taken back: the group ignores what is out of date."""
 
     at_ms: int
-    kind: AlarmKind
+    kind: TimerKind
     member_id: MemberId = UNKNOWN_MEMBER
 
 
@@ -129,14 +129,14 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """What came of a write; NONE when it is as durable as it will be."""
 
     purpose: Purpose
     error: ErrorCode = ErrorCode.NONE
 
 
-Action = Answer | Alarm | Write
+Action = Answer | Timer | Write
 
 
 @dataclass(frozen=True, slots=True)

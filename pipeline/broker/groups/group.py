@@ -3,7 +3,7 @@
 Times are milliseconds of one clock that only goes forward, passed in with each event.
 
 Invariants: A the generation never goes back. B every waiter that came in leaves in exactly one `Answer`, at the latest
-when the group is unloaded. C a member that waits for nothing has a deadline and an alarm at it or before. D nobody is
+when the group is unloaded. C a member that waits for nothing has a deadline and a timer at it or before. D nobody is
 told an assignment that is not in the journal. E in Stable, all members have been assigned something, if only nothing.
 
 Kafka's rules: KIP-62 (timeouts), KIP-134 (initial delay), KIP-345 (static members), KIP-389 (size), KIP-394 (ids are
@@ -17,8 +17,6 @@ from typing import Any
 from pipeline.broker.groups.events import (
     UNKNOWN_MEMBER,
     Action,
-    Alarm,
-    AlarmKind,
     Answer,
     Identity,
     Join,
@@ -27,8 +25,10 @@ from pipeline.broker.groups.events import (
     NewInstance,
     Result,
     Sync,
+    Timer,
+    TimerKind,
     Write,
-    Written,
+    WriteResult,
 )
 from pipeline.broker.groups.member import Member, member_of
 from pipeline.broker.groups.model import GroupMetadataValue, MemberId
@@ -66,30 +66,30 @@ class Group(Rebalance):
         """A LeaveGroup request; an error for each of the leavers."""
         return self._react(Event.LEAVE, leavers, now_ms)
 
-    def ring(self, alarm: Alarm, now_ms: int) -> Result:
-        """An alarm went off."""
-        match alarm.kind:
-            case AlarmKind.SESSION:
-                return self._react(Event.SESSION_ENDS, alarm, now_ms)
-            case AlarmKind.JOIN:
-                return self._react(Event.JOIN_ENDS, alarm, now_ms)
-            case AlarmKind.SYNC:
-                return self._react(Event.SYNC_ENDS, alarm, now_ms)
+    def fire(self, timer: Timer, now_ms: int) -> Result:
+        """A timer fired."""
+        match timer.kind:
+            case TimerKind.SESSION:
+                return self._react(Event.SESSION_ENDS, timer, now_ms)
+            case TimerKind.JOIN:
+                return self._react(Event.JOIN_ENDS, timer, now_ms)
+            case TimerKind.SYNC:
+                return self._react(Event.SYNC_ENDS, timer, now_ms)
 
-    def awaits(self, alarm: Alarm) -> bool:
-        """Whether the alarm still means something; one that does not may be forgotten."""
+    def awaits(self, timer: Timer) -> bool:
+        """Whether the timer still means something; one that does not may be forgotten."""
         if self.state is State.DEAD:
             return False
-        match alarm.kind:
-            case AlarmKind.SESSION:
-                member = self.roster.members.get(alarm.member_id)
-                return alarm.member_id in self.roster.pending if member is None else member.alarm_ms == alarm.at_ms
-            case AlarmKind.JOIN:
-                return alarm == self._join_alarm
-            case AlarmKind.SYNC:
-                return alarm == self._sync_alarm
+        match timer.kind:
+            case TimerKind.SESSION:
+                member = self.roster.members.get(timer.member_id)
+                return timer.member_id in self.roster.pending if member is None else member.timer_ms == timer.at_ms
+            case TimerKind.JOIN:
+                return timer == self._join_timer
+            case TimerKind.SYNC:
+                return timer == self._sync_timer
 
-    def written(self, written: Written, now_ms: int) -> Result:
+    def written(self, written: WriteResult, now_ms: int) -> Result:
         """A write has ended."""
         return self._react(Event.WRITTEN, written, now_ms)
 
@@ -172,7 +172,7 @@ class Group(Rebalance):
                 self._refuse_join(request, ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER)
                 return
             self.roster.pending.add(request.fresh_id)
-            self._actions.append(Alarm(now_ms + request.session_timeout_ms, AlarmKind.SESSION, request.fresh_id))
+            self._actions.append(Timer(now_ms + request.session_timeout_ms, TimerKind.SESSION, request.fresh_id))
             self._refuse_join(request, ErrorCode.MEMBER_ID_REQUIRED, request.fresh_id)
             return
         self._add_member(request, request.fresh_id, now_ms)
@@ -221,7 +221,7 @@ class Group(Rebalance):
         else:
             self._complete_join_if_all(now_ms)
 
-    def _instance_written(self, written: Written, now_ms: int) -> Result:
+    def _instance_written(self, written: WriteResult, now_ms: int) -> Result:
         """A static member that came back is in the journal, or could not be written there and becomes what it was."""
         purpose = written.purpose
         if not isinstance(purpose, NewInstance):
@@ -247,8 +247,8 @@ class Group(Rebalance):
         self._live(member, now_ms)
         return self._result()
 
-    def _join_ends(self, alarm: Alarm, now_ms: int) -> Result:
-        if alarm == self._join_alarm:
+    def _join_ends(self, timer: Timer, now_ms: int) -> Result:
+        if timer == self._join_timer:
             self._extend_or_complete_join(now_ms)
         return self._result()
 
@@ -297,7 +297,7 @@ class Group(Rebalance):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return error
 
-    def _assignment_written(self, written: Written, now_ms: int) -> Result:
+    def _assignment_written(self, written: WriteResult, now_ms: int) -> Result:
         """What the leader gave is in the journal: everybody gets theirs. Or it is not: everybody comes back."""
         purpose = written.purpose
         if not isinstance(purpose, NewAssignment) or purpose.generation != self.generation:
@@ -311,9 +311,9 @@ class Group(Rebalance):
             self._end_sync(member, self._part_of(member), now_ms)
         return self._result()
 
-    def _sync_ends(self, alarm: Alarm, now_ms: int) -> Result:
+    def _sync_ends(self, timer: Timer, now_ms: int) -> Result:
         """Whoever has not asked for their part by now is gone."""
-        if alarm == self._sync_alarm:
+        if timer == self._sync_timer:
             for member_id in [id_ for id_ in self.roster.members if id_ in self._awaiting_sync]:
                 self._remove_member(self.roster.members[member_id])
             self._prepare_rebalance(now_ms)
@@ -373,15 +373,15 @@ class Group(Rebalance):
             self._remove_member(self.roster.members[member_id])
         return error
 
-    def _session_ends(self, alarm: Alarm, now_ms: int) -> Result:
+    def _session_ends(self, timer: Timer, now_ms: int) -> Result:
         before = len(self.roster.members)
-        member = self.roster.members.get(alarm.member_id)
+        member = self.roster.members.get(timer.member_id)
         if member is None:
-            self.roster.pending.discard(alarm.member_id)
-        elif member.alarm_ms == alarm.at_ms:
-            member.alarm_ms = None
+            self.roster.pending.discard(timer.member_id)
+        elif member.timer_ms == timer.at_ms:
+            member.timer_ms = None
             if member.deadline_ms is not None and member.deadline_ms > now_ms:
-                self._set_session_alarm(member, member.deadline_ms)
+                self._set_session_timer(member, member.deadline_ms)
             elif member.is_new or (member.join is None and member.sync is None):
                 self._remove_member(member)
             else:

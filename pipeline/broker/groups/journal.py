@@ -59,7 +59,7 @@ RECORD_OVERHEAD_BYTES = 40
 
 Records = Sequence[tuple[bytes, bytes | None]]
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 HASHED_AT_ONCE = 64
@@ -102,7 +102,7 @@ def journal_error(error: PipelineError) -> KafkaError:
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class JournalWrite:
     """Records on their way into the journal. `error` holds once `done` is set."""
 
     records: Records
@@ -141,7 +141,7 @@ class Pending:
 class _Appended:
     """A batch of writes in the log that is not committed yet, or not flushed."""
 
-    writes: Sequence[Pending]
+    writes: Sequence[JournalWrite]
     end_offset: Offset
     awaits_flush: bool
 
@@ -158,7 +158,7 @@ class _Led:
     is_appending: bool = False
     is_settling: bool = False
     is_rolling: bool = False
-    waiting: deque[Pending] = field(default_factory=deque)
+    waiting: deque[JournalWrite] = field(default_factory=deque)
     under_way: deque[_Appended] = field(default_factory=deque)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
@@ -168,7 +168,7 @@ class _Led:
         return bool(self.waiting) and not self.is_rolling and len(self.under_way) < MAX_UNDER_WAY
 
 
-class Journal:
+class GroupJournal:
     """The partitions of `__consumer_offsets` led here.
 
     `partitions` is how many the topic will have once it is made; `timeout_ms`: so long anybody waits for a write.
@@ -184,7 +184,7 @@ class Journal:
         self._loading = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
-    def tell(self, listener: JournalListener) -> None:
+    def subscribe(self, listener: JournalListener) -> None:
         """Tell this one too of what is loaded and unloaded, in the order of these calls."""
         self._listeners.append(listener)
 
@@ -242,13 +242,13 @@ class Journal:
 
     def begin(
         self, group_id: str, records: Records, *, ended: Callable[[KafkaError | None], None] | None = None
-    ) -> Pending:
+    ) -> JournalWrite:
         """Append keys with their values (None: a tombstone) as part of one batch. Raises KafkaError if it cannot begin.
 
         Its place among the writes is taken now. `ended` is called with what came of it, just before any waiter hears.
         """
         led = self._find(group_id)
-        write = Pending(records, self._timeout_s, ended)
+        write = JournalWrite(records, self._timeout_s, ended)
         if not records:
             write.end()
             return write
@@ -274,7 +274,7 @@ class Journal:
             led.is_settling = True
             self._start_soon(self._settle, led)
 
-    def _append(self, led: _Led, writes: Sequence[Pending]) -> None:
+    def _append(self, led: _Led, writes: Sequence[JournalWrite]) -> None:
         now_ms = self._clock()
         partition = led.partition
         try:
@@ -362,11 +362,11 @@ class Journal:
                 await _until_committed(led.partition, end_offset)
             except StorageError as error:
                 led.is_unreadable = True
-                log.error("group_journal_unreadable", partition=number, error=str(error))
+                logger.error("group_journal_unreadable", partition=number, error=str(error))
                 return
             await self._tell_all_loaded(number, led, replay)
             led.is_loaded = True
-            log.info(
+            logger.info(
                 "group_journal_loaded",
                 partition=number,
                 keys=len(replay.newest),
@@ -376,7 +376,7 @@ class Journal:
     async def _tell_all_loaded(self, number: int, led: _Led, replay: Replay) -> None:
         """In slices: taking over very many groups is to hold up nobody."""
         if replay.problems.count:
-            log.error(
+            logger.error(
                 "group_journal_damaged", partition=number, passed_over=replay.problems.count, first=replay.problems.told
             )
         groups = iter(replay.groups().items())
@@ -391,7 +391,7 @@ class Journal:
             listener.on_loaded(number, groups)
 
 
-def _take(waiting: deque[Pending], max_bytes: int) -> list[Pending]:
+def _take(waiting: deque[JournalWrite], max_bytes: int) -> list[JournalWrite]:
     """The next writes that fit into one batch, at least one."""
     taken = [waiting.popleft()]
     room = max_bytes - HEADER_SIZE - taken[0].size_bytes
@@ -401,13 +401,13 @@ def _take(waiting: deque[Pending], max_bytes: int) -> list[Pending]:
     return taken
 
 
-def _end(writes: Sequence[Pending], error: KafkaError | None) -> None:
+def _end(writes: Sequence[JournalWrite], error: KafkaError | None) -> None:
     for write in writes:
         write.end(error)
 
 
 def _told(partition: Partition, reason: PipelineError) -> KafkaError:
-    log.error("group_journal_not_written", topic_partition=str(partition.topic_partition), error=str(reason))
+    logger.error("group_journal_not_written", topic_partition=str(partition.topic_partition), error=str(reason))
     return journal_error(reason)
 
 
@@ -482,7 +482,7 @@ async def _replay(replay: Replay, chunk: bytes, position: int, header: BatchHead
         try:
             return await trio.to_thread.run_sync(replay.batch, chunk, position, header, abandon_on_cancel=True)
         except MemoryExhaustedError as error:
-            log.warning("group_journal_waits", base_offset=header.base_offset, error=str(error))
+            logger.warning("group_journal_waits", base_offset=header.base_offset, error=str(error))
 
 
 def _read_chunk(opened: UnifiedLog, offset: Offset, end_offset: Offset) -> bytes:

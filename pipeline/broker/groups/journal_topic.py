@@ -13,7 +13,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 CREATE_TIMEOUT_S = 5.0
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def journal_topic(config: BrokerConfig) -> TopicRequest:
@@ -54,7 +54,7 @@ def _unavailable(topics: TopicChanges, error: PipelineError) -> KafkaError:
             f"offsets.topic.replication.factor is {topics.settings.static.offsets_topic_replication_factor},"
             f" live brokers: {len(topics.view.brokers)}; start more, or set it lower on all brokers"
         )
-    log.error("group_journal_not_created", error=reason)
+    logger.error("group_journal_not_created", error=reason)
     return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{GROUP_METADATA_TOPIC} cannot be made: {reason}")
 
 

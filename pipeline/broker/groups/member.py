@@ -38,8 +38,8 @@ class Member:
     sync: WaiterId | None = None
     deadline_ms: int | None = None
     """When it is given up; None while its silence is the coordinator's own doing."""
-    alarm_ms: int | None = None
-    """The alarm that is set for it, at its deadline or before."""
+    timer_ms: int | None = None
+    """The timer that is set for it, at its deadline or before."""
 
     @property
     def held_bytes(self) -> int:

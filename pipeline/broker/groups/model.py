@@ -60,7 +60,7 @@ class LoadedGroup:
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
 
 
-class Journal(Protocol):
+class GroupLog(Protocol):
     """`__consumer_offsets`, as the coordinator sees it."""
 
     def partition_for(self, group_id: str) -> int:

@@ -19,8 +19,8 @@ from typing import Protocol
 import structlog
 import trio
 
-from pipeline.broker.groups.model import Journal, LoadedGroup, OffsetAndMetadata
-from pipeline.broker.groups.offsets import Change, Membership, Offsets, Standing, journal_records
+from pipeline.broker.groups.model import GroupLog, LoadedGroup, OffsetAndMetadata
+from pipeline.broker.groups.offsets import Change, CoordinatedGroups, Offsets, Standing, journal_records
 from pipeline.broker.runtime.clock_steps import ClockSteps
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.errors import ProtocolError
@@ -38,10 +38,10 @@ FORGOTTEN_BYTES = 64 << 10
 REMOVAL_BYTES = 50
 """What the removal of an offset takes in the journal beside its names."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
-class Pending(Protocol):
+class PendingWrite(Protocol):
     """A write that has its place in the journal."""
 
     async def wait(self) -> None:
@@ -49,7 +49,7 @@ class Pending(Protocol):
         ...
 
 
-class OrderedJournal(Journal, Protocol):
+class OrderedGroupLog(GroupLog, Protocol):
     """The journal, with the moment at which a write has its place in it."""
 
     def begin(
@@ -58,8 +58,8 @@ class OrderedJournal(Journal, Protocol):
         records: Sequence[tuple[bytes, bytes | None]],
         *,
         ended: Callable[[KafkaError | None], None] | None = None,
-    ) -> Pending:
-        """As `Journal.write`, its place taken now; `ended` is called when it has ended, in the order of the journal."""
+    ) -> PendingWrite:
+        """Begin a write, whose place is taken now. `ended` is called when it has ended, in the order of the journal."""
         ...
 
 
@@ -83,10 +83,10 @@ class OffsetKeeper:
     """Listens to the journal. `retention_ms` is how long offsets live that nobody uses."""
 
     def __init__(
-        self, journal: OrderedJournal, membership: Membership, clock: Clock, kept: KeptMemory, *, retention_ms: int
+        self, journal: OrderedGroupLog, groups: CoordinatedGroups, clock: Clock, kept: KeptMemory, *, retention_ms: int
     ) -> None:
         self._journal = journal
-        self._membership = membership
+        self._groups = groups
         self._clock = clock
         self._retention_ms = retention_ms
         self._most_bytes = kept.add_use("offsets", lambda: self.held_bytes)
@@ -135,7 +135,7 @@ class OffsetKeeper:
 
     def commit(
         self, group_id: str, change: Change, records: Sequence[tuple[bytes, bytes | None]] | None = None
-    ) -> Pending:
+    ) -> PendingWrite:
         """Begin to write a change: whatever happens to the group from now on comes after it. Raises KafkaError.
 
         `records` are the change as the journal's records, if they were made before.
@@ -157,12 +157,12 @@ class OffsetKeeper:
         wanted, most = self.held_bytes + self._begun_bytes + more_bytes, self._most_bytes()
         if wanted <= most * STRANGERS_SHARE:
             return
-        if wanted <= most and (self._membership.standing(group_id) or Standing()).has_members:
+        if wanted <= most and (self._groups.standing(group_id) or Standing()).has_members:
             return
         now_s = trio.current_time()
         if now_s - self._warned_s >= WARNING_INTERVAL_S:
             self._warned_s = now_s
-            log.warning("offsets_refused", group=group_id, reason="no room; raise client.state.max.bytes")
+            logger.warning("offsets_refused", group=group_id, reason="no room; raise client.state.max.bytes")
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No room for more offsets.")
 
     async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
@@ -181,7 +181,7 @@ class OffsetKeeper:
         change: Change,
         records: Sequence[tuple[bytes, bytes | None]] | None = None,
         more_bytes: int = 0,
-    ) -> Pending:
+    ) -> PendingWrite:
         def ended(error: KafkaError | None) -> None:
             if error is None:
                 offsets.apply(group_id, change)
@@ -231,7 +231,7 @@ class OffsetKeeper:
     async def _forget(self, topic: str, partition: int, offsets: Offsets) -> None:
         """Remove a topic's offsets from the groups of a partition of the journal, for as long as it is led here."""
         give_way = _GiveWay()
-        writes: list[tuple[str, Pending]] = []
+        writes: list[tuple[str, PendingWrite]] = []
         room = FORGOTTEN_BYTES
         for group_id in offsets.known_ids:
             await give_way.if_due()
@@ -267,7 +267,7 @@ class OffsetKeeper:
         while True:
             await trio.sleep(interval_ms / 1000)
             if steps.went_forward(self._clock(), trio.current_time()):
-                log.warning("offsets_expiry_waits", reason="the clock was set forward", checked_again_ms=interval_ms)
+                logger.warning("offsets_expiry_waits", reason="the clock was set forward", checked_again_ms=interval_ms)
                 continue
             await self.expire()
 
@@ -277,38 +277,38 @@ class OffsetKeeper:
         for offsets in list(self._loaded.values()):
             for group_id in offsets.group_ids:
                 await give_way.if_due()
-                standing = self._membership.standing(group_id) or Standing()
+                standing = self._groups.standing(group_id) or Standing()
                 change = offsets.expired(group_id, standing, now_ms=self._clock(), retention_ms=self._retention_ms)
                 if change:
                     removed += len(change)
                     await self._remove(offsets, group_id, change)
         if removed:
-            log.info("offsets_expired", offsets=removed)
+            logger.info("offsets_expired", offsets=removed)
         await self._remove_groups()
 
     async def _remove_groups(self) -> None:
         give_way = _GiveWay()
-        for group in self._membership.groups:
+        for group_id in self._groups.group_ids:
             await give_way.if_due()
-            standing = self._membership.standing(group.id)
+            standing = self._groups.standing(group_id)
             try:
-                if standing is None or standing.has_members or not self._offsets(group.id).is_empty(group.id):
+                if standing is None or standing.has_members or not self._offsets(group_id).is_empty(group_id):
                     continue
-                await self._membership.remove_group(group.id)
-                log.info("group_removed", group=group.id)
+                await self._groups.remove_group(group_id)
+                logger.info("group_removed", group=group_id)
             except KafkaError as error:
                 if error.code not in {ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND}:
-                    log.warning("group_not_removed", group=group.id, error=str(error))
+                    logger.warning("group_not_removed", group=group_id, error=str(error))
 
     async def _remove(self, offsets: Offsets, group_id: str, change: Change) -> None:
-        """For what nobody asked for: the next time is as good."""
+        """Remove offsets that nobody asked to remove. A failure is only logged: the next run tries again."""
         try:
             await self._begin(offsets, group_id, change).wait()
         except KafkaError as error:
             _warn_of_remains(group_id, error)
 
 
-async def _wait_for(writes: list[tuple[str, Pending]]) -> None:
+async def _wait_for(writes: list[tuple[str, PendingWrite]]) -> None:
     """Wait until these writes have ended, and take them from the list."""
     while writes:
         group_id, pending = writes.pop()
@@ -334,4 +334,4 @@ class _GiveWay:
 
 
 def _warn_of_remains(group_id: str, error: KafkaError) -> None:
-    log.warning("offsets_not_removed", group=group_id, error=str(error))
+    logger.warning("offsets_not_removed", group=group_id, error=str(error))

@@ -45,21 +45,12 @@ class Standing:
     """Since when the group has had no members, None if it never had any or nobody knows since when."""
 
 
-class Named(Protocol):
-    """A group, by its id."""
+class CoordinatedGroups(Protocol):
+    """The groups that this broker coordinates, as the keeper of their offsets sees them."""
 
     @property
-    def id(self) -> str:
-        """The group's id."""
-        ...
-
-
-class Membership(Protocol):
-    """The groups, as those who keep their offsets see them."""
-
-    @property
-    def groups(self) -> Collection[Named]:
-        """All that are coordinated here."""
+    def group_ids(self) -> Collection[str]:
+        """The ids of all groups."""
         ...
 
     def check_commit(

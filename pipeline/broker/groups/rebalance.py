@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pipeline.broker.groups.events import (
     UNKNOWN_MEMBER,
     Action,
-    Alarm,
-    AlarmKind,
     Answer,
     Join,
     NewEmptiness,
+    Timer,
+    TimerKind,
     Write,
 )
 from pipeline.broker.groups.member import Member, Roster, subscribed_topics
@@ -50,10 +50,10 @@ class Rebalance:
         "_awaiting_sync",
         "_has_grown",
         "_initial_left_ms",
-        "_join_alarm",
+        "_join_timer",
         "_limits",
         "_step_ms",
-        "_sync_alarm",
+        "_sync_timer",
         "_topics",
         "generation",
         "id",
@@ -73,8 +73,8 @@ class Rebalance:
         self._limits = limits
         self._actions: list[Action] = []
         self._awaiting_sync: set[MemberId] = set()
-        self._join_alarm: Alarm | None = None
-        self._sync_alarm: Alarm | None = None
+        self._join_timer: Timer | None = None
+        self._sync_timer: Timer | None = None
         self._initial_left_ms: int | None = None
         self._step_ms = 0
         self._has_grown = False
@@ -135,7 +135,7 @@ class Rebalance:
             self._awaiting_sync.add(new_id)
         self.roster.rename(member, new_id)
         member.is_new = False
-        member.alarm_ms = None
+        member.timer_ms = None
         self._live(member, now_ms)
 
     def _welcome(self, member: Member, leader: MemberId | None = None) -> JoinGroupResponse:
@@ -174,11 +174,11 @@ class Rebalance:
             self._step_ms = self._limits.initial_rebalance_delay_ms
             self._initial_left_ms = max(self.roster.rebalance_timeout_ms - self._step_ms, 0)
             self._has_grown = False
-            self._set_join_alarm(now_ms + self._step_ms)
+            self._set_join_timer(now_ms + self._step_ms)
         elif self.roster.has_all_joined:
             self._complete_join(now_ms)
         else:
-            self._set_join_alarm(now_ms + self.roster.rebalance_timeout_ms)
+            self._set_join_timer(now_ms + self.roster.rebalance_timeout_ms)
 
     def _drop_syncs(self, error: ErrorCode, now_ms: int) -> None:
         for member in self.roster.members.values():
@@ -186,7 +186,7 @@ class Rebalance:
                 self.roster.set_assignment(member, b"")
             self._end_sync(member, SyncGroupResponse(error_code=error), now_ms)
         self._awaiting_sync.clear()
-        self._sync_alarm = None
+        self._sync_timer = None
 
     def _complete_join_if_all(self, now_ms: int) -> None:
         if self.state is State.PREPARING and self._initial_left_ms is None and self.roster.has_all_joined:
@@ -199,20 +199,20 @@ class Rebalance:
             self._has_grown = False
             self._initial_left_ms = max(left_ms - self._step_ms, 0)
             self._step_ms = min(self._limits.initial_rebalance_delay_ms, left_ms)
-            self._set_join_alarm(now_ms + self._step_ms)
+            self._set_join_timer(now_ms + self._step_ms)
         else:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
         """Go on with those who have come back; static members are waited for until their sessions end."""
-        self._join_alarm = self._initial_left_ms = None
+        self._join_timer = self._initial_left_ms = None
         for member in [*self.roster.members.values()]:
             if member.join is None and member.group_instance_id is None:
                 self._remove_member(member)
         members = self.roster.members
         if members and not self.roster.elect_joined_leader():
             # A rebalance timeout may be anything, also nothing: no group is asked again and again at once.
-            self._set_join_alarm(now_ms + max(self.roster.rebalance_timeout_ms, self.roster.session_timeout_ms))
+            self._set_join_timer(now_ms + max(self.roster.rebalance_timeout_ms, self.roster.session_timeout_ms))
             return
         self.generation = Generation(self.generation + 1)
         self.protocol = self.roster.select_protocol() if members else None
@@ -227,8 +227,8 @@ class Rebalance:
             self._live(member, now_ms)
             member.is_new = False
         self._awaiting_sync = set(members)
-        self._sync_alarm = Alarm(now_ms + self.roster.rebalance_timeout_ms, AlarmKind.SYNC)
-        self._actions.append(self._sync_alarm)
+        self._sync_timer = Timer(now_ms + self.roster.rebalance_timeout_ms, TimerKind.SYNC)
+        self._actions.append(self._sync_timer)
 
     def _part_of(self, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(
@@ -238,7 +238,7 @@ class Rebalance:
     def _synced(self, member: Member) -> None:
         self._awaiting_sync.discard(member.id)
         if not self._awaiting_sync:
-            self._sync_alarm = None
+            self._sync_timer = None
 
     def _remove_member(self, member: Member) -> None:
         self._answer_join(member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER))
@@ -255,16 +255,16 @@ class Rebalance:
     def _live(self, member: Member, now_ms: int, timeout_ms: int | None = None) -> None:
         """The member lives: it is given up only after its session timeout, from now."""
         member.deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
-        if member.alarm_ms is None or member.alarm_ms > member.deadline_ms:
-            self._set_session_alarm(member, member.deadline_ms)
+        if member.timer_ms is None or member.timer_ms > member.deadline_ms:
+            self._set_session_timer(member, member.deadline_ms)
 
-    def _set_session_alarm(self, member: Member, at_ms: int) -> None:
-        member.alarm_ms = at_ms
-        self._actions.append(Alarm(at_ms, AlarmKind.SESSION, member.id))
+    def _set_session_timer(self, member: Member, at_ms: int) -> None:
+        member.timer_ms = at_ms
+        self._actions.append(Timer(at_ms, TimerKind.SESSION, member.id))
 
-    def _set_join_alarm(self, at_ms: int) -> None:
-        self._join_alarm = Alarm(at_ms, AlarmKind.JOIN)
-        self._actions.append(self._join_alarm)
+    def _set_join_timer(self, at_ms: int) -> None:
+        self._join_timer = Timer(at_ms, TimerKind.JOIN)
+        self._actions.append(self._join_timer)
 
     def _answer_join(self, member: Member, response: JoinGroupResponse) -> None:
         if member.join is not None:

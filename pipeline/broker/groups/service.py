@@ -9,7 +9,7 @@ import trio
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups.coordinator import Coordinator
-from pipeline.broker.groups.journal import Journal
+from pipeline.broker.groups.journal import GroupJournal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.runtime.kept_memory import KeptMemory
@@ -25,7 +25,7 @@ class GroupService:
     def __init__(
         self, config: BrokerConfig, view: ClusterView, clock: Clock, rng: random.Random, kept: KeptMemory
     ) -> None:
-        self.journal = Journal(
+        self.journal = GroupJournal(
             view,
             clock,
             partitions=config.offsets_topic_num_partitions,
@@ -38,12 +38,12 @@ class GroupService:
         retention_ms = config.offsets_retention_minutes * MINUTE_MS
         self.offsets = OffsetKeeper(self.journal, self.coordinator, clock, kept, retention_ms=retention_ms)
         self._check_interval_ms = config.offsets_retention_check_interval_ms
-        self.journal.tell(self.offsets)
-        self.journal.tell(self.coordinator)
-        view.on_topic_deleted = self.offsets.forget_topic
+        self.journal.subscribe(self.offsets)
+        self.journal.subscribe(self.coordinator)
+        view.subscribe_deletions(self.offsets.forget_topic)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load, write, ring alarms, forget offsets of deleted topics and let others expire, until cancelled."""
+        """Load, write, fire timers, forget offsets of deleted topics and let others expire, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.journal.run)
             await nursery.start(self.coordinator.run)

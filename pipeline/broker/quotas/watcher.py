@@ -17,7 +17,7 @@ from pipeline.coordination.quota_znodes import (
 )
 from pipeline.errors import CoordinationError
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 async def watch_quotas(
@@ -85,7 +85,7 @@ def _read(entity: QuotaEntity, value: NodeValue) -> Mapping[QuotaKind, float]:
     try:
         settings = QuotaConfig.decode(entity, value.data).settings
     except CoordinationError as error:
-        log.error("quota_unreadable", error=str(error))
+        logger.error("quota_unreadable", error=str(error))
         return {}
     quotas = {}
     for kind in QuotaKind:
@@ -93,5 +93,5 @@ def _read(entity: QuotaEntity, value: NodeValue) -> Mapping[QuotaKind, float]:
             try:
                 quotas[kind] = parse_quota(settings[kind.value])
             except ValueError as error:
-                log.warning("quota_ignored", path=entity.path, quota=kind.value, error=str(error))
+                logger.warning("quota_ignored", path=entity.path, quota=kind.value, error=str(error))
     return quotas

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pipeline.broker.cluster.view import ClusterView, TopicView
 from pipeline.broker.controller.controller import Controller
 from pipeline.broker.groups.coordinator import Coordinator
-from pipeline.broker.groups.journal import Journal
+from pipeline.broker.groups.journal import GroupJournal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
 from pipeline.broker.membership.session_watch import SessionWatch
 from pipeline.broker.quotas.keeper import QuotaKeeper
@@ -85,7 +85,7 @@ class BrokerContext:
     kept: KeptMemory
     fetch_sessions: FetchSessions
     quotas: QuotaKeeper
-    journal: Journal
+    journal: GroupJournal
     coordinator: Coordinator
     offsets: OffsetKeeper
     clock: Clock

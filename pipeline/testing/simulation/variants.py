@@ -414,7 +414,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         first_seed=3,
     ),
     "a stale timer removes a living group": BrokenVariant(
-        rule="an alarm of a group that went away touches no later group of its name",
+        rule="a timer of a group that went away touches no later group of its name",
         breaks=_replacing(Entries, "holds", _holding_any_of_the_name),
         first_seed=6,
     ),

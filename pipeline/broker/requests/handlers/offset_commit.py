@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pipeline.broker.cluster.view import TopicView
 from pipeline.broker.groups.journal import Records
 from pipeline.broker.groups.model import MemberId, OffsetAndMetadata
-from pipeline.broker.groups.offset_keeper import Pending
+from pipeline.broker.groups.offset_keeper import PendingWrite
 from pipeline.broker.groups.offsets import Change, CommittedPartition, commit_value, journal_record
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
@@ -199,7 +199,7 @@ def _fail(outcomes: Sequence[_Outcome], code: ErrorCode) -> None:
 
 
 async def _answer_when_written(
-    pending: Pending, change: Collection[TopicPartition], outcomes: _Outcomes
+    pending: PendingWrite, change: Collection[TopicPartition], outcomes: _Outcomes
 ) -> OffsetCommitResponse:
     try:
         await pending.wait()

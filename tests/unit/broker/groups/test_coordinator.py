@@ -1,4 +1,4 @@
-"""Groups in the shell: requests that wait, alarms, writes in order, loading and unloading, and many members at once."""
+"""Groups in the shell: requests that wait, timers, writes in order, loading and unloading, and many members at once."""
 
 import random
 import time
@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from pipeline.broker.groups import alarms
 from pipeline.broker.groups import group as groups
+from pipeline.broker.groups import timers
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
 from pipeline.broker.groups.model import LoadedGroup
@@ -124,7 +124,7 @@ async def test_a_silent_member_is_taken_out_after_its_session(autojump_clock):
         assert coordinator.standing("g").empty_since_ms == 1_431_849_903_000
 
 
-async def test_an_alarm_that_is_earlier_than_all_others_rings_in_time(autojump_clock):
+async def test_a_timer_that_is_earlier_than_all_others_fires_in_time(autojump_clock):
     async with running(delay_ms=3000) as (coordinator, *_):
         await enter_alone(coordinator, "slow")
         started = trio.current_time()
@@ -331,7 +331,7 @@ async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock):
 
 
 async def test_a_group_that_breaks_its_rules_starts_anew_alone(autojump_clock, monkeypatch):
-    """Whatever it was that happened: an alarm, a write, a request."""
+    """Whatever it was that happened: a timer, a write, a request."""
     async with running(delay_ms=3000) as (coordinator, *_):
         other = await enter_alone(coordinator, "other")
         for _ in range(3):
@@ -391,14 +391,14 @@ async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock
         assert spent_s / seconds < 0.05
 
 
-async def test_alarms_that_mean_nothing_any_more_are_forgotten(autojump_clock, monkeypatch):
-    monkeypatch.setattr(alarms, "MIN_ALARMS", 10)
+async def test_timers_that_mean_nothing_any_more_are_forgotten(autojump_clock, monkeypatch):
+    monkeypatch.setattr(timers, "MIN_TIMERS", 10)
     async with running() as (coordinator, *_):
         for _ in range(100):
             joined = await enter_alone(coordinator)
             (error,) = coordinator.leave("g", [Leaver(member_id=joined.member_id)])
             assert error is ErrorCode.NONE
-        assert len(coordinator._alarms) <= 11
+        assert len(coordinator._timers) <= 11
         joined = await enter_alone(coordinator)
         await trio.sleep(SESSION_MS / 1000 + 1)
         assert coordinator.find("g").state is State.EMPTY
@@ -481,13 +481,13 @@ async def test_a_silent_static_member_is_waited_for_in_peace(autojump_clock, reb
         await trio.sleep(1)
         assert coordinator.find("g").state is State.STABLE
         coordinator.leave("g", [Leaver(joined.member_id)])
-        rung = []
-        ring = groups.Group.ring
-        monkeypatch.setattr(groups.Group, "ring", lambda *given: (rung.append(given), ring(*given))[1])
+        fired = []
+        fire = groups.Group.fire
+        monkeypatch.setattr(groups.Group, "fire", lambda *given: (fired.append(given), fire(*given))[1])
         with trio.move_on_after(2 * SESSION_MS / 1000):
             while coordinator.find("g").state is not State.EMPTY:
                 await trio.sleep(1)
-        assert len(rung) < 20
+        assert len(fired) < 20
         assert coordinator.find("g").state is State.EMPTY
 
 

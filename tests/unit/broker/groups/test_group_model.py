@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from pipeline.broker.groups.events import AlarmKind
+from pipeline.broker.groups.events import TimerKind
 from pipeline.broker.groups.member import PENDING_BYTES
 from pipeline.broker.groups.transitions import State
 from pipeline.protocol.errors import ErrorCode
@@ -113,20 +113,20 @@ class Model(Driver):
             if member.deadline_ms is None:
                 assert not member.is_new and (member.join is not None or member.sync is not None)
             else:
-                assert member.alarm_ms <= member.deadline_ms
+                assert member.timer_ms <= member.deadline_ms
                 assert any(
-                    (alarm.kind, alarm.member_id, alarm.at_ms) == (AlarmKind.SESSION, member.id, member.alarm_ms)
-                    for alarm in self.alarms
+                    (timer.kind, timer.member_id, timer.at_ms) == (TimerKind.SESSION, member.id, member.timer_ms)
+                    for timer in self.timers
                 )
         self.check_state()
 
     def check_state(self):
         group = self.group
-        kinds = {alarm.kind for alarm in self.alarms if alarm.at_ms >= self.now_ms}
+        kinds = {timer.kind for timer in self.timers if timer.at_ms >= self.now_ms}
         if group.state is State.PREPARING:
-            assert AlarmKind.JOIN in kinds, "a rebalance ends by itself"
+            assert TimerKind.JOIN in kinds, "a rebalance ends by itself"
         if group.state is State.COMPLETING:
-            assert AlarmKind.SYNC in kinds or self.writes, "the wait for the leader ends by itself"
+            assert TimerKind.SYNC in kinds or self.writes, "the wait for the leader ends by itself"
         if group.state is not State.COMPLETING:
             assert all(member.sync is None for member in group.roster.members.values())
         if group.state in {State.COMPLETING, State.STABLE}:
@@ -144,7 +144,7 @@ class Model(Driver):
             self.wait(60_000)
         assert self.group.state is State.EMPTY
         assert not self.waiting
-        assert not self.alarms
+        assert not self.timers
 
 
 @pytest.mark.parametrize("seed", SEEDS)

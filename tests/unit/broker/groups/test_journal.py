@@ -18,8 +18,8 @@ from pipeline.broker.groups.journal import (
     GROUP_METADATA_TOPIC,
     MAX_UNDER_WAY,
     READ_BYTES,
-    Journal,
-    Pending,
+    GroupJournal,
+    JournalWrite,
     java_hash,
     journal_error,
     partition_of_group,
@@ -76,7 +76,7 @@ class Heard:
 class Rig:
     """One partition of the journal and its disk; `partition` is this broker's replica."""
 
-    journal: Journal
+    journal: GroupJournal
     directories: LogDirectories
     disk: FaultyFiles
     heard: Heard
@@ -162,8 +162,8 @@ async def running(path: Path, **settings: str) -> AsyncIterator[Rig]:
         rng=random.Random(1),
         now_ms=NOW_MS,
     )
-    journal, heard = Journal(view, lambda: NOW_MS, partitions=50, timeout_ms=TIMEOUT_MS), Heard()
-    journal.tell(heard)
+    journal, heard = GroupJournal(view, lambda: NOW_MS, partitions=50, timeout_ms=TIMEOUT_MS), Heard()
+    journal.subscribe(heard)
     async with trio.open_nursery() as nursery:
         await nursery.start(journal.run)
         yield Rig(journal, directories, disk, heard, chosen, view)
@@ -396,7 +396,7 @@ async def test_a_load_ends_when_the_partition_goes(tmp_path: Path) -> None:
 # With followers
 
 
-async def wait_for(write: Pending) -> ErrorCode:
+async def wait_for(write: JournalWrite) -> ErrorCode:
     try:
         await write.wait()
     except KafkaError as error:

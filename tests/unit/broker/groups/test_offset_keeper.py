@@ -94,21 +94,16 @@ class ListedWrite:
             raise self.error
 
 
-@dataclass(frozen=True)
-class Known:
-    id: str
-
-
 @dataclass
 class Groups:
-    """A Membership that stands as it is told."""
+    """Groups that stand as they are told."""
 
     standings: dict[str, Standing] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
 
     @property
-    def groups(self) -> Collection[Known]:
-        return [Known(group_id) for group_id in self.standings]
+    def group_ids(self) -> Collection[str]:
+        return list(self.standings)
 
     def check_commit(
         self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None

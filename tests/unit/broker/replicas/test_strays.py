@@ -174,7 +174,7 @@ async def test_committed_offsets_go_with_a_deleted_topic_and_outlast_one_that_is
         told: list[tuple[str, int | None]] = []
         await broker.create("deleted")
         await broker.create("t")
-        broker.handle.replicas.in_sync.view.on_topic_deleted = lambda *what: told.append(what)
+        broker.handle.replicas.in_sync.view.subscribe_deletions(lambda *what: told.append(what))
         await remove_tree(broker.zookeeper, topic_path("t"))
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="deleted")], timeout_ms=30_000)
         assert [result.error_code for result in (await broker.ask(request)).responses] == [0]
@@ -186,7 +186,7 @@ async def test_a_deletion_that_is_heard_of_after_the_topic_was_recreated_is_told
     async with start() as broker:
         told: list[tuple[str, int | None]] = []
         await broker.create("t")
-        broker.handle.replicas.in_sync.view.on_topic_deleted = lambda *what: told.append(what)
+        broker.handle.replicas.in_sync.view.subscribe_deletions(lambda *what: told.append(what))
         found = await broker.zookeeper.get(topic_path("t"))
         assignment = TopicAssignment.decode("t", found.data)
         await write_record(broker.zookeeper, DeletedTopic(topic="t", topic_id=assignment.id, timestamp_ms=5))

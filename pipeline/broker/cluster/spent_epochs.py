@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import structlog
 import trio
 
-from pipeline.broker.cluster.claims import raise_epochs
+from pipeline.broker.cluster.own_states import raise_epochs
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView, PartitionView
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition

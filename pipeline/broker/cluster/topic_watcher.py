@@ -17,11 +17,11 @@ import structlog
 import trio
 
 from pipeline.broker.cluster.state_watcher import patiently
+from pipeline.broker.cluster.topic_names import topic_name_fault
 from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
 from pipeline.broker.runtime.slicing import for_each
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.broker.settings.topic import KEEPING_ALL, TopicSettings, readable_settings
-from pipeline.broker.topics.plan import topic_name_fault
 from pipeline.coordination.deleted_topics import find_deletions
 from pipeline.coordination.interface import MAX_AT_ONCE, CoordinationClient, NodeValue
 from pipeline.coordination.partition_states import look_up_states, read_states

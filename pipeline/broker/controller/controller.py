@@ -15,11 +15,12 @@ from functools import partial
 import structlog
 import trio
 
+from pipeline.broker.cluster.own_states import ElectionCounts
 from pipeline.broker.cluster.state_watcher import StateWatcher, patiently
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView
 from pipeline.broker.controller.controller_plan import ElectPreferred, ElectUnclean
 from pipeline.broker.controller.reassignment import Outcome, Target
-from pipeline.broker.controller.reign import Reign, ReignCounts
+from pipeline.broker.controller.reign import Reign
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.cluster_znodes import ControllerEpoch, ControllerNode
 from pipeline.coordination.interface import CoordinationClient, CreateNode, NodeValue, SetNode
@@ -70,7 +71,7 @@ class Controller:
         self._own_id = own_id
         self._clock = clock
         self._elected: _Elected | None = None
-        self.counts = ReignCounts()
+        self.counts = ElectionCounts()
 
     @property
     def is_active(self) -> bool:

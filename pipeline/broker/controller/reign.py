@@ -16,12 +16,13 @@ import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import structlog
 import trio
 
+from pipeline.broker.cluster.own_states import ElectionCounts
 from pipeline.broker.cluster.spent_epochs import LEADER_FIRST_S
 from pipeline.broker.cluster.state_watcher import StateWatcher, patiently
 from pipeline.broker.cluster.view import ClusterView, TopicView
@@ -70,17 +71,6 @@ QUIET_S = 10.0
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class ReignCounts:
-    """Plain counts of elections that this broker carried out, read when metrics are asked for.
-
-    Unclean ones are also those by which it led on, alone, with what was left of a log.
-    """
-
-    leader_elections: int = 0
-    unclean_elections: int = 0
-
-
 def _lives(view: ClusterView) -> object:
     """The brokers that are alive, and their present lives."""
     return {broker: endpoint.epoch for broker, endpoint in view.brokers.items()}, view.shutting_down
@@ -102,7 +92,7 @@ class Reign:
         *,
         epoch: int,
         epoch_version: int,
-        counts: ReignCounts,
+        counts: ElectionCounts,
         clock: Clock,
     ) -> None:
         self._zookeeper = zookeeper

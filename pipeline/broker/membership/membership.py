@@ -22,7 +22,7 @@ from dataclasses import replace
 import structlog
 import trio
 
-from pipeline.broker.cluster.claims import claim, own_partitions
+from pipeline.broker.cluster.own_states import claim_leaderships, own_partitions
 from pipeline.broker.cluster.state_watcher import StateWatcher
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.membership.identity import wait_for_cluster
@@ -165,7 +165,8 @@ class Membership:
 
     async def _after(self) -> None:
         self._registered.set()
-        claimed = await claim(self._zookeeper, self._view, self._own_id, own_partitions(self._view, self._own_id))
+        own = own_partitions(self._view, self._own_id)
+        claimed = await claim_leaderships(self._zookeeper, self._view, self._own_id, own)
         self._has_joined = True
         await self._assigner.resume()
         log.info("joined", broker=self._own_id, claimed=len(claimed))

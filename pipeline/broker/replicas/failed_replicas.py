@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from pipeline.broker.cluster.claims import leave_unreadable
+from pipeline.broker.cluster.own_states import leave_unreadable
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper

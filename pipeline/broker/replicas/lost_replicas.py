@@ -11,16 +11,15 @@ Invariants:
 import uuid
 from collections.abc import Iterable, Mapping
 
-from pipeline.broker.cluster.claims import claim, leave, leave_unreadable
+from pipeline.broker.cluster.own_states import ElectionCounts, claim_leaderships, leave_lost, leave_unreadable
 from pipeline.broker.cluster.view import ClusterView
-from pipeline.broker.controller.reign import ReignCounts
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.model import BrokerId, TopicPartition
 
 
 class LostReplicas:
-    """Judges the replicas of this broker. `counts` are told of the partitions that are led on uncleanly."""
+    """Judges the replicas of this broker. `counts` count the partitions that are led on uncleanly."""
 
     def __init__(
         self,
@@ -28,7 +27,7 @@ class LostReplicas:
         view: ClusterView,
         replicas: Replicas,
         own_id: BrokerId,
-        counts: ReignCounts,
+        counts: ElectionCounts,
     ) -> None:
         self._zookeeper = zookeeper
         self._view = view
@@ -37,7 +36,7 @@ class LostReplicas:
         self._counts = counts
 
     async def leave(self, names: Iterable[TopicPartition]) -> None:
-        """Leave the ISRs of those of these partitions whose log is lost or may lack its tail, and note that."""
+        """Leave the ISRs of the partitions whose log is lost or may lack its tail."""
         judged = self._topic_ids(names)
         lacking = [name for name, topic_id in judged.items() if self._replicas.lacks(name, topic_id)]
         unreadable = [name for name in lacking if self._replicas.is_unreadable(name)]
@@ -45,21 +44,21 @@ class LostReplicas:
             await leave_unreadable(self._zookeeper, self._view, self._own_id, unreadable)
         lost = [name for name in lacking if not self._replicas.is_unreadable(name)]
         if lost:
-            alone = await leave(self._zookeeper, self._view, self._own_id, lost)
+            alone = await leave_lost(self._zookeeper, self._view, self._own_id, lost)
             self._counts.unclean_elections += len(alone)
         await self._replicas.settle(judged)
 
     async def leave_returned(self, topics: Iterable[str]) -> bool:
-        """Do the same for the partitions of these topics that are about to be opened. The view may change meanwhile.
+        """Call `leave` for the partitions of these topics that are about to be opened. The view may change meanwhile.
 
-        Returns whether there were any.
+        Returns True if there were any.
         """
         seen: set[tuple[TopicPartition, uuid.UUID]] = set()
         while lost := self._find_lost(topics) - seen:
             seen |= lost
             names = sorted(name for name, _ in lost)
             await self.leave(names)
-            await claim(self._zookeeper, self._view, self._own_id, names)  # of one replica, led on with what is left
+            await claim_leaderships(self._zookeeper, self._view, self._own_id, names)  # led on with what is left
         return bool(seen)
 
     def _find_lost(self, topics: Iterable[str]) -> set[tuple[TopicPartition, uuid.UUID]]:

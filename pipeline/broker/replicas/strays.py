@@ -5,8 +5,8 @@ Invariants:
 - A log is removed if there is a record that its topic, by its id, was deleted (`deleted_topics`), and no topic of that
   id in the view. A topic's absence from ZooKeeper is no reason: ZooKeeper may have lost it, or hold an older backup.
 - A log of a topic that lives, and is assigned to other brokers alone, is removed once the leader of the partition has
-  told that it holds all that the log holds, and this broker has left the ISR (`claims.let_go`). An assignment alone is
-  no reason: it may be an old one. A log that could not be removed then is removed later without being let go again.
+  reported that it holds all that the log holds, and this broker has left the ISR (`leave_moved_away`). An assignment
+  alone is no reason: it may be an old one. A log that could not be removed then is removed later without leaving again.
 - Every other log is a stray: kept, named in `strays` and in the log of the broker, taken up when its topic returns.
 - A replica that is about to be opened is neither removed nor a stray.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from pipeline.broker.cluster.claims import let_go
+from pipeline.broker.cluster.own_states import leave_moved_away
 from pipeline.broker.cluster.state_watcher import patiently
 from pipeline.broker.cluster.view import ClusterView, PartitionView
 from pipeline.broker.replicas.replicas import Replicas
@@ -237,7 +237,7 @@ class StrayKeeper:
         A log that could not be removed then is not let go again: each time raises the leader epoch.
         """
         names = dict.fromkeys(found.name.topic_partition for found in confirmed if found.name not in self._let_go)
-        released = await let_go(self._zookeeper, self._view, self._own_id, list(names)) if names else frozenset()
+        released = await leave_moved_away(self._zookeeper, self._view, self._own_id, list(names)) if names else ()
         for found in confirmed:
             partition, topic = self._partition(found.name), self._view.topic(found.name.topic_partition.topic)
             if found.name.topic_partition in released and partition is not None and topic is not None:

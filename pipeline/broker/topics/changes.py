@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from pipeline.broker.cluster.topic_names import topic_name_fault
 from pipeline.broker.cluster.view import ClusterView, TopicView
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.placement import Racks
@@ -24,7 +25,6 @@ from pipeline.broker.topics.plan import (
     check_replica_count,
     plan_growth,
     plan_topic,
-    topic_name_fault,
 )
 from pipeline.coordination.deleted_topics import (
     demand_not_deleted,

@@ -4,10 +4,10 @@ A decision that cannot be made raises KafkaError with the code and the sentence 
 """
 
 import random
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pipeline.broker.cluster.topic_names import topic_name_fault
 from pipeline.broker.cluster.view import flat_name
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import topic_settings
@@ -23,13 +23,10 @@ from pipeline.coordination.znodes import TopicAssignment
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
-MAX_TOPIC_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_TOPIC = 5_000
 MAX_REPLICAS_PER_TOPIC = 50_000
 """So that the topic's znode stays below half of ZooKeeper's 1 MB, also while all of them are moved."""
 USE_DEFAULT = -1
-
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +54,6 @@ def check_topic_name(name: str) -> None:
     reason = topic_name_fault(name)
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
-
-
-def topic_name_fault(name: str) -> str | None:
-    """Return the reason why Kafka's rules forbid a topic's name, None if the name is legal."""
-    reason = None
-    if not name:
-        reason = "the empty string is not allowed"
-    elif name in {".", ".."}:
-        reason = f"'{name}' is not allowed"
-    elif len(name) > MAX_TOPIC_NAME_LENGTH:
-        reason = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
-    elif not _LEGAL_NAME.fullmatch(name):
-        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    return reason
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:

@@ -11,18 +11,16 @@ from typing import Any
 
 import trio
 
-from pipeline.broker.cluster import claims
+from pipeline.broker.cluster import own_states
 from pipeline.broker.cluster.view import PartitionView
 from pipeline.broker.controller import controller_plan, reign
 from pipeline.broker.groups.entries import Entries
 from pipeline.broker.membership.membership import Membership
-from pipeline.broker.replicas import lost_replicas, replicas
-from pipeline.broker.replicas import strays as stray_keeper
+from pipeline.broker.replicas import lost_replicas, replicas, strays
 from pipeline.broker.replicas.assigner import ReplicaAssigner
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper
-from pipeline.broker.replication import leadership as replica_role
-from pipeline.broker.replication import partition as partition_module
+from pipeline.broker.replication import leadership, partition
 from pipeline.broker.replication.in_sync_replicas import UNKNOWN, ReplicaState
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.leadership import ReplicaRole
@@ -151,6 +149,10 @@ def _electing_any_live_one(judge: Any) -> Any:
         return judged
 
     return broken
+
+
+def _claiming_no_epoch(state: PartitionState, own: BrokerId, _spent: LeaderEpoch) -> PartitionState | None:
+    return state if state.leader == own else None
 
 
 async def _do_nothing(_owner: Any) -> None:
@@ -352,13 +354,13 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "leads on without its tail": BrokenVariant(
         rule="a replica that may have lost its tail leaves the ISR before it registers (KIP-966)",
-        breaks=_replacing(lost_replicas, "leave", lambda _: _leave_nothing),
+        breaks=_replacing(lost_replicas, "leave_lost", lambda _: _leave_nothing),
         first_seed=9,
         every=16,
     ),
     "leads on without a claim": BrokenVariant(
         rule="a broker begins another epoch before it leads on after a start or a lost session",
-        breaks=_replacing(claims, "claimed_state", lambda _: lambda state, own: state if state.leader == own else None),
+        breaks=_replacing(own_states, "claimed_state", lambda _: _claiming_no_epoch),
     ),
     "epoch not checked": BrokenVariant(
         rule="a leader answers those alone who know its leader epoch (KIP-320)",
@@ -383,7 +385,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "takes a missing znode for a deletion": BrokenVariant(
         rule="a log is removed for a record of its topic's deletion alone",
-        breaks=_replacing(stray_keeper, "find_deleted", _finding_all_deleted),
+        breaks=_replacing(strays, "find_deleted", _finding_all_deleted),
         first_seed=68,
         every=12,
     ),
@@ -408,8 +410,8 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "trusts the wall clock": BrokenVariant(
         rule="who is in sync is measured with a clock that never goes back",
         breaks=_both(
-            _replacing(replica_role, "trio", lambda _: _WallTime()),
-            _replacing(partition_module, "trio", lambda _: _WallTime()),
+            _replacing(leadership, "trio", lambda _: _WallTime()),
+            _replacing(partition, "trio", lambda _: _WallTime()),
         ),
         first_seed=3,
     ),

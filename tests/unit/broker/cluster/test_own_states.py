@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 import trio
 
-from pipeline.broker.cluster.claims import claim, claimed_state, leave, left_state, let_go, let_go_state, own_partitions
+from pipeline.broker.cluster.own_states import (
+    claim_leaderships,
+    claimed_state,
+    leave_lost,
+    leave_moved_away,
+    left_state,
+    moved_away_state,
+    own_partitions,
+)
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView, PartitionView, TopicView
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import topic_settings
@@ -109,7 +117,7 @@ async def test_what_was_led_is_claimed_in_the_next_epoch_as_it_is_now() -> None:
         view = await cluster(client, state(0, 1, (1, 2)), state(1, 2, (1, 2)), state(2, 1, (1,)))
         newer = state(2, 2, (2,), 9)  # nobody told the view yet
         await client.set(newer.path, newer.encode())
-        assert await claim(client, view, OWN, own_partitions(view, OWN)) == [TopicPartition("t", 0)]
+        assert await claim_leaderships(client, view, OWN, own_partitions(view, OWN)) == [TopicPartition("t", 0)]
         assert seen(view) == [(1, 4, (1, 2)), (2, 3, (1, 2)), (2, 9, (2,))]
         assert own_partitions(view, BrokerId(3)) == []
 
@@ -118,7 +126,7 @@ async def test_isrs_are_left_in_zookeeper_and_in_the_view() -> None:
     async with MemoryZooKeeper().open() as client:
         view = await cluster(client, state(0, 1, (1, 2)), state(1, 2, (2,)), state(2, 1, (1,)))
         names = [TopicPartition("t", index) for index in range(3)]
-        assert await leave(client, view, OWN, names) == []
+        assert await leave_lost(client, view, OWN, names) == []
         assert seen(view) == [(-1, 4, (2,)), (2, 3, (2,)), (-1, 4, ())]
         found = await read_states(client, names)
         assert [found[name].state.isr for name in names] == [(2,), (2,), ()]
@@ -129,7 +137,7 @@ async def test_nothing_is_claimed_of_a_recreated_topic_before_the_view_knows_it(
         view = await cluster(client, state(0, 1, (1, 2)))
         await client.create(record_path(uuid.UUID(int=1)))
         with trio.fail_after(60):
-            assert await claim(client, view, OWN, own_partitions(view, OWN)) == []
+            assert await claim_leaderships(client, view, OWN, own_partitions(view, OWN)) == []
         found = await read_states(client, [TopicPartition("t", 0)])
         assert [(written.state, written.version) for written in found.values()] == [(state(0, 1, (1, 2)), 0)]
 
@@ -141,8 +149,8 @@ async def test_one_of_a_single_replica_is_led_on_and_named_also_while_it_is_move
     async with MemoryZooKeeper().open() as client:
         view = await cluster(client, state(0, 1, (1,)), replicas=replicas, adding=adding)
         name = TopicPartition("t", 0)
-        assert await leave(client, view, OWN, [name]) == [name]
-        assert await claim(client, view, OWN, own_partitions(view, OWN)) == [name]
+        assert await leave_lost(client, view, OWN, [name]) == [name]
+        assert await claim_leaderships(client, view, OWN, own_partitions(view, OWN)) == [name]
         assert seen(view) == [(1, 4, (1,))]
 
 
@@ -160,7 +168,7 @@ async def test_one_of_a_single_replica_is_led_on_and_named_also_while_it_is_move
 def test_a_log_that_is_to_be_removed_is_let_go_in_an_epoch_in_which_nobody_counts_on_it(
     before: PartitionState, after: PartitionState | None
 ) -> None:
-    assert let_go_state(before, OWN) == after
+    assert moved_away_state(before, OWN) == after
 
 
 async def test_nothing_is_let_go_that_is_assigned_again_or_was_written_meanwhile() -> None:
@@ -170,9 +178,9 @@ async def test_nothing_is_let_go_that_is_assigned_again_or_was_written_meanwhile
         topic = view.topic("t")
         assert topic is not None
         view.set_topic(replace(topic, assignment_version=0))
-        assert await let_go(client, view, OWN, names) == {names[0]}
+        assert await leave_moved_away(client, view, OWN, names) == {names[0]}
         found = view.partition(names[0])
         assert found is not None
         assert (found.isr, found.leader_epoch) == ((OTHER,), 4)
         await client.set(topic_path("t"), b"assigned again")
-        assert await let_go(client, view, OWN, names) == frozenset()
+        assert await leave_moved_away(client, view, OWN, names) == frozenset()

@@ -1,5 +1,6 @@
-"""What a broker writes of its own partitions when it joins the cluster: it leaves the ISRs of those whose log it cannot
-vouch for, and claims anew what it led. Before it removes the log of a partition that was moved away, it lets that go.
+"""States that a broker writes for its own partitions. When it joins the cluster, it leaves the ISRs of logs that it
+cannot vouch for, and claims a new leader epoch of what it led. It leaves the ISR before it removes a log that was moved
+away.
 
 Invariants:
 
@@ -18,7 +19,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -37,7 +38,18 @@ from pipeline.coordination.partition_states import (
 from pipeline.coordination.znodes import PartitionState
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicPartition
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class ElectionCounts:
+    """Plain counts of elections that this broker carried out, read when metrics are asked for.
+
+    Unclean ones are also those by which it led on, alone, with what was left of a log.
+    """
+
+    leader_elections: int = 0
+    unclean_elections: int = 0
 
 
 def is_alone(isr: Sequence[BrokerId], own: BrokerId, replication_factor: int) -> bool:
@@ -53,11 +65,11 @@ def left_state(
     *,
     may_return: bool = False,
 ) -> PartitionState | None:
-    """The state once this broker has left the ISR; None if it stays. Pure.
+    """Return the state once this broker has left the ISR; None if it stays. Pure.
 
-    One in whose ISR it is not is written as it is: a leader that is just letting it in, by what it told in its former
-    life, is then refused. With `may_return` the log cannot be read now, but may be whole: the last one in sync stays
-    so, and nobody leads.
+    A state without this broker in the ISR is written unchanged: that refuses a leader that is just adding it for what
+    its former life fetched. With `may_return` the log cannot be read now, but may be whole: the last replica in sync
+    stays in the ISR, and nobody leads.
     """
     if may_return and state.isr == (own,):
         if state.leader != own:
@@ -66,7 +78,7 @@ def left_state(
     if is_alone(state.isr, own, replication_factor):
         return None
     isr = tuple(replica for replica in state.isr if replica != own)
-    if state.leader != own:
+    if state.leader != own:  # written even if it is unchanged: see above
         return replace(raised_state(state, spent_epoch) or state, isr=isr)
     return replace(state, isr=isr, leader=NO_BROKER, leader_epoch=_next_epoch(state, spent_epoch))
 
@@ -74,12 +86,12 @@ def left_state(
 def claimed_state(
     state: PartitionState, own: BrokerId, spent_epoch: LeaderEpoch = NO_LEADER_EPOCH
 ) -> PartitionState | None:
-    """The state in the next epoch, if this broker leads; else None. Pure."""
+    """Return the state in the next epoch, if this broker leads; else None. Pure."""
     return None if state.leader != own else replace(state, leader_epoch=_next_epoch(state, spent_epoch))
 
 
 def raised_state(state: PartitionState, spent_epoch: LeaderEpoch) -> PartitionState | None:
-    """The state in an epoch above one that was used before; None if it is. Pure."""
+    """Return the state in an epoch above `spent_epoch`; None if its epoch is above already. Pure."""
     if state.leader_epoch > spent_epoch:
         return None
     return replace(state, leader_epoch=_next_epoch(state, spent_epoch))
@@ -89,8 +101,8 @@ def _next_epoch(state: PartitionState, spent_epoch: LeaderEpoch) -> LeaderEpoch:
     return LeaderEpoch(max(state.leader_epoch, spent_epoch) + 1)
 
 
-def let_go_state(state: PartitionState, own: BrokerId) -> PartitionState | None:
-    """The state in the next epoch, without this broker in the ISR; None while it must keep its log. Pure."""
+def moved_away_state(state: PartitionState, own: BrokerId) -> PartitionState | None:
+    """Return the state in the next epoch, without this broker in the ISR; None while it must keep its log. Pure."""
     isr = tuple(replica for replica in state.isr if replica != own)
     if not isr or state.leader in {own, NO_BROKER}:
         return None
@@ -105,10 +117,10 @@ async def leave_unreadable(
         zookeeper, view, names, lambda name, state: left_state(state, own, 0, _spent(view, name), may_return=True)
     )
     for name, (state, _) in written.items():
-        log.warning("leadership_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
+        logger.warning("leadership_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
 
 
-async def leave(
+async def leave_lost(
     zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, lacking: Sequence[TopicPartition]
 ) -> Sequence[TopicPartition]:
     """Leave the ISR of each of these, and the leadership. Returns those of one replica, which are led on uncleanly."""
@@ -120,20 +132,20 @@ async def leave(
     for name, (state, _) in written.items():
         if name not in in_sync:
             continue
-        log.warning("isr_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
+        logger.warning("isr_left", topic_partition=str(name), epoch=state.leader_epoch, isr=state.isr)
     alone = [
         name
         for name, factor in factors.items()
         if (found := view.partition(name)) is not None and is_alone(found.isr, own, factor)
     ]
     for name in alone:
-        log.warning(
+        logger.warning(
             "unclean_leadership_claimed", topic_partition=str(name), reason="its log is missing, or lost its tail"
         )
     return alone
 
 
-async def let_go(
+async def leave_moved_away(
     zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, names: Sequence[TopicPartition]
 ) -> frozenset[TopicPartition]:
     """Leave the ISRs of partitions that the view assigns to other brokers alone. Return those that nobody counts on.
@@ -153,7 +165,7 @@ async def let_go(
             topic_version=topics[name].assignment_version,
         )
         for name, (state, version) in known.items()
-        if (decided := let_go_state(state, own)) is not None
+        if (decided := moved_away_state(state, own)) is not None
     ]
     results = await write_states(zookeeper, changes)
     written = {name: result for name, result in results.items() if result is not None}
@@ -166,7 +178,7 @@ def _is_in_sync(view: ClusterView, name: TopicPartition, own: BrokerId) -> bool:
     return found is not None and own in found.isr
 
 
-async def claim(
+async def claim_leaderships(
     zookeeper: CoordinationClient, view: ClusterView, own: BrokerId, names: Sequence[TopicPartition]
 ) -> Sequence[TopicPartition]:
     """Begin the next epoch of each of these partitions that this broker leads, in ZooKeeper and in the view."""
@@ -188,7 +200,7 @@ def _spent(view: ClusterView, name: TopicPartition) -> LeaderEpoch:
 
 
 def own_partitions(view: ClusterView, own: BrokerId) -> list[TopicPartition]:
-    """Those of which this broker holds a replica."""
+    """Return the partitions of which this broker holds a replica."""
     return [
         TopicPartition(topic.name, index)
         for topic in view.topics()
@@ -203,7 +215,7 @@ async def _rewrite(
     names: Sequence[TopicPartition],
     decide: Callable[[TopicPartition, PartitionState], PartitionState | None],
 ) -> Mapping[TopicPartition, Written]:
-    """Write what is decided of each state that is known; where it was another by then, read it and decide again."""
+    """Write what `decide` makes of each known state; read a state that was newer, and decide again."""
     written: dict[TopicPartition, Written] = {}
     known = {name: state for name in names if (state := _known_state(view, name)) is not None}
     while known:

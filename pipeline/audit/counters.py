@@ -21,8 +21,8 @@ from heapq import nlargest
 from typing import Protocol
 
 from pipeline.audit.message import AuditEvent, AuditSource, Claim, Tier, is_audited
-from pipeline.log.observed import ObservedPartition
 from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.records.tally import NOTHING, Counts, window_start
 

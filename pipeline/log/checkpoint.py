@@ -36,7 +36,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _CHECKSUM = "#crc32c"
 _ENTRY = re.compile(r"([^ ]+) ([0-9]{1,10}) ([0-9]{1,19})", re.ASCII)
 _LINES_WITHOUT_CHECKSUM = 2
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def replace_file(files: Files, path: Path, content: bytes) -> None:
@@ -101,7 +101,7 @@ def read_offsets(files: Files, path: Path) -> dict[TopicPartition, Offset]:
     try:
         return decode_offsets(content)
     except ValueError as error:
-        _LOGGER.warning("checkpoint_damaged", path=str(path), error=str(error))
+        logger.warning("checkpoint_damaged", path=str(path), error=str(error))
         return {}
 
 

@@ -6,7 +6,7 @@ The names are Kafka's topic settings with underscores (`segment.bytes` is `segme
 from dataclasses import dataclass
 
 DAY_MS = 24 * 60 * 60 * 1000
-MAX_SEGMENT_BYTES = 2**31 - 1
+MAX_SEGMENT_BYTES = MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

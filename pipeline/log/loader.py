@@ -35,6 +35,7 @@ from pipeline.log.files import Files
 from pipeline.log.flush_promise import has_promise
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from pipeline.log.partition_files import is_own_file
+from pipeline.log.producer_snapshots import restore_producers
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
 from pipeline.log.replacement import finish_replacements
@@ -48,14 +49,13 @@ from pipeline.log.segment import (
     segment_offsets,
     segment_path,
 )
-from pipeline.log.snapshots import restore_producers
 from pipeline.log.transactions import AbortedTransactions
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.log.unsynced import rewrite_unsynced
 from pipeline.model import Offset, TopicPartition
 
 _OFFSET_DIGITS = 20
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +304,7 @@ class _Loader:
     def _trust_closed(self, segment: Segment, next_base_offset: int) -> None:
         """Take a closed segment as it is, if it ends where the next one begins. Raises StorageError."""
         if not segment.load_indexes():
-            _LOGGER.warning("index_rebuilt", path=str(segment.path))
+            logger.warning("index_rebuilt", path=str(segment.path))
             segment.rebuild_indexes()
             segment.seal()
             segment.sync(with_indexes=True)
@@ -349,7 +349,7 @@ class _Loader:
         if later or not good.is_torn:
             self.has_lost_tail = True
             replace_file(self._files, self._directory / TAIL_LOST, damage.encode())
-        _LOGGER.warning(
+        logger.warning(
             "log_truncated",
             path=str(segment.path),
             reason=damage,

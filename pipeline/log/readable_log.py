@@ -14,13 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from pipeline.errors import OffsetOutOfRangeError, RollDueError, StorageError
-from pipeline.log import reading
+from pipeline.log import log_snapshot
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
-from pipeline.log.flushing import Flushing
+from pipeline.log.flusher import Flusher
 from pipeline.log.leader_epochs import EpochStart, LeaderEpochs
+from pipeline.log.log_snapshot import LogSlice, SkipBudget
 from pipeline.log.producer_state import ActiveProducer, ProducerStates
-from pipeline.log.reading import LogSlice, Passing
 from pipeline.log.segment import Segment
 from pipeline.log.transactions import AbortedTransaction, AbortedTransactions
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
@@ -89,7 +89,7 @@ class ReadableLog:
         self._is_changed = not is_clean
         self._log_start_offset = log_start_offset
         self._log_end_offset = log_end_offset
-        self._flushing = Flushing(files, directory, recovery_point)
+        self._flusher = Flusher(files, directory, recovery_point)
 
     @property
     def log_start_offset(self) -> Offset:
@@ -104,7 +104,7 @@ class ReadableLog:
     @property
     def recovery_point(self) -> Offset:
         """Every record before it survives a crash."""
-        return self._flushing.recovery_point
+        return self._flusher.recovery_point
 
     @property
     def size_bytes(self) -> int:
@@ -184,11 +184,11 @@ class ReadableLog:
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?"""
-        return self.failure is None and self._flushing.is_due(self._segments, self.config, now_ms)
+        return self.failure is None and self._flusher.is_due(self._segments, self.config, now_ms)
 
     def wait_until_flushed(self) -> None:
         """Return when no flush is under way: it writes by the names of files. To be called in a thread."""
-        with self._flushing.lock:
+        with self._flusher.lock:
             return
 
     def write_aborted_transactions(self) -> None:
@@ -215,14 +215,14 @@ class ReadableLog:
         offset: Offset,
         max_bytes: int,
         up_to_offset: Offset,
-        passing: Passing | None = None,
+        skips: SkipBudget | None = None,
         *,
         waits: bool = True,
         holds: bool = False,
     ) -> LogSlice:
         """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
         `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end. Batches
-        without records are passed over as far as `passing` allows.
+        without records are passed over as far as `skips` allows.
 
         Raises OffsetOutOfRangeError, StorageError, and without `waits` SegmentClosedError if a file must be opened, or
         what leads to the batches is not in the page cache.
@@ -231,13 +231,13 @@ class ReadableLog:
         end_offset, segments = self._log_end_offset, self._segments
         if not self._log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(offset, self._log_start_offset, end_offset)
-        return reading.read(
+        return log_snapshot.read(
             segments,
             offset,
             max_bytes,
             up_to_offset=up_to_offset,
             log_end_offset=end_offset,
-            passing=Passing() if passing is None else passing,
+            skips=SkipBudget() if skips is None else skips,
             waits=waits,
             holds=holds,
         )
@@ -255,7 +255,7 @@ class ReadableLog:
         """The header of each batch from the one that holds `from_offset` up to the present end. Raises StorageError."""
         self._check_online()
         end_offset, segments = self._log_end_offset, self._segments
-        return reading.headers(segments, from_offset, end_offset)
+        return log_snapshot.headers(segments, from_offset, end_offset)
 
     def offset_for_timestamp(
         self, timestamp: int, max_opened_bytes: int = MIN_OPENED_BYTES
@@ -266,4 +266,4 @@ class ReadableLog:
         StorageError.
         """
         self._check_online()
-        return reading.first_record_since(self._segments, timestamp, self._log_start_offset, max_opened_bytes)
+        return log_snapshot.first_record_since(self._segments, timestamp, self._log_start_offset, max_opened_bytes)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from pipeline.errors import CorruptBatchError, StorageError
+from pipeline.log.config import MAX_RELATIVE_OFFSET
 from pipeline.log.files import LogFile
-from pipeline.log.segment import MAX_RELATIVE_OFFSET, Segment
+from pipeline.log.segment import Segment
 from pipeline.model import Offset
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header, verify_crc
 

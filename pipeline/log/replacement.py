@@ -40,7 +40,7 @@ from pipeline.log.segment import (
 REFUSED_SUFFIX = ".refused"
 
 _REPLACED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int) -> Segment:
@@ -119,7 +119,7 @@ def _finish(files: Files, directory: Path, base_offset: int) -> None:
         refused = cleaned.path.with_name(cleaned.path.name + REFUSED_SUFFIX)
         files.rename(cleaned.path, refused)
         files.sync_directory(directory)
-        _LOGGER.error("cleaned_segment_refused", path=str(cleaned.path), reason=reason, kept_as=str(refused))
+        logger.error("cleaned_segment_refused", path=str(cleaned.path), reason=reason, kept_as=str(refused))
         return
     for name in files.names(directory):
         found = [segment_offset(name, suffix) for suffix in _REPLACED if name.endswith(suffix)]

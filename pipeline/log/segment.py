@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pipeline.errors import StorageError
 from pipeline.log.batch_places import PLACE, BatchPlace, damage, find_headers, find_places
+from pipeline.log.config import MAX_RELATIVE_OFFSET
 from pipeline.log.files import Files, LogFile
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
@@ -28,7 +29,6 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 GAP_SUFFIX = ".gap"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
-MAX_RELATIVE_OFFSET = 2**31 - 1
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
@@ -77,12 +77,12 @@ class Segment:
         "_suffix",
         "base_offset",
         "created_ms",
-        "is_cut",
         "is_synced",
         "max_timestamp",
         "offset_index",
         "size_bytes",
         "time_index",
+        "was_truncated",
     )
 
     def __init__(
@@ -105,7 +105,7 @@ class Segment:
         self.created_ms = now_ms
         self.size_bytes = 0
         self.is_synced = False
-        self.is_cut = False
+        self.was_truncated = False
         """True if something lay behind its end that readers may still ask for: nothing is appended to it."""
         self.max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
@@ -314,7 +314,7 @@ class Segment:
             now_ms=self.created_ms,
         )
         left._file = file
-        left.is_cut = True
+        left.was_truncated = True
         left.size_bytes = size_bytes
         left._index_beginning_of(self.offset_index, self.time_index)
         return left

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from pipeline.errors import CorruptBatchError, SegmentClosedError
 from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
+from pipeline.log.log_snapshot import read_batch, segment_number
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.reading import read_batch, segment_number
 from pipeline.log.segment import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, segment_offsets, segment_path
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from pipeline.errors import StorageError
 from pipeline.log.files import Files
-from pipeline.log.reading import segment_number
+from pipeline.log.log_snapshot import segment_number
 from pipeline.log.segment import Segment
 from pipeline.model import Offset
 
 
-class Cut(NamedTuple):
+class TruncationPlan(NamedTuple):
     """What stays of a row of segments: some as they are, then of one the first `size_bytes`, up to `end_offset`."""
 
     kept: tuple[Segment, ...]
@@ -31,7 +31,7 @@ class Cut(NamedTuple):
     end_offset: Offset
 
 
-def plan_cut(segments: Sequence[Segment], offset: Offset) -> Cut:
+def plan_truncation(segments: Sequence[Segment], offset: Offset) -> TruncationPlan:
     """The cut before the batch that holds `offset`, or in a gap before the next one. Raises StorageError."""
     number = segment_number(segments, offset)
     place = segments[number].locate(offset)
@@ -39,17 +39,17 @@ def plan_cut(segments: Sequence[Segment], offset: Offset) -> Cut:
         number += 1
     elif place.position:
         split = segments[number]
-        return Cut(tuple(segments[:number]), split, place.position, _end_of(split, place.position))
+        return TruncationPlan(tuple(segments[:number]), split, place.position, _end_of(split, place.position))
     while number and not segments[number - 1].size_bytes:
         number -= 1
     kept = tuple(segments[:number])
     end_offset = _end_of(kept[-1], kept[-1].size_bytes) if kept else Offset(segments[0].base_offset)
-    return Cut(kept, None, 0, end_offset)
+    return TruncationPlan(kept, None, 0, end_offset)
 
 
-def cut_all(offset: Offset) -> Cut:
+def plan_removal(offset: Offset) -> TruncationPlan:
     """Nothing stays; the log goes on at `offset`."""
-    return Cut((), None, 0, offset)
+    return TruncationPlan((), None, 0, offset)
 
 
 def _end_of(segment: Segment, size_bytes: int) -> Offset:
@@ -59,7 +59,7 @@ def _end_of(segment: Segment, size_bytes: int) -> Offset:
     return Offset(end_offset)
 
 
-def hold_open_behind(segments: Sequence[Segment], cut: Cut) -> None:
+def hold_open_behind(segments: Sequence[Segment], cut: TruncationPlan) -> None:
     """Open all of which something will be cut off, so that a lack of open files is met before anything is. Raises
     StorageError.
     """
@@ -67,7 +67,9 @@ def hold_open_behind(segments: Sequence[Segment], cut: Cut) -> None:
         segment.hold_open()
 
 
-def cut_files(files: Files, directory: Path, segments: Sequence[Segment], cut: Cut) -> tuple[Segment, ...]:
+def truncate_files(
+    files: Files, directory: Path, segments: Sequence[Segment], cut: TruncationPlan
+) -> tuple[Segment, ...]:
     """Do to the files what was planned; returns when it would survive a crash. Raises StorageError.
 
     Readers of `segments` keep what they need open: it was opened before (`hold_open_behind`).

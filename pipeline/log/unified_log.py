@@ -29,19 +29,19 @@ from pipeline.errors import (
     RollDueError,
     StorageError,
 )
-from pipeline.log import placing
+from pipeline.log import appends
+from pipeline.log.appends import AppendInfo, Target
 from pipeline.log.checkpoint import PARTITION_METADATA, encode_partition_metadata, replace_file
-from pipeline.log.failing_alone import describe_failure, fails_alone
 from pipeline.log.flush_promise import end_promise, make_promise
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
-from pipeline.log.placing import AppendInfo, Target
+from pipeline.log.log_failure import describe_failure, fails_alone
+from pipeline.log.producer_snapshots import rebuild_producers, remove_snapshots_behind, write_snapshot
 from pipeline.log.readable_log import ReadableLog
 from pipeline.log.replacement import load_cleaned, row_after_swap, swap_files
 from pipeline.log.retention import count_expired, facts_of
 from pipeline.log.segment import GAP_SUFFIX, NO_TIMESTAMP, Segment, segment_path
-from pipeline.log.snapshots import rebuild_producers, remove_snapshots_behind, write_snapshot
 from pipeline.log.transactions import take_batch
-from pipeline.log.truncation import Cut, cut_all, cut_files, hold_open_behind, plan_cut
+from pipeline.log.truncation import TruncationPlan, hold_open_behind, plan_removal, plan_truncation, truncate_files
 from pipeline.log.unsynced import note_failure
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import BatchHeader
@@ -52,11 +52,11 @@ class UnifiedLog(ReadableLog):
 
     def note_unsynced(self, metadata: Path) -> None:
         """Have this file brought to the disk by the first flush."""
-        self._flushing.metadata = metadata
+        self._flusher.metadata = metadata
 
     def note_unflushed(self, now_ms: int) -> None:
         """Have what a former process left behind the recovery point flushed in time, as if it was appended now."""
-        self._flushing.unflushed_since_ms = now_ms
+        self._flusher.unflushed_since_ms = now_ms
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Make a log whose topic id was never written, or lost before anything was flushed, this topic's.
@@ -90,14 +90,14 @@ class UnifiedLog(ReadableLog):
         if duplicate is not None:
             last_offset = Offset(duplicate.first_offset + sum(header.last_offset_delta + 1 for header in headers) - 1)
             return AppendInfo(duplicate.first_offset, last_offset, NO_TIMESTAMP, self._log_start_offset, (), True)
-        placed = placing.place_next(batches, headers, self._log_end_offset, leader_epoch)
+        placed = appends.place_next(batches, headers, self._log_end_offset, leader_epoch)
         return self._append(batches, placed, now_ms)
 
     def append_keeping_offsets(
         self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], leader_epoch: LeaderEpoch, now_ms: int
     ) -> AppendInfo:
         """As `append_copied`, but written in this epoch, which is patched in `batches`."""
-        return self.append_copied(batches, placing.set_epoch(batches, headers, leader_epoch), now_ms)
+        return self.append_copied(batches, appends.set_epoch(batches, headers, leader_epoch), now_ms)
 
     def append_copied(self, batches: bytearray | memoryview, headers: Sequence[BatchHeader], now_ms: int) -> AppendInfo:
         """Append batches of a copied log as they are, at the offsets and in the epochs that they bear.
@@ -107,10 +107,10 @@ class UnifiedLog(ReadableLog):
         batches that are not `within_reach` of each other, which are appended run by run.
         """
         self._check_online()
-        placing.check_rising(batches, headers, self._log_end_offset)
-        if placing.is_within_reach(headers):
+        appends.check_rising(batches, headers, self._log_end_offset)
+        if appends.is_within_reach(headers):
             return self._append(batches, headers, now_ms)
-        for run, headers_of_run in placing.within_reach(batches, headers):
+        for run, headers_of_run in appends.within_reach(batches, headers):
             self._append(run, headers_of_run, now_ms)
         return self._append_info(headers)
 
@@ -133,7 +133,7 @@ class UnifiedLog(ReadableLog):
             if header.producer_id >= 0:
                 self.take_producer(header, now_ms)
             messages += header.record_count
-        flushing = self._flushing
+        flushing = self._flusher
         flushing.unflushed_messages += messages
         if flushing.unflushed_since_ms is None:
             flushing.unflushed_since_ms = now_ms
@@ -178,7 +178,7 @@ class UnifiedLog(ReadableLog):
                 raise RollDueError(end_offset, last.base_offset)
             self._prepare()
         config = self.config
-        target = placing.choose_segment(last, size_bytes, headers, end_offset=end_offset, config=config, now_ms=now_ms)
+        target = appends.choose_segment(last, size_bytes, headers, end_offset=end_offset, config=config, now_ms=now_ms)
         if target is Target.LAST:
             return last
         base_offset = end_offset if target is Target.NEXT else Offset(headers[0].base_offset)
@@ -237,7 +237,7 @@ class UnifiedLog(ReadableLog):
             raise
         with self._segments_lock:
             self._segments = (*self._segments, segment)
-        self._flushing.has_new_names = True
+        self._flusher.has_new_names = True
         return segment
 
     def _create(self, base_offset: Offset, now_ms: int) -> Segment:
@@ -311,28 +311,28 @@ class UnifiedLog(ReadableLog):
         To be called in a thread. The log may end before `offset` then. One before the log start offset, or whose batch
         reaches there, leaves nothing. Raises StorageError: the log is offline then; DiskFullError: to be called again.
         """
-        with self._roll_lock, self._flushing.lock, self._files_lock, self._start_lock:
+        with self._roll_lock, self._flusher.lock, self._files_lock, self._start_lock:
             self._check_online()
             if offset >= self._log_end_offset:
                 return False
             log_start_offset = Offset(min(self._log_start_offset, offset))
-            cut = plan_cut(self._segments, offset)
+            cut = plan_truncation(self._segments, offset)
             if cut.end_offset <= log_start_offset:
-                cut = cut_all(log_start_offset)
+                cut = plan_removal(log_start_offset)
             self._truncate(cut, log_start_offset)
             return True
 
     @fails_alone
     def restart_at(self, offset: Offset) -> None:
         """Drop everything, for good; the log starts and ends at this offset then. As `truncate_to` else."""
-        with self._roll_lock, self._flushing.lock, self._files_lock, self._start_lock:
+        with self._roll_lock, self._flusher.lock, self._files_lock, self._start_lock:
             self._check_online()
-            self._truncate(cut_all(offset), offset)
+            self._truncate(plan_removal(offset), offset)
 
-    def _truncate(self, cut: Cut, log_start_offset: Offset) -> None:
+    def _truncate(self, cut: TruncationPlan, log_start_offset: Offset) -> None:
         end_offset, last = cut.end_offset, self._segments[-1]
         self._is_changed = True
-        self._flushing.recovery_point = min(self._flushing.recovery_point, end_offset)
+        self._flusher.recovery_point = min(self._flusher.recovery_point, end_offset)
         if self.clean_offset is not None:
             self.clean_offset = min(self.clean_offset, end_offset)
         epochs = LeaderEpochs(self._epochs.entries if cut.kept or cut.split else ())
@@ -353,7 +353,7 @@ class UnifiedLog(ReadableLog):
         try:
             self._aborted.forget_from(end_offset)
             self._aborted.sync()
-            row = cut_files(self._files, self.directory, self._segments, cut)
+            row = truncate_files(self._files, self.directory, self._segments, cut)
             with self._segments_lock:
                 self._segments = row or (self._create(end_offset, last.created_ms),)
             self.truncations += 1
@@ -447,15 +447,15 @@ class UnifiedLog(ReadableLog):
         self._epochs.truncate_from_start(self._log_start_offset)
         return self._log_start_offset
 
-    # Flushing
+    # Flusher
 
     @fails_alone
     def flush(self) -> None:
         """Return once all that has been appended survives a crash. Raises StorageError; the log is offline then."""
-        with self._flushing.lock:
+        with self._flusher.lock:
             self._check_online()
             try:
-                self._flushing.flush(lambda: (self._log_end_offset, self._segments, self._epochs))
+                self._flusher.flush(lambda: (self._log_end_offset, self._segments, self._epochs))
             except StorageError as error:
                 self._fail_unless_full(error)
                 raise
@@ -518,7 +518,7 @@ class UnifiedLog(ReadableLog):
             self._segments[-1].sync(with_indexes=True)
             self._aborted.sync()
             write_snapshot(self._files, self.directory, self._log_end_offset, self._producers, durable=True)
-            self._flushing.has_new_names = True
+            self._flusher.has_new_names = True
             self.flush()
         except StorageError as error:
             self._fail_unless_full(error)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from pipeline.log.observed import ObservedPartition
 from pipeline.model import TopicPartition
+from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
 
 

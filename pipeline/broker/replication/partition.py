@@ -26,9 +26,9 @@ from pipeline.broker.replication.leadership import Keeper, ReplicaRole
 from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.settings.topic import LOG_APPEND_TIME, MAX_INT32, TopicSettings
 from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
+from pipeline.log.appends import AppendInfo, within_reach
 from pipeline.log.leader_epochs import EpochStart
-from pipeline.log.placing import AppendInfo, within_reach
-from pipeline.log.reading import LogSlice, Passing
+from pipeline.log.log_snapshot import LogSlice, SkipBudget
 from pipeline.log.segment import Segment
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -342,7 +342,7 @@ class Partition(ReplicaRole):
         *,
         must_progress: bool,
         up_to: Offset | None = None,
-        passing: Passing | None = None,
+        skips: SkipBudget | None = None,
         waits: bool = False,
     ) -> LogSlice | None:
         """Bytes from the batch that holds `offset` on, before `up_to` (else the high watermark); None at the end. They
@@ -356,7 +356,7 @@ class Partition(ReplicaRole):
         if offset == end_offset and self.log.failure is None:
             return None
         try:
-            found = self.log.read(offset, max_bytes, end_offset, passing, waits=waits)
+            found = self.log.read(offset, max_bytes, end_offset, skips, waits=waits)
         except DamagedSegmentError as error:
             self.damage = str(error)
             raise

@@ -44,7 +44,7 @@ from pipeline.errors import (
     RollDueError,
     StorageError,
 )
-from pipeline.log.placing import AppendInfo
+from pipeline.log.appends import AppendInfo
 from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.network import Network

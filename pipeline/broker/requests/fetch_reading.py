@@ -15,7 +15,7 @@ from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.requests.current_leaders import MOVED, find_current_leader
 from pipeline.broker.runtime.disk_threads import STALLED_S
 from pipeline.errors import OffsetOutOfRangeError, PipelineError, SegmentClosedError
-from pipeline.log.reading import LogSlice, Passing
+from pipeline.log.log_snapshot import LogSlice, SkipBudget
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
@@ -42,10 +42,10 @@ class FetchReading:
         "_broker",
         "_is_broker",
         "_min_bytes",
-        "_passing",
         "_remaining_bytes",
         "_replica",
         "_replica_epoch",
+        "_skips",
         "_version",
         "has_failure",
         "has_more",
@@ -62,7 +62,7 @@ class FetchReading:
         self._broker = broker
         self._version = version
         self._min_bytes = request.min_bytes
-        self._passing = Passing()
+        self._skips = SkipBudget()
         self._replica = BrokerId(replica_of(request, version))
         self._replica_epoch = request.replica_state.replica_epoch
         self._is_broker = broker.is_other_broker(self._replica, self._replica_epoch)
@@ -134,7 +134,7 @@ class FetchReading:
             self.read_bytes += found.region.size
             self._remaining_bytes -= found.region.size
             self.throttled_bytes += found.region.size if counts_for_rate else 0
-            self.is_limited = self.is_limited or found.base_offset + found.record_count < end_offset
+            self.is_limited = self.is_limited or found.base_offset + found.offset_count < end_offset
         elif self.read_bytes and asked.fetch_offset < end_offset:
             self.is_limited = True
         self.served.append((partition, found))
@@ -175,7 +175,7 @@ class FetchReading:
                 max_bytes,
                 must_progress=self.read_bytes == 0,
                 up_to=end_offset,
-                passing=self._passing,
+                skips=self._skips,
                 waits=waits,
             )
             if self.is_committed and found is not None:
@@ -277,7 +277,7 @@ class FetchReading:
                 counts.replication_bytes_out += found.region.size
             elif found is not None:
                 partition.bytes_out += found.region.size
-                partition.messages_out += found.record_count
+                partition.messages_out += found.offset_count
 
 
 def replica_of(request: FetchRequest, version: int) -> int:

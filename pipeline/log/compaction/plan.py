@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pipeline.log.config import MAX_RELATIVE_OFFSET
 from pipeline.model import TopicPartition
 
-MAX_RELATIVE_OFFSET = 2**31 - 1
 MAX_GROUP_SEGMENTS = 64
 """With three files each that is well below the descriptors that a process usually has, 1,024."""
 

@@ -28,7 +28,7 @@ from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class LogDirectories:
@@ -70,7 +70,7 @@ class LogDirectories:
                         )
                     )
                 except StorageError as error:
-                    _LOGGER.error("log_dir_offline", log_dir=str(path), error=str(error))
+                    logger.error("log_dir_offline", log_dir=str(path), error=str(error))
                     unopened[path] = error
             if not opened:
                 raise next(iter(unopened.values()))

@@ -47,12 +47,12 @@ from pipeline.log.checkpoint import (
 )
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.clean_mark import note_tails, read_mark, remove_mark, write_mark
-from pipeline.log.directories.closing import close_all
 from pipeline.log.directories.deletions import Deletions
 from pipeline.log.directories.identity import is_same_boot, note_boot, take_ownership
 from pipeline.log.directories.logs_set_aside import HeldLog, LogName, LogsSetAside
 from pipeline.log.directories.offset_checkpoints import OffsetCheckpoints
 from pipeline.log.directories.served_replicas import ReplicaId, ServedReplicas, replicas_of
+from pipeline.log.directories.shutdown import close_all
 from pipeline.log.directories.tails import note_failed_tails, settle_tail
 from pipeline.log.files import FileLock, Files, Volume
 from pipeline.log.loader import NewLog, create_logs, load_log
@@ -73,7 +73,7 @@ CHECKPOINT_INTERVAL_MS = 60_000
 CLOSE_TIMEOUT_S = 300.0
 """How long a stop waits for a disk. Logs that are not on the disk by then count as suspect after a loss of power."""
 
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class LogDirectory:
@@ -194,11 +194,11 @@ class LogDirectory:
             else:
                 self._leave_alone(path)
         except StorageError:
-            _LOGGER.exception("deleted_log_not_removed", path=str(path))
+            logger.exception("deleted_log_not_removed", path=str(path))
 
     def _leave_alone(self, path: Path) -> None:
         self.foreign.append(path)
-        _LOGGER.warning("no_log_left_alone", path=str(path), reason="no broker made it; move it out of the log dir")
+        logger.warning("no_log_left_alone", path=str(path), reason="no broker made it; move it out of the log dir")
 
     def _open_entry(self, path: Path, topic_partition: TopicPartition, now_ms: int, *, clean: bool) -> None:
         """Load the log in a directory of a partition's name, if it is one. Any error fails this partition alone."""
@@ -214,7 +214,7 @@ class LogDirectory:
             self.failed[topic_partition] = error
             note_failure(self._files, path)
             if type(error) is not type(before):
-                _LOGGER.exception("log_failed", topic_partition=str(topic_partition))
+                logger.exception("log_failed", topic_partition=str(topic_partition))
         else:
             self.failed.pop(topic_partition, None)
 
@@ -293,7 +293,7 @@ class LogDirectory:
         if self.failure is not None:
             return
         self.failure = error
-        _LOGGER.error("log_dir_offline", log_dir=str(self.path), error=str(error))
+        logger.error("log_dir_offline", log_dir=str(self.path), error=str(error))
         for log in list(self._logs.values()):
             log.abandon(f"its log dir is offline: {error}")
 
@@ -444,7 +444,7 @@ class LogDirectory:
         self._remove_begun([topic_partition])
         self._checkpoints.replace(topic_partition, self.set_aside.log_start_offset(name))
         self._open_entry(self.set_aside.take_back(name), topic_partition, now_ms, clean=False)
-        _LOGGER.info("stray_taken_back", topic_partition=str(topic_partition), topic_id=str(name.topic_id))
+        logger.info("stray_taken_back", topic_partition=str(topic_partition), topic_id=str(name.topic_id))
 
     def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: uuid.UUID | None = None) -> None:
         """Delete one log, as `delete_all` does."""
@@ -596,9 +596,9 @@ class LogDirectory:
                 try:
                     log.flush()
                 except DiskFullError as error:
-                    _LOGGER.error("log_not_flushed", topic_partition=str(topic_partition), error=str(error))
+                    logger.error("log_not_flushed", topic_partition=str(topic_partition), error=str(error))
                 except StorageError:
-                    _LOGGER.exception("log_offline", topic_partition=str(topic_partition))
+                    logger.exception("log_offline", topic_partition=str(topic_partition))
             log.release_files()
         was_set_back, self._looked_ms = now_ms < self._looked_ms, now_ms
         with self._noticing_failure():

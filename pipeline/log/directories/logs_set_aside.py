@@ -38,7 +38,7 @@ from pipeline.model import Offset, TopicPartition
 SUFFIX = "-stray"
 ID_LENGTH = 22
 
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class LogName(NamedTuple):
@@ -80,7 +80,7 @@ class LogsSetAside:
             try:
                 children = self._files.names(self._root / name)
             except StorageError as error:
-                _LOGGER.warning("strays_not_found", error=str(error))
+                logger.warning("strays_not_found", error=str(error))
                 continue
             for child in children:
                 topic_partition, path = parse_directory_name(child), self._root / name / child
@@ -91,7 +91,7 @@ class LogsSetAside:
         try:
             return self._files.is_directory(path) and may_be_partition(self._files.names(path))
         except StorageError as error:
-            _LOGGER.warning("strays_not_found", error=str(error))
+            logger.warning("strays_not_found", error=str(error))
             return False
 
     def close(self, log: UnifiedLog) -> None:
@@ -124,7 +124,7 @@ class LogsSetAside:
         self._files.sync_directory(parent)
         self._files.sync_directory(self._root)
         self._paths[name] = parent / str(name.topic_partition)
-        _LOGGER.warning("log_set_aside", path=str(self._paths[name]), reason="another topic has its name")
+        logger.warning("log_set_aside", path=str(self._paths[name]), reason="another topic has its name")
 
     def is_whole(self, name: LogName) -> bool:
         """Return True if a log is here that has not lost its tail. Raises StorageError."""
@@ -139,7 +139,7 @@ class LogsSetAside:
                 self._files.unlink(path / TAIL_LOST)
                 self._files.sync_directory(path)
         except StorageError as error:
-            _LOGGER.warning("stray_tail_not_settled", path=str(path), error=str(error))
+            logger.warning("stray_tail_not_settled", path=str(path), error=str(error))
 
     def log_start_offset(self, name: LogName) -> Offset:
         """The log start offset of a log, as it was when the log was set aside. Raises StorageError."""

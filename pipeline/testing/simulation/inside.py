@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.broker.replication.partition import Partition
-from pipeline.log.observed import ObservedPartition
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.observation import ObservedPartition
 from pipeline.testing.simulation.observer import Appends, LifeObserver
 from pipeline.testing.simulation.process import PROCESS, Process
 from pipeline.testing.simulation.removal_rules import RemovalRules, WatchedFiles

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.log.observed import ObservedPartition
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.observation import ObservedPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.testing.simulation.watermark_rules import Place, place_of
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from pipeline.broker.replication.leadership import ReplicaRole
 from pipeline.broker.replication.partition import Partition
-from pipeline.log.observed import ObservedPartition
 from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.observation import ObservedPartition
 
 Moved = Callable[[Partition, Offset, Offset], None]
 """A replica, its high watermark before, and now."""

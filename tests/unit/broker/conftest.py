@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.broker.server import BrokerHandle, run_broker
 from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.log.observed import ObservedPartition
 from pipeline.model import HostPort, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
+from pipeline.observation import ObservedPartition
 from pipeline.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from pipeline.protocol.messages.produce import (

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.log.appends import AppendInfo
 from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.index import Index
 from pipeline.log.loader import load_log
-from pipeline.log.placing import AppendInfo
-from pipeline.log.reading import read_batch
+from pipeline.log.log_snapshot import read_batch
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import (

@@ -12,7 +12,7 @@ from pipeline.errors import (
     StaleProducerEpochError,
     StorageError,
 )
-from pipeline.log import reading
+from pipeline.log import log_snapshot
 from pipeline.log.config import LogConfig
 from pipeline.model import Offset
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_headers, write_crc, write_header
@@ -112,7 +112,7 @@ def _emptied(offset: int) -> bytearray:
 def test_a_read_passes_over_so_many_batches_without_records_and_is_continued_behind_them(
     open_log, batches, monkeypatch
 ):
-    monkeypatch.setattr(reading, "MAX_PASSED", 10)
+    monkeypatch.setattr(log_snapshot, "MAX_SKIPPED", 10)
     log = open_log()
     batches.append_keeping(log, b"".join(map(_emptied, range(25))))
     batches.append_keeping(log, batches.make(1, base_offset=25))
@@ -123,10 +123,10 @@ def test_a_read_passes_over_so_many_batches_without_records_and_is_continued_beh
 
 
 def test_all_reads_of_a_request_pass_over_so_many_batches_together(open_log, batches, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_PASSED", 10)
-    log, passing = open_log(), reading.Passing()
+    monkeypatch.setattr(log_snapshot, "MAX_SKIPPED", 10)
+    log, skips = open_log(), log_snapshot.SkipBudget()
     batches.append_keeping(log, b"".join(map(_emptied, range(25))))
-    assert [log.read(Offset(0), 1, log.log_end_offset, passing).base_offset for _ in range(3)] == [9, 0, 0]
+    assert [log.read(Offset(0), 1, log.log_end_offset, skips).base_offset for _ in range(3)] == [9, 0, 0]
 
 
 def test_a_batch_that_is_not_wholly_before_the_bound_is_not_read(open_log, batches):

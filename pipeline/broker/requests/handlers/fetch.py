@@ -35,7 +35,7 @@ from pipeline.broker.requests.fetch_sessions import (
     SessionPartition,
 )
 from pipeline.broker.runtime.slicing import OF_PARTITIONS, give_way
-from pipeline.log.reading import LogSlice
+from pipeline.log.log_snapshot import LogSlice
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
     FetchableTopicResponse,

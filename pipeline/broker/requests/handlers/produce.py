@@ -40,7 +40,7 @@ from pipeline.errors import (
     ProtocolError,
     RollDueError,
 )
-from pipeline.log.placing import AppendInfo, is_within_reach, within_reach
+from pipeline.log.appends import AppendInfo, is_within_reach, within_reach
 from pipeline.model import Offset
 from pipeline.net.answers import Owed
 from pipeline.protocol.errors import ErrorCode, KafkaError

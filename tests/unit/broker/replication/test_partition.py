@@ -18,9 +18,9 @@ from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import topic_settings
 from pipeline.errors import DiskFullError
+from pipeline.log.appends import AppendInfo
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log
-from pipeline.log.placing import AppendInfo
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.errors import ErrorCode, KafkaError

@@ -12,9 +12,9 @@ from pipeline.errors import ConfigurationError, DiskFullError, StorageError
 from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, encode_partition_metadata, read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories, create_each, find_directory_ids
-from pipeline.log.directories.closing import LOGS_PER_CLOSING_THREAD
 from pipeline.log.directories.directory import CHECKPOINT_INTERVAL_MS, LogDirectory
 from pipeline.log.directories.logs_set_aside import LogName
+from pipeline.log.directories.shutdown import LOGS_PER_CLOSING_THREAD
 from pipeline.log.files import DiskFile, DiskFiles
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.loader import NewLog

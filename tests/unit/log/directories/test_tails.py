@@ -120,7 +120,7 @@ def test_a_log_that_has_no_room_to_be_closed_keeps_the_mark_from_itself_alone(ma
 
 def test_a_disk_that_is_too_slow_for_a_stop_vouches_for_the_logs_that_it_took(machine, monkeypatch):
     clock_s = itertools.count()
-    monkeypatch.setattr("pipeline.log.directories.closing.time.monotonic", lambda: next(clock_s))
+    monkeypatch.setattr("pipeline.log.directories.shutdown.time.monotonic", lambda: next(clock_s))
     with pytest.raises(StorageError, match="longer than 2 s for 2 of 3 logs"):
         machine.directory.close(timeout_s=2)
     monkeypatch.undo()

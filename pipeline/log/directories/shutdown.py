@@ -16,7 +16,7 @@ from pipeline.model import TopicPartition
 MAX_CLOSING_THREADS = 16
 LOGS_PER_CLOSING_THREAD = 32
 
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> Closed:
                 except LogFailedError:
                     continue  # that log says why, and its log dir is closed without it
                 except StorageError as error:
-                    _LOGGER.exception("log_not_closed", topic_partition=str(log.topic_partition))
+                    logger.exception("log_not_closed", topic_partition=str(log.topic_partition))
                     errors.append(error)
 
     deadline_s = time.monotonic() + timeout_s

@@ -24,7 +24,7 @@ Row = tuple[Offset, Sequence[Segment], LeaderEpochs]
 """The end of a log, its segments and its epochs, taken in this order."""
 
 
-class Flushing:
+class Flusher:
     """The flushes of one log."""
 
     __slots__ = (

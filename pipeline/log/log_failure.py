@@ -15,7 +15,7 @@ import structlog
 
 from pipeline.errors import LogFailedError, PipelineError, StorageError
 
-_LOGGER = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class FallibleLog(Protocol):
@@ -48,7 +48,7 @@ def fails_alone(method: Callable[Concatenate[_Log, _P], _T]) -> Callable[Concate
 
 def describe_failure(directory: Path, error: Exception) -> LogFailedError:
     """Log the error, with its traceback, and return the one that the calls of the log raise from now on."""
-    _LOGGER.error("log_failed", topic_partition=directory.name, exc_info=error)
+    logger.error("log_failed", topic_partition=directory.name, exc_info=error)
     reason = error.reason if isinstance(error, StorageError) else f"an error that nobody foresaw: {error!r}"
     path = error.path if isinstance(error, StorageError) else str(directory)
     return LogFailedError(path, f"{reason}; this partition is offline until the broker is started again")

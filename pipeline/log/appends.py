@@ -7,8 +7,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from pipeline.errors import InvalidRecordError, OffsetOverlapError
-from pipeline.log.config import LogConfig
-from pipeline.log.segment import MAX_RELATIVE_OFFSET, Segment
+from pipeline.log.config import MAX_RELATIVE_OFFSET, LogConfig
+from pipeline.log.segment import Segment
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import LOG_OVERHEAD, BatchHeader, place_batch
 from pipeline.settings import MAX_INT64
@@ -38,7 +38,7 @@ def choose_segment(
 ) -> Target:
     """Where batches go that come after `end_offset`."""
     last_offset = headers[-1].last_offset
-    is_open = not last.is_cut and last_offset - last.base_offset <= MAX_RELATIVE_OFFSET
+    is_open = not last.was_truncated and last_offset - last.base_offset <= MAX_RELATIVE_OFFSET
     if is_open and (
         last.size_bytes == 0
         or (

@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from pipeline.errors import LogFailedError, OddEntryError, StorageError
-from pipeline.log import failing_alone
+from pipeline.log import log_failure
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, LOG_START_OFFSETS, TAIL_LOST
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
@@ -166,7 +166,7 @@ def default_logging(monkeypatch):
     """Commands configure logging for their process, and a logger that was used before keeps what held then."""
     configured = structlog.get_config()
     structlog.reset_defaults()
-    monkeypatch.setattr(failing_alone, "_LOGGER", structlog.get_logger())
+    monkeypatch.setattr(log_failure, "logger", structlog.get_logger())
     yield
     structlog.configure(**configured)
 

@@ -16,7 +16,7 @@ from pipeline.records.compression import PIECE_BYTES, Codec, ReadableBuffer
 from pipeline.records.reopening import START_BYTES, payload_pieces, scan_memory
 from pipeline.records.turns import Steps, scan_in_turns
 
-MAX_PASSED = 5000
+MAX_SKIPPED = 5000
 """Batches without records that a request passes over: some milliseconds of the event loop."""
 
 PLACES_OF_A_STEP = 1000
@@ -25,13 +25,13 @@ PLACES_OF_A_STEP = 1000
 _base_offset = attrgetter("base_offset")
 
 
-class Passing:
+class SkipBudget:
     """Counts the batches without records that one request may still pass over, in all its partitions."""
 
     __slots__ = ("left",)
 
     def __init__(self) -> None:
-        self.left = MAX_PASSED
+        self.left = MAX_SKIPPED
 
 
 class LogSlice(NamedTuple):
@@ -39,7 +39,7 @@ class LogSlice(NamedTuple):
 
     region: FileRegion
     base_offset: Offset
-    record_count: float = 0
+    offset_count: float = 0
     """Offsets that the bytes span: exact if they end with the segment or what may be read of it, else in proportion to
     the bytes, so that a reader of all of it is told the right sum.
     """
@@ -50,8 +50,8 @@ class LogSlice(NamedTuple):
     def upper_bound(self, *, waits: bool = True) -> Offset:
         """An offset that is behind all records of the slice, and not far. Raises as `Segment.locate`."""
         end = self.region.position + self.region.size
-        offset = self.base_offset + int(self.record_count)
-        step = 1 + int(self.record_count) // 16
+        offset = self.base_offset + int(self.offset_count)
+        step = 1 + int(self.offset_count) // 16
         while self.segment is not None and offset < self.end_offset:
             place = self.segment.locate(offset, waits=waits)
             if place is None:
@@ -69,7 +69,7 @@ def read(
     *,
     up_to_offset: Offset,
     log_end_offset: Offset,
-    passing: Passing,
+    skips: SkipBudget,
     waits: bool,
     holds: bool,
 ) -> LogSlice:
@@ -78,7 +78,7 @@ def read(
 
     Batches that compaction left without records are passed over at the beginning, unless nothing follows: librdkafka
     takes an answer without any record for one that was cut off, and in the end gives up (MSG_SIZE_TOO_LARGE). Where
-    `passing` allows no more of them, the last one is returned, and a reader goes on behind it.
+    `skips` allows no more of them, the last one is returned, and a reader goes on behind it.
 
     With `holds` the segments that are looked at hold their files open from then on. Raises StorageError, and without
     `waits` SegmentClosedError for a segment of which a file that is needed is not open, or not in the page cache.
@@ -101,14 +101,14 @@ def read(
         if first.last_offset >= end_offset:
             break
         if first.size_bytes == HEADER_SIZE:
-            last, place = _pass_over(segment, first, end_offset, passing, waits=waits)
+            last, place = _skip(segment, first, end_offset, skips, waits=waits)
             if place is None:
                 without_records = LogSlice(
                     FileRegion(segment.file, last.position, last.size_bytes),
                     Offset(last.base_offset),
                     end_offset=Offset(last.last_offset + 1),
                 )
-                if passing.left <= 0:
+                if skips.left <= 0:
                     break
                 continue
             first = place
@@ -144,11 +144,11 @@ def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None,
         raise damage(segment.path, f"the batch of offset {offset} cannot be found before it", position)
 
 
-def _pass_over(
-    segment: Segment, first: BatchPlace, end_offset: Offset, passing: Passing, *, waits: bool
+def _skip(
+    segment: Segment, first: BatchPlace, end_offset: Offset, skips: SkipBudget, *, waits: bool
 ) -> tuple[BatchPlace, BatchPlace | None]:
     """The last batch that was passed over, of those without records from `first` on, and the one with records behind
-    it; None if there is none before `end_offset`, or if `passing` ended before.
+    it; None if there is none before `end_offset`, or if `skips` ended before.
     """
     last = first
     for place in segment.places(first.position, waits=waits):
@@ -156,9 +156,9 @@ def _pass_over(
             break
         if place.size_bytes > HEADER_SIZE:
             return last, place
-        if passing.left <= 0 and place is not first:
+        if skips.left <= 0 and place is not first:
             break
-        passing.left -= 1
+        skips.left -= 1
         last = place
     return last, None
 

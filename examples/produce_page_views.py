@@ -41,7 +41,7 @@ async def produce(bootstrap: str, registry_url: str, count: int) -> None:
             datacenter="local",
             host=socket.gethostname(),
             clock=lambda: time.time_ns() // 1_000_000,
-            random=SystemRandom(),
+            rng=SystemRandom(),
         ) as producer,
     ):
         serializer = AvroSerializer(registry, SCHEMA)

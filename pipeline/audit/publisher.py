@@ -98,7 +98,7 @@ async def open_audited_producer(
     datacenter: str,
     host: str,
     clock: Clock,
-    random: Random,
+    rng: Random,
     window_ms: int = DEFAULT_WINDOW_MS,
     interval_s: float = DEFAULT_INTERVAL_S,
 ) -> AsyncIterator[Producer]:
@@ -108,7 +108,7 @@ async def open_audited_producer(
     A producer that is killed may leave up to `interval_s` untold: the audit then shows more records at the broker than
     were announced. What is told goes through a producer of its own, so that the failures of one are not the other's.
     """
-    instance = str(UUID(int=random.getrandbits(128), version=4))
+    instance = str(UUID(int=rng.getrandbits(128), version=4))
     counter = ProducerCounter(datacenter, instance, window_ms, clock)
     config = replace(config, window_ms=window_ms, record_headers=(*config.record_headers, (HOST_HEADER, host.encode())))
 
@@ -116,13 +116,11 @@ async def open_audited_producer(
         counter.delivered(batch.topic_partition, batch.header)
 
     await ensure_audit_topic(cluster)
-    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, random=random) as teller:
+    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, rng=rng) as teller:
         try:
             async with background_tasks() as nursery:
                 nursery.start_soon(publish_regularly, counter, cluster, teller, interval_s)
-                async with open_producer(
-                    cluster, config, clock=clock, random=random, on_delivered=delivered
-                ) as producer:
+                async with open_producer(cluster, config, clock=clock, rng=rng, on_delivered=delivered) as producer:
                     yield producer
         finally:
             await publish(counter, cluster, teller)
@@ -136,14 +134,14 @@ async def publish_load(
     up_to: Mapping[TopicPartition, int],
     window_ms: int,
     clock: Clock,
-    random: Random,
+    rng: Random,
 ) -> None:
     """Tell what was loaded: for each partition the counts by window (start in ms), and the offset loaded up to.
 
     Raises KafkaError, DeliveryError, NetworkError; repeating it changes nothing.
     """
     await ensure_audit_topic(cluster)
-    async with open_producer(cluster, ProducerConfig(), clock=clock, random=random) as producer:
+    async with open_producer(cluster, ProducerConfig(), clock=clock, rng=rng) as producer:
         for partition, windows in counts.items():
             source = AuditSource(tier=Tier.LOAD, cluster=datacenter, partition=partition)
             event = AuditEvent(

@@ -132,6 +132,6 @@ async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interva
 
     async with (
         open_cluster(ClientConfig(bootstrap=(address,), client_id="pipeline-broker-audit")) as cluster,
-        open_producer(cluster, ProducerConfig(), clock=wall_clock, random=randomness()) as producer,
+        open_producer(cluster, ProducerConfig(), clock=wall_clock, rng=randomness()) as producer,
     ):
         await publish_regularly(counter, cluster, producer, interval_s)

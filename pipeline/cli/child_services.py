@@ -16,7 +16,7 @@ from pipeline.processes import BROKER_STOP_GRACE_S, STOP_GRACE_S, ChildProcess, 
 READY_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 2.0
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Unit(Protocol):
@@ -96,7 +96,7 @@ class ServiceUnit:
             await self._child.stop()
             raise
         if answer is not None and answer.status_code != 200:
-            log.warning("not_healthy", name=self.name, reason=answer.json()["reason"])
+            logger.warning("not_healthy", name=self.name, reason=answer.json()["reason"])
         return self._child.pid
 
     async def wait(self) -> int:

@@ -138,7 +138,7 @@ async def _report(config: "LoadConfig", datacenter: str) -> None:
             up_to={TopicPartition(config.topic, p): o for p, o in committed_offsets(manifests).items()},
             window_ms=config.window_ms,
             clock=wall_clock,
-            random=randomness(),
+            rng=randomness(),
         )
 
 

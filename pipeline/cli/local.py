@@ -192,24 +192,24 @@ async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
     import structlog
     import trio
 
-    log = structlog.get_logger()
+    logger = structlog.get_logger()
     while True:
         code = await unit.wait()
-        log.warning("process_died", name=unit.name, exit_code=code)
+        logger.warning("process_died", name=unit.name, exit_code=code)
         if restart_after_s == 0:
             return
         await trio.sleep(restart_after_s)
         try:
             pid = await unit.start()
         except Exception as error:
-            log.error("restart_failed", name=unit.name, error=str(error))
+            logger.error("restart_failed", name=unit.name, error=str(error))
             continue
-        log.info("restarted", name=unit.name, pid=pid)
+        logger.info("restarted", name=unit.name, pid=pid)
         try:
             output.print_json({"restarted": unit.name, "pid": pid})
         except (BrokenPipeError, typer.Exit):  # a reader that left, or a full disk, is no reason to end a cluster
             output.discard_stdout()
-            log.warning("stdout_lost", advice="restarts are named here alone from now on")
+            logger.warning("stdout_lost", advice="restarts are named here alone from now on")
 
 
 class _Plan:

@@ -122,7 +122,7 @@ async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: st
 
 def _producer(cluster: Cluster, options: ProduceOptions) -> Any:
     if options.datacenter is None:
-        return open_producer(cluster, options.config, clock=wall_clock, random=randomness())
+        return open_producer(cluster, options.config, clock=wall_clock, rng=randomness())
     from pipeline.audit.publisher import open_audited_producer
 
     return open_audited_producer(
@@ -131,7 +131,7 @@ def _producer(cluster: Cluster, options: ProduceOptions) -> Any:
         datacenter=options.datacenter,
         host=socket.gethostname(),
         clock=wall_clock,
-        random=randomness(),
+        rng=randomness(),
     )
 
 

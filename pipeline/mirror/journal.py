@@ -67,7 +67,7 @@ class Journal:
         if not missing:
             return
         config = ProducerConfig(linger_ms=0, delivery_timeout_ms=int(TIMEOUT_S * 1000))
-        async with open_producer(self._destination, config, clock=clock, random=random) as producer:
+        async with open_producer(self._destination, config, clock=clock, rng=random) as producer:
             for proposal in missing:
                 key, value = proposal.encode()
                 await producer.send(TABLE_TOPIC, value, key=key, partition=0)

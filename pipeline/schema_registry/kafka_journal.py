@@ -114,7 +114,7 @@ async def open_kafka_journal(
         delivery_timeout_ms=timeout_ms,
     )
     async with (
-        open_producer(cluster, settings, clock=clock, random=random) as producer,
+        open_producer(cluster, settings, clock=clock, rng=random) as producer,
         open_consumer(cluster, ConsumerConfig()) as consumer,
     ):
         yield KafkaJournal(cluster, producer, consumer, topic, timeout_s=timeout_ms / 1000)

@@ -45,7 +45,7 @@ async def cluster(apache_kafka: str) -> AsyncIterator[Cluster]:
 async def producing(cluster: Cluster, **settings) -> AsyncIterator[Producer]:
     config = ProducerConfig(**settings)
     clock = lambda: time.time_ns() // 1_000_000  # noqa: E731
-    async with open_producer(cluster, config, clock=clock, random=Random(1)) as producer:
+    async with open_producer(cluster, config, clock=clock, rng=Random(1)) as producer:
         yield producer
 
 

@@ -72,7 +72,7 @@ async def publish(cluster: Cluster, topic: str) -> Batches:
         datacenter=LIVE,
         host="tests",
         clock=wall_clock,
-        random=Random(topic),
+        rng=Random(topic),
         interval_s=1,
     ) as producer:
         for number in range(len(HOURS) * BATCHES_PER_HOUR):

@@ -50,7 +50,7 @@ async def cluster(local: LocalCluster) -> AsyncIterator[Cluster]:
 @asynccontextmanager
 async def produce(cluster, **settings):
     async with open_producer(
-        cluster, ProducerConfig(**settings), clock=lambda: time.time_ns() // 1_000_000, random=Random(1)
+        cluster, ProducerConfig(**settings), clock=lambda: time.time_ns() // 1_000_000, rng=Random(1)
     ) as producer:
         yield producer
 

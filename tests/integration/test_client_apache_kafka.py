@@ -50,7 +50,7 @@ async def test_topics_records_offsets_and_raw_batches(kafka: Kafka) -> None:
         for codec in Codec:
             config = ProducerConfig(compression=codec, batch_size=2000, window_ms=1000)
             async with open_producer(
-                cluster, config, clock=lambda: time.time_ns() // 1_000_000, random=Random(1)
+                cluster, config, clock=lambda: time.time_ns() // 1_000_000, rng=Random(1)
             ) as producer:
                 values = [b"%s %d" % (codec.name.encode(), number) for number in range(300)]
                 deliveries = [(value, await producer.send("ours", value, key=value[-2:])) for value in values]

@@ -45,7 +45,7 @@ async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(loca
 
     async def send(cluster) -> None:
         config = ProducerConfig(batch_size=2000, request_timeout_ms=5000)
-        async with open_producer(cluster, config, clock=lambda: time.time_ns() // 1_000_000, random=random) as producer:
+        async with open_producer(cluster, config, clock=lambda: time.time_ns() // 1_000_000, rng=random) as producer:
             number = 0
             while not killing_is_over.is_set() or number < 1000:
                 partition = random.choice(PARTITIONS)

@@ -48,7 +48,7 @@ class Site:
         await restore(self.zookeeper, backup)
 
     async def produce(self) -> None:
-        async with open_producer(self.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+        async with open_producer(self.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
             await producer.send("clicks", b"a")
 
 

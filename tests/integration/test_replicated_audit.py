@@ -55,7 +55,7 @@ class Counters:
 
     async def _tell(self, counter: BrokerCounter, cluster: Cluster, scope: trio.CancelScope) -> None:
         with scope:
-            async with open_producer(cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+            async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
                 await publish_regularly(counter, cluster, producer, INTERVAL_S)
 
 
@@ -72,7 +72,7 @@ async def test_every_hour_is_exact_though_each_broker_died_once(tmp_path: Path) 
             datacenter="east",
             host="tests",
             clock=clock,
-            random=Random(2),
+            rng=Random(2),
             interval_s=INTERVAL_S,
         )
         async with audited as producer:

@@ -68,7 +68,7 @@ async def test_leaders_of_both_clusters_come_and_go_and_the_copy_is_exact(tmp_pa
         )
         nursery.start_soon(service.run)
         sent = 0
-        async with open_producer(live.cluster, ProducerConfig(linger_ms=0), clock=clock, random=Random(2)) as producer:
+        async with open_producer(live.cluster, ProducerConfig(linger_ms=0), clock=clock, rng=Random(2)) as producer:
 
             async def send(count: int = 20) -> None:
                 nonlocal sent

@@ -42,7 +42,7 @@ class Site:
 async def produce(cluster: Cluster) -> None:
     """A record to each partition, with acks=all."""
     with trio.fail_after(DEADLINE_S):
-        async with open_producer(cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+        async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
             for partition in range(PARTITIONS):
                 await producer.send("t", b"a", partition=partition)
 

@@ -81,7 +81,7 @@ async def _running(directory: Path, trace: Trace) -> AsyncIterator[Rig]:
             topic = NewTopic(name=T.topic, partitions=1, replication_factor=3)
             await create_topics(client, [topic], timeout_s=DEADLINE_S)
             await _until(lambda: len(cluster.states()[T].isr) == 3)
-            async with open_producer(client, config, clock=wall_clock, random=random.Random(1)) as producer:
+            async with open_producer(client, config, clock=wall_clock, rng=random.Random(1)) as producer:
                 rig = Rig(cluster, producer)
                 await rig.write()
                 yield rig

@@ -66,7 +66,7 @@ class Rig:
 
     async def write(self, topic_partition: TopicPartition) -> None:
         config = ProducerConfig(linger_ms=0, request_timeout_ms=4000, delivery_timeout_ms=30_000, max_block_ms=30_000)
-        async with open_producer(self.client, config, clock=wall_clock, random=self.cluster.rng) as producer:
+        async with open_producer(self.client, config, clock=wall_clock, rng=self.cluster.rng) as producer:
             await (await producer.send(topic_partition.topic, b"value", partition=topic_partition.partition)).wait()
 
     async def move(self, topic_partition: TopicPartition, *targets: int) -> None:

@@ -94,7 +94,7 @@ async def _publish(
                 acks=Acks.ALL, compression=codec, batch_size=4000, request_timeout_ms=REQUEST_TIMEOUT_MS
             )
             opened = open_audited_producer(
-                cluster, config, datacenter=datacenter, host="tests", clock=wall_clock, random=random, interval_s=1
+                cluster, config, datacenter=datacenter, host="tests", clock=wall_clock, rng=random, interval_s=1
             )
             producers.append(await stack.enter_async_context(opened))
         task_status.started()

@@ -267,7 +267,7 @@ class Demo:
                 datacenter=datacenter,
                 host=f"frontend-1.{datacenter}",
                 clock=wall_clock,
-                random=randomness(),
+                rng=randomness(),
             ) as producer,
         ):
             serializer = AvroSerializer(registry, sample_schema())

@@ -34,7 +34,7 @@ from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from pipeline.protocol.primitives import MAX_STRING_BYTES
 from pipeline.protocol.schema import Message
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 UNREACHABLE = (NetworkError, DeadlineExceededError, ProtocolError)
 """What a request to a broker raises when there is no answer that can be read; its outcome is unknown."""
@@ -234,7 +234,7 @@ class Cluster:
             except (PipelineError, KafkaError) as error:
                 failures += 1
                 self._refresh_wanted.set()
-                log.warning("metadata_refresh_failed", error=str(error))
+                logger.warning("metadata_refresh_failed", error=str(error))
             await self.back_off(max(failures, 1), math.inf)
 
     def _address_of(self, broker: BrokerId) -> HostPort:
@@ -266,7 +266,7 @@ class Cluster:
         try:
             found = await self._discover()
         except CoordinationError as error:
-            log.warning("discovery_failed", error=str(error))
+            logger.warning("discovery_failed", error=str(error))
             found = ()
         others = dict.fromkeys((*(address for address in known if address in self._failed_at), *found))
         return sorted(others, key=lambda address: self._failed_at.get(address, -math.inf))

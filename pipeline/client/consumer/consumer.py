@@ -46,7 +46,7 @@ from pipeline.records.memory import Charge
 from pipeline.records.opening import open_uncharged
 from pipeline.records.record import records_of_payload
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 FETCH_LANE = "fetch"
 POLL_TIMEOUT_S = 1.0
@@ -437,7 +437,7 @@ class Consumer:
         self, broker: BrokerId, states: Sequence[FetchState], error: PipelineError, failures: int
     ) -> None:
         """Try again later, or tell the caller, if the broker will never answer such a request."""
-        log.warning("fetch_failed", broker=broker, error=str(error))
+        logger.warning("fetch_failed", broker=broker, error=str(error))
         self._cluster.refresh_soon()
         for state in filter(self._is_current, states):
             if isinstance(error, KafkaError) and not error.retriable:
@@ -459,7 +459,7 @@ class Consumer:
         elif outcome.verdict is FetchVerdict.FATAL:
             self._park(state, outcome.error)
         else:
-            log.info("fetch_retried", partition=str(state.topic_partition), error=str(outcome.error))
+            logger.info("fetch_retried", partition=str(state.topic_partition), error=str(outcome.error))
             if outcome.verdict is FetchVerdict.LEADER_MOVED:
                 self._cluster.refresh_soon()
             state.failures += 1
@@ -491,7 +491,7 @@ class Consumer:
             self._park(state, PartitionOffsetOutOfRangeError(topic_partition, state.offset, start, end))
         else:
             target = start if self._config.auto_offset_reset is OffsetReset.EARLIEST else end
-            log.warning("offset_reset", partition=str(topic_partition), position=state.offset, offset=target)
+            logger.warning("offset_reset", partition=str(topic_partition), position=state.offset, offset=target)
             if state.position == state.offset:  # else what was fetched before is still being handed out
                 state.position = target
             state.offset = target

@@ -32,10 +32,10 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
-def next_sticky_partition(partitions: Sequence[int], current: int | None, random: Random) -> int:
+def next_sticky_partition(partitions: Sequence[int], current: int | None, rng: Random) -> int:
     """Another partition for the next batch of records without key (KIP-480), uniformly among `partitions`.
 
     `partitions` holds those that have a leader, or all of them if none has; it is not empty.
     """
     others = [partition for partition in partitions if partition != current]
-    return random.choice(others or partitions)
+    return rng.choice(others or partitions)

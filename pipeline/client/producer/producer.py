@@ -64,14 +64,14 @@ class Producer:
         accumulator: Accumulator,
         sender: Sender,
         clock: Clock,
-        random: Random,
+        rng: Random,
     ) -> None:
         self._cluster = cluster
         self._config = config
         self._accumulator = accumulator
         self._sender = sender
         self._clock = clock
-        self._random = random
+        self._rng = rng
         self._routes: dict[str, _Route] = {}
         self._memory_turn = trio.StrictFIFOLock()
         self._max_charge = min(config.buffer_memory, config.max_request_size) - HEADER_SIZE
@@ -160,7 +160,7 @@ class Producer:
             if batch is not None and not batch.closed:
                 batch.closed = True
                 self._sender.wake()
-            route.sticky_partition = next_sticky_partition(route.candidates, route.sticky_partition, self._random)
+            route.sticky_partition = next_sticky_partition(route.candidates, route.sticky_partition, self._rng)
             route.sticky_bytes_left = self._config.batch_size - HEADER_SIZE - charge
         return route.sticky_partition
 
@@ -216,7 +216,7 @@ async def open_producer(
     config: ProducerConfig,
     *,
     clock: Clock,
-    random: Random,
+    rng: Random,
     on_delivered: Callable[[DeliveredBatch], None] | None = None,
 ) -> AsyncIterator[Producer]:
     """A producer until the block ends. `on_delivered` is called once for each acknowledged batch.
@@ -232,8 +232,8 @@ async def open_producer(
         window_ms=config.window_ms,
         idempotent=config.idempotence,
     )
-    sender = Sender(cluster, accumulator, config, random, on_delivered)
-    producer = Producer(cluster, config, accumulator, sender, clock, random)
+    sender = Sender(cluster, accumulator, config, rng, on_delivered)
+    producer = Producer(cluster, config, accumulator, sender, clock, rng)
     try:
         async with background_tasks() as nursery:
             nursery.start_soon(sender.run)

@@ -24,7 +24,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pipeline.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 JITTER = 0.2
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -43,13 +43,13 @@ class Sender:
         cluster: Cluster,
         accumulator: Accumulator,
         config: ProducerConfig,
-        random: Random,
+        rng: Random,
         on_delivered: Callable[[DeliveredBatch], None] | None,
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._config = config
-        self._random = random
+        self._rng = rng
         self._on_delivered = on_delivered
         self._in_flight: Counter[BrokerId] = Counter()
         self._wake = trio.Event()
@@ -163,7 +163,7 @@ class Sender:
                 self._cluster.refresh_soon()
                 self._retry(batch, error, outcome_unknown=True)  # a leader that resigns leaves what it has appended
             case ProduceVerdict.IDENTITY_REFUSED:
-                log.warning("producer_id_refused", partition=str(batch.topic_partition), error=str(error))
+                logger.warning("producer_id_refused", partition=str(batch.topic_partition), error=str(error))
                 self._accumulator.renew_identity(batch)
                 self._retry(batch, error, outcome_unknown=False)
             case ProduceVerdict.FATAL:
@@ -173,7 +173,7 @@ class Sender:
     def _retry(self, batch: ProducerBatch, error: Exception, *, outcome_unknown: bool) -> None:
         settings = self._cluster.config
         delay_ms = backoff_ms(batch.attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-        delay_ms = int(delay_ms * self._random.uniform(1 - JITTER, 1 + JITTER))
+        delay_ms = int(delay_ms * self._rng.uniform(1 - JITTER, 1 + JITTER))
         self._accumulator.retry(batch, error, now_ms() + delay_ms, outcome_unknown=outcome_unknown)
 
     def _deliver(self, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
@@ -185,17 +185,17 @@ class Sender:
                     DeliveredBatch(topic_partition=batch.topic_partition, header=header, size_bytes=header.size_bytes)
                 )
             except Exception:  # a listener's fault must not stop delivery
-                log.exception("delivery_listener_failed", partition=str(batch.topic_partition))
+                logger.exception("delivery_listener_failed", partition=str(batch.topic_partition))
         self._tell(batch)
 
     def _tell_failure(self, batch: ProducerBatch, error: DeliveryError) -> None:
-        log.error("delivery_failed", partition=str(batch.topic_partition), error=str(error))
+        logger.error("delivery_failed", partition=str(batch.topic_partition), error=str(error))
         self.first_failure = self.first_failure or error
         self._tell(batch)
 
     def _tell(self, batch: ProducerBatch) -> None:
         for raised in batch.tell():
-            log.error("delivery_callback_failed", partition=str(batch.topic_partition), exc_info=raised)
+            logger.error("delivery_callback_failed", partition=str(batch.topic_partition), exc_info=raised)
         self._freed.unpark_all()
 
     async def _identify(self) -> None:
@@ -212,7 +212,7 @@ class Sender:
             except PipelineError as error:
                 failures += 1
                 self._obstacle = error
-                log.warning("producer_id_unavailable", error=str(error))
+                logger.warning("producer_id_unavailable", error=str(error))
                 await self._cluster.back_off(failures, math.inf)
         self._identifying = False
         self.wake()

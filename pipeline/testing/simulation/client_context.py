@@ -71,7 +71,7 @@ class ClientContext:
         async with self.open(name) as cluster:
             while not self.is_over:
                 try:
-                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
+                    async with open_producer(cluster, config, clock=wall_clock, rng=rng) as producer:
                         while not self.is_over:
                             await trio.sleep(rng.expovariate(records_per_s))
                             number += 1

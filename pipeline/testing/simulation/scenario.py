@@ -176,7 +176,7 @@ class _Run:
         """One record to each partition."""
         config = ProducerConfig(linger_ms=0, request_timeout_ms=4000, delivery_timeout_ms=8000, max_block_ms=8000)
         history = self._result.history
-        async with open_producer(client, config, clock=wall_clock, random=self._rng) as producer:
+        async with open_producer(client, config, clock=wall_clock, rng=self._rng) as producer:
             for target in self._partitions:
                 value = f"last/{target}/{trio.current_time()}".encode()
                 history.sent[value] = target

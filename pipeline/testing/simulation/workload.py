@@ -88,7 +88,7 @@ class Workload:
             )
             while not self.context.is_over:
                 try:
-                    async with open_producer(cluster, config, clock=wall_clock, random=rng) as producer:
+                    async with open_producer(cluster, config, clock=wall_clock, rng=rng) as producer:
                         while not self.context.is_over:
                             await trio.sleep(rng.expovariate(4))
                             target = rng.choice(self.partitions)

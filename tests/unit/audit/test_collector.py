@@ -23,9 +23,7 @@ CLICKS = TopicPartition("clicks", 0)
 
 async def tell(cluster, records):
     counts = {CLICKS: {0: Counts(records, 10, 1, 7)}}
-    await publish_load(
-        cluster, "hub", counts, up_to={CLICKS: records}, window_ms=600_000, clock=clock, random=Random(1)
-    )
+    await publish_load(cluster, "hub", counts, up_to={CLICKS: records}, window_ms=600_000, clock=clock, rng=Random(1))
 
 
 async def until(condition):
@@ -92,7 +90,7 @@ def test_events_that_come_all_the_time_leave_a_cluster_complete():
 async def test_what_is_no_event_is_left_out_and_counted(tmp_path, value, unreadable):
     async with serving_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
         await ensure_audit_topic(cluster)
-        async with open_producer(cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+        async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
             await producer.send(AUDIT_TOPIC, value)
         await tell(cluster, 3)
         collector = Collector({"hub": cluster}, retry_backoff_s=0.05)

@@ -41,7 +41,7 @@ async def audited(cluster, interval_s=0.05, **settings) -> AsyncIterator[object]
         datacenter="east",
         host="h",
         clock=clock,
-        random=Random(1),
+        rng=Random(1),
         interval_s=interval_s,
     ) as producer:
         yield producer

@@ -34,7 +34,7 @@ async def test_a_bad_batch_is_told_in_options_and_left_out_on_demand(
     async with replicated_cluster(tmp_path, brokers=1) as brokers:
         await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1)])
         for value in (b"a", DAMAGED, b"b"):  # a batch of each
-            async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+            async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
                 await producer.send("t", value)
         (segment,) = brokers.replica(1, "t").log.directory.glob("*.log")
         with segment.open("r+b") as file:
@@ -96,7 +96,7 @@ async def test_a_header_that_occurs_several_times_is_told_each_time(
 ) -> None:
     async with replicated_cluster(tmp_path, brokers=1) as brokers:
         await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1)])
-        async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+        async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
             await producer.send("t", b"v", headers=(("a", b"1"), ("b", None), ("a", b"\xff")))
         (address,) = await brokers.addresses()
         capsysbinary.readouterr()
@@ -120,7 +120,7 @@ async def test_what_is_followed_is_shown_at_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(Pipe())))
     async with replicated_cluster(tmp_path, brokers=1) as brokers:
         await create_topics(brokers.cluster, [NewTopic(name="t", partitions=1)])
-        async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+        async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
             await producer.send("t", b"value")
         (address,) = await brokers.addresses()
         async with trio.open_nursery() as nursery:

@@ -42,7 +42,7 @@ def produce() -> OpenProducer:
     async def produce(cluster: Cluster, **settings: Any) -> AsyncIterator[Producer]:
         on_delivered = settings.pop("on_delivered", None)
         async with open_producer(
-            cluster, ProducerConfig(**settings), clock=lambda: NOW_MS, random=Random(1), on_delivered=on_delivered
+            cluster, ProducerConfig(**settings), clock=lambda: NOW_MS, rng=Random(1), on_delivered=on_delivered
         ) as producer:
             yield producer
 

@@ -98,7 +98,7 @@ async def make(cluster: Cluster, topic: str = "clicks", partitions: int = 1, **c
 
 async def publish(cluster: Cluster, *values: bytes, topic: str = "clicks", partition: int = 0) -> None:
     """Each value a batch of its own."""
-    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, random=Random(1)) as producer:
+    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, rng=Random(1)) as producer:
         for value in values:
             await producer.send(topic, value, partition=partition)
             await producer.flush()
@@ -218,7 +218,7 @@ async def test_a_replica_that_ends_within_a_batch_of_its_source_rests_with_the_r
     await make(site.east)
     await make(site.hub, mirror_source="pipeline")
     await put(site.hub, batch_at(0, b"a"))
-    async with open_producer(site.east, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+    async with open_producer(site.east, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
         for value in (b"a", b"b", b"c"):
             await producer.send("clicks", value)
     async with site.mirroring() as service:

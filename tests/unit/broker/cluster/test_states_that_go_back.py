@@ -198,7 +198,7 @@ def registered_again(brokers: Brokers, backup: Backup, *ids: int) -> bool:
 
 
 async def produce(brokers: Brokers, *values: bytes) -> None:
-    async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+    async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
         for value in values:
             await producer.send("t", value)
 

@@ -42,7 +42,7 @@ async def wait_for(condition: Any) -> None:
 
 
 async def produce_records(brokers: Brokers, count: int) -> None:
-    async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, random=Random(1)) as producer:
+    async with open_producer(brokers.cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:
         for number in range(count):
             await producer.send("t", str(number).encode())
 

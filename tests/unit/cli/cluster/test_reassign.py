@@ -47,7 +47,7 @@ async def test_what_is_left_is_told_while_a_broker_hangs(tmp_path: Path, monkeyp
     zookeeper = MemoryZooKeeper()
     async with serving_cluster(tmp_path, zookeeper=zookeeper) as cluster, trio.open_nursery() as nursery:
         await create_topics(cluster, [NewTopic(name="t", partitions=1)])
-        async with open_producer(cluster, ProducerConfig(), clock=lambda: 1, random=Random(1)) as producer:
+        async with open_producer(cluster, ProducerConfig(), clock=lambda: 1, rng=Random(1)) as producer:
             await producer.send("t", bytes(1000))
         hung = await nursery.start(trio.serve_tcp, _say_nothing, 0)
         async with zookeeper.open() as client:

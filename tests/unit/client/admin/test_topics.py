@@ -43,7 +43,7 @@ ALL = ConfigResource(ConfigKind.BROKER, "")
 async def write(cluster: Cluster, count: int) -> None:
     from random import Random
 
-    async with open_producer(cluster, ProducerConfig(), clock=lambda: 1_700_000_000_000, random=Random(1)) as producer:
+    async with open_producer(cluster, ProducerConfig(), clock=lambda: 1_700_000_000_000, rng=Random(1)) as producer:
         for number in range(count):
             await producer.send("t", b"%d" % number, partition=0)
         await producer.flush()

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import trio
 
 from pipeline.coordination.interface import SessionEvent, SessionId, SessionState
+from pipeline.net.signals import Signal, Wakeup
 
 _Value = TypeVar("_Value")
 _NEVER_READ = object()
@@ -23,7 +24,7 @@ class SessionHistory:
         self.connection_count = 0
         """Connections made so far."""
         self._expired: list[SessionId] = []
-        self._changed = trio.Event()
+        self._changed = Signal()
 
     @property
     def is_connected(self) -> bool:
@@ -74,8 +75,7 @@ class SessionHistory:
 
     def _become(self, event: SessionEvent) -> None:
         self.current = event
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.notify()
 
 
 class _SessionEvents(AsyncIterator[SessionEvent]):
@@ -112,8 +112,7 @@ class Watch(AsyncIterator[_Value], Generic[_Value]):
     def __init__(self, read: Callable[[], Awaitable[tuple[object, _Value]]]) -> None:
         self._read = read
         self._mark: object = _NEVER_READ
-        self._woken = trio.Event()
-        self._woken.set()
+        self._woken = Wakeup(is_set=True)
 
     def wake(self) -> None:
         """The znode may have changed. Called in the trio thread."""
@@ -122,8 +121,7 @@ class Watch(AsyncIterator[_Value], Generic[_Value]):
     async def __anext__(self) -> _Value:
         await trio.lowlevel.checkpoint()
         while True:
-            await self._woken.wait()
-            self._woken = trio.Event()
+            await self._woken.wait_and_clear()
             try:
                 mark, value = await self._read()
             except BaseException:

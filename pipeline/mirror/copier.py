@@ -35,6 +35,7 @@ from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.table import Assignment
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.net.signals import Wakeup
 
 MAX_LOCATING = 20
 POLL_TIMEOUT_S = 1.0
@@ -89,7 +90,7 @@ class SourceCopier:
         self._timeout_s = config.produce_timeout_ms / 1000
         self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
         """By destination leader, so that one that is away does not hold up what the others lead."""
-        self._uncertain = trio.Event()
+        self._uncertain = Wakeup()
 
     def assign(self, assignment: Assignment) -> None:
         """Copy this partition too, or again."""
@@ -123,7 +124,7 @@ class SourceCopier:
         """Find the replica's end of every partition whose position is not certain, each by itself, for ever."""
         async with trio.open_nursery() as nursery:
             while True:
-                self._uncertain = trio.Event()
+                self._uncertain.clear()
                 waiting = [
                     copy
                     for copy in self.copies.values()

@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
 from pipeline.net.exposition import exposition
+from pipeline.net.signals import Signal
 
 SHUTDOWN_TIMEOUT_S = 1.0
 """How long clients may take the answers that are on their way when the service stops."""
@@ -147,7 +148,7 @@ class _Connections:
         )
         self._streams: dict[_Stream, trio.CancelScope] = {}
         """In the order in which they came."""
-        self._ended = trio.Event()
+        self._ended = Signal()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection until it ends."""
@@ -162,7 +163,7 @@ class _Connections:
         finally:
             vars(server).clear()  # a cycle, in which what was received would wait for a garbage collection
             self._streams.pop(bounded, None)
-            self._ended.set()
+            self._ended.notify()
 
     def _cut_off_oldest(self) -> None:
         """End a connection at once; by itself it would outlive its end by Hypercorn's patience with idle clients."""
@@ -178,7 +179,6 @@ class _Connections:
         finally:
             with trio.move_on_after(SHUTDOWN_TIMEOUT_S, shield=True):
                 while self._streams:
-                    self._ended = trio.Event()
                     await self._ended.wait()
             for stream in self._streams:
                 stream.cut_off()

@@ -19,6 +19,7 @@ import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.errors import PipelineError
+from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import Ignored, decode_event, encode_event
 from pipeline.schema_registry.journal import Journal, JournalLostError, JournalRecord
@@ -43,7 +44,7 @@ class RegistryService:
         self._journal = journal
         self._write_timeout_s = write_timeout_s
         self._next_offset = 0
-        self._progress = trio.Event()
+        self._progress = Signal()
         self._writing = trio.Lock()
         self._refused_offsets: set[int] = set()
         self._uncertain = False
@@ -103,8 +104,7 @@ class RegistryService:
     def _advance(self, next_offset: int) -> None:
         if next_offset > self._next_offset:
             self._next_offset = next_offset
-            self._progress.set()
-            self._progress = trio.Event()
+            self._progress.notify()
 
     async def write(self, decide: Callable[[RegistryState], Plan[Answer]]) -> Answer:
         """Carry out what `decide` plans, and give its answer.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import trio
 
 from pipeline.errors import DeadlineExceededError, NetworkError
+from pipeline.net.signals import Signal
 from pipeline.schema_registry.journal import JournalPage, JournalRecord, Record
 
 READ_WAIT_S = 0.05
@@ -22,7 +23,7 @@ class MemoryJournal:
         self.reachable = True
         self._end_offset = 0
         self._answer_lost = False
-        self._appended = trio.Event()
+        self._appended = Signal()
 
     def lose_next_answer(self) -> None:
         """Let the next append take effect and fail all the same."""
@@ -38,8 +39,7 @@ class MemoryJournal:
         offset = self._end_offset
         self.records.append(JournalRecord(offset, key, value))
         self._end_offset += 1
-        self._appended.set()
-        self._appended = trio.Event()
+        self._appended.notify()
         return offset
 
     async def append(self, records: Sequence[Record]) -> Sequence[int]:

@@ -18,6 +18,7 @@ from pipeline.broker.cluster.own_states import raise_epochs
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView, PartitionView
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.net.signals import Wakeup
 
 NAMED_IN_LOG = 10
 RETRY_S = 0.5
@@ -35,7 +36,7 @@ class SpentEpochs:
     def __init__(self) -> None:
         self._due: dict[TopicPartition, LeaderEpoch] = {}
         self._times_s: dict[TopicPartition, float] = {}
-        self._noted = trio.Event()
+        self._noted = Wakeup()
 
     def note(self, topic_partition: TopicPartition, epoch: LeaderEpoch, wait_s: float = 0) -> None:
         """Note that the partition must be led in an epoch above this one, which others may write for so long."""
@@ -52,8 +53,7 @@ class SpentEpochs:
             if due:
                 return due
             with trio.move_on_at(min(self._times_s.values(), default=math.inf)):
-                await self._noted.wait()
-            self._noted = trio.Event()
+                await self._noted.wait_and_clear()
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a partition: its epoch is raised, or the replica is not served any more."""

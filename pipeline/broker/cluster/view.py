@@ -26,6 +26,7 @@ from pipeline.broker.settings.topic import TopicSettings
 from pipeline.coordination.partition_states import Written
 from pipeline.coordination.znodes import PartitionState
 from pipeline.model import NO_BROKER_EPOCH, NO_LEADER_EPOCH, BrokerEndpoint, BrokerId, LeaderEpoch, TopicPartition
+from pipeline.net.signals import Signal, Wakeup
 
 NO_BROKER = BrokerId(-1)
 
@@ -204,8 +205,7 @@ class ViewChanges:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = set(names)
-        self._noted = trio.Event()
-        self._noted.set()
+        self._noted = Wakeup(is_set=True)
 
     def note(self, *names: str) -> None:
         """These topics, or (none) something else."""
@@ -220,8 +220,7 @@ class ViewChanges:
         """The names of topics that are new, other than they were, or gone."""
         names = sorted(self._names)
         self._names.clear()
-        if self._noted.is_set():  # else another task may wait for this one
-            self._noted = trio.Event()
+        self._noted.clear()
         return names
 
 
@@ -265,7 +264,7 @@ class ClusterView:
     _applied: dict[str, TopicView] = field(default_factory=dict)
     _changes: list[ViewChanges] = field(default_factory=list)
     _deletion_listeners: list[Callable[[str, int | None], None]] = field(default_factory=list)
-    _changed: trio.Event = field(default_factory=trio.Event)
+    _changed: Signal = field(default_factory=Signal)
     moment: int = 0
     """Counts how often states were taken."""
 
@@ -380,7 +379,7 @@ class ClusterView:
             self._applied.pop(name, None)
         else:
             self._applied[name] = topic
-        self._wake()
+        self._changed.notify()
 
     def remove_topic(self, name: str, *, is_deleted: bool, deleted_ms: int | None = None) -> None:
         """Remove a topic that was deleted, or that is missing in ZooKeeper. `deleted_ms`: see `subscribe_deletions`."""
@@ -422,11 +421,7 @@ class ClusterView:
     def _announce(self, *names: str) -> None:
         for changes in self._changes:
             changes.note(*names)
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.notify()
 
     async def wait_until(self, condition: Callable[["ClusterView"], bool]) -> None:
         """Wait for a state of the cluster."""

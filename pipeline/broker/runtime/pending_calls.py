@@ -16,6 +16,7 @@ import trio
 
 from pipeline.broker.runtime.disk_threads import STALLED_S
 from pipeline.model import TopicPartition
+from pipeline.net.signals import Wakeup
 
 Call = Callable[[], Awaitable[None]]
 """Raises nothing: nobody may be there to take it."""
@@ -37,7 +38,7 @@ class PendingCalls:
     def __init__(self) -> None:
         self._busy: dict[TopicPartition, PendingCall] = {}
         self._tasks: trio.Nursery | None = None
-        self._late_ended = trio.Event()
+        self._late_ended = Wakeup()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry out calls until cancelled."""
@@ -96,5 +97,4 @@ class PendingCalls:
 
     async def wait_for_late_ones(self) -> None:
         """Return when a late call has ended since the last time."""
-        await self._late_ended.wait()
-        self._late_ended = trio.Event()
+        await self._late_ended.wait_and_clear()

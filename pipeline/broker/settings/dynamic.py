@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-import trio
 from pydantic import ValidationError
 
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import BROKER_DEFAULTS
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
+from pipeline.net.signals import Signal
 
 LIMITS = frozenset({"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides"})
 THROTTLES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
@@ -44,7 +44,7 @@ class DynamicSettings:
         self.current = static
         self._stored = {ALL_BROKERS: Overrides(), str(static.broker_id): Overrides()}
         self._followers: list[Callable[[BrokerConfig], None]] = []
-        self._changed = trio.Event()
+        self._changed = Signal()
 
     @property
     def names(self) -> Sequence[str]:
@@ -75,8 +75,7 @@ class DynamicSettings:
         self.current = self._overlay(self._stored)
         for follower in self._followers:
             follower(self.current)
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.notify()
         return sorted(stored.settings.keys() - usable.keys())
 
     def check(self, name: str, settings: Mapping[str, str]) -> None:

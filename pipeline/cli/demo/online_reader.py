@@ -18,6 +18,7 @@ from pipeline.client.consumer.consumer import Consumer, open_consumer
 from pipeline.client.registry.avro import AvroDeserializer
 from pipeline.client.registry.client import open_schema_registry
 from pipeline.model import HostPort, TopicPartition
+from pipeline.net.signals import Signal
 
 COMMIT_INTERVAL_S = 1.0
 
@@ -36,7 +37,7 @@ class OnlineReader:
     records: int = 0
     paths: Counter[str] = field(default_factory=Counter)
     _offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    _counted: trio.Event = field(default_factory=trio.Event)
+    _counted: Signal = field(default_factory=Signal)
 
     async def read(self) -> None:
         """Count for ever."""
@@ -45,7 +46,7 @@ class OnlineReader:
             self.paths[view["path"]] += 1
             self.records += 1
             self._offsets[record.topic_partition] = CommittedOffset(offset=record.offset + 1)
-            self._counted.set()
+            self._counted.notify()
 
     async def commit(self) -> None:
         """Write down in the group how far was counted. Raises KafkaError, NetworkError."""
@@ -61,7 +62,6 @@ class OnlineReader:
     async def wait_for(self, records: int) -> None:
         """Return once so many were counted."""
         while self.records < records:
-            self._counted = trio.Event()
             await self._counted.wait()
 
 

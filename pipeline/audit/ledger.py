@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipeline.audit.message import AuditEvent, AuditSource, Claim, Tier
+from pipeline.audit.message import AuditEvent, AuditSource, EpochClaim, Tier
 from pipeline.model import TopicPartition
 from pipeline.records.tally import NOTHING, Counts, window_start
 
@@ -37,9 +37,9 @@ class _Reports:
     windows: dict[int, WindowReport] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     """Window start to the leader epoch in which its report was told."""
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[EpochClaim] = field(default_factory=list)
 
-    def claim(self, claim: Claim) -> None:
+    def claim(self, claim: EpochClaim) -> None:
         """An epoch began there: forget what was told beyond it of lower ones."""
         if self.is_void(claim.leader_epoch - 1, claim.start_offset + 1):
             return

@@ -57,7 +57,7 @@ class AuditSource:
     instance: str = ""
 
 
-class Claim(NamedTuple):
+class EpochClaim(NamedTuple):
     """In this leader epoch the log goes on from there."""
 
     leader_epoch: int
@@ -73,7 +73,7 @@ class AuditEvent:
     created_ms: int
     window_ms: int
     leader_epoch: int = 0
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[EpochClaim, ...] = ()
     windows: Mapping[int, Counts]
     """Window start (ms since 1970 UTC) to the counts up to `revision`; only windows that changed are named."""
 
@@ -128,7 +128,7 @@ def decode_event(value: bytes) -> AuditEvent:
                 instance=str(document["instance"]),
             ),
             leader_epoch=int(document["leader_epoch"]),
-            claims=tuple(Claim(int(epoch), int(start_offset)) for epoch, start_offset in document["claims"]),
+            claims=tuple(EpochClaim(int(epoch), int(start_offset)) for epoch, start_offset in document["claims"]),
             revision=int(document["revision"]),
             created_ms=int(document["created_ms"]),
             window_ms=int(document["window_ms"]),

@@ -10,8 +10,8 @@ from uuid import UUID
 import structlog
 import trio
 
-from pipeline.audit.counters import ProducerCounter
 from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_event, encode_key, portions
+from pipeline.audit.producer_counter import ProducerCounter
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster

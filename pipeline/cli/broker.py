@@ -16,8 +16,8 @@ from pipeline.cli.terminal.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pipeline.audit.broker_counter import BrokerCounter
     from pipeline.audit.config import CountingConfig
-    from pipeline.audit.counters import BrokerCounter
     from pipeline.broker.settings.broker import BrokerConfig
     from pipeline.model import HostPort
 
@@ -116,8 +116,8 @@ async def _run(settings: Settings) -> None:
 
 def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Path]") -> "BrokerCounter":
     """Counts what the broker appends, for the audit."""
+    from pipeline.audit.broker_counter import BrokerCounter
     from pipeline.audit.checkpoints import PartitionCheckpoints
-    from pipeline.audit.counters import BrokerCounter
     from pipeline.log.files import DiskFiles
 
     return BrokerCounter(datacenter, counting.window_ms, PartitionCheckpoints(log_dirs, DiskFiles()), wall_clock)

@@ -3,7 +3,7 @@
 import uuid
 from dataclasses import dataclass, field
 
-from pipeline.audit.counters import BrokerCounter
+from pipeline.audit.broker_counter import BrokerCounter
 from pipeline.audit.message import Tier
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader

@@ -12,7 +12,7 @@ from pipeline.audit.message import (
     AuditEvent,
     AuditMessageError,
     AuditSource,
-    Claim,
+    EpochClaim,
     Tier,
     decode_event,
     encode_event,
@@ -196,7 +196,7 @@ counts_values = st.builds(
     st.dictionaries(st.integers(0, 2**40), counts_values, max_size=5),
     st.text(max_size=5),
     st.integers(0, 2**62),
-    st.lists(st.builds(Claim, st.integers(0, 2**31 - 1), st.integers(0, 2**62)), max_size=3),
+    st.lists(st.builds(EpochClaim, st.integers(0, 2**31 - 1), st.integers(0, 2**62)), max_size=3),
 )
 def test_events_survive_the_wire(windows, instance, revision, claims):
     source = AuditSource(tier=Tier.PRODUCER, cluster="east", partition=EAST, instance=instance)
@@ -217,14 +217,14 @@ def test_portions_hold_each_window_once_and_the_claims_even_without_windows(coun
     source = AuditSource(tier=Tier.BROKER, cluster="east", partition=EAST)
     whole = AuditEvent(
         source=source,
-        claims=(Claim(3, 9),),
+        claims=(EpochClaim(3, 9),),
         revision=9,
         created_ms=5,
         window_ms=WINDOW_MS,
         windows=dict.fromkeys(range(count), FULL),
     )
     parts = list(portions(whole))
-    assert {part.claims for part in parts} == {(Claim(3, 9),)}
+    assert {part.claims for part in parts} == {(EpochClaim(3, 9),)}
     assert [start for part in parts for start in part.windows] == list(range(count))
 
 

@@ -2,16 +2,15 @@
 
 import itertools
 import uuid
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.audit.broker_counter import MAX_APPENDED
 from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.counters import MAX_APPENDED, ProducerCounter
 from pipeline.audit.ledger import Ledger
-from pipeline.audit.message import Claim, Tier
+from pipeline.audit.message import EpochClaim
 from pipeline.log.files import DiskFiles
 from pipeline.records.tally import Counts
 from tests.support.counted_logs import (
@@ -161,7 +160,7 @@ def test_what_changed_is_appended_and_gone_on_from(appending, checkpoints):
     log.headers = lambda _offset: pytest.fail("was read")
     load(restarted, log)
     (event,) = restarted.take_events()
-    assert (event.claims, event.windows) == ((Claim(0, 0),), log.expected())
+    assert (event.claims, event.windows) == ((EpochClaim(0, 0),), log.expected())
     assert restarted.take_events() == []
 
 
@@ -236,20 +235,3 @@ def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
     for event in broker.take_events():
         ledger.apply(event)
     assert ledger_counts(ledger) == log.expected()
-
-
-def test_producers_tell_what_was_acknowledged_and_nothing_twice():
-    producer, ledger = ProducerCounter("east", "one", WINDOW_MS, clock=lambda: 5), Ledger()
-    other = ProducerCounter("east", "two", WINDOW_MS, clock=lambda: 5)
-    producer.delivered(CLICKS, header(0, 3, crc=7))
-    producer.delivered(INTERNAL, header(0, 3))
-    first = producer.take_events()
-    producer.delivered(CLICKS, header(3, 2, crc=8))
-    second = producer.take_events()
-    other.delivered(CLICKS, header(5, 1, crc=9))
-    for event in [*second, *first, *other.take_events(), *second]:
-        ledger.apply(event)
-    found = ledger.counts("east", Tier.PRODUCER, CLICKS, WINDOW_MS)
-    assert {start: report.counts for start, report in found.windows.items()} == {0: Counts(6, 300, 3, 24)}
-    producer.put_back([replace(second[0])])
-    assert producer.take_events()[0].windows == second[0].windows

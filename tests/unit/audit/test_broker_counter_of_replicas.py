@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.audit.broker_counter import FOLLOWER_ROUNDS
 from pipeline.audit.checkpoints import PartitionCheckpoints
-from pipeline.audit.counters import FOLLOWER_TURNS
 from pipeline.audit.ledger import Ledger
-from pipeline.audit.message import Claim
+from pipeline.audit.message import EpochClaim
 from pipeline.log.files import DiskFiles
 from tests.support.counted_logs import CLICKS, WINDOW_MS, Log, counter, ledger_counts, load, summed
 
@@ -77,12 +77,12 @@ def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints):
     log, broker = replica_of(leader), counter(checkpoints)
     load(broker, log)
     log.committed = 5
-    turns = [broker.take_events() for _ in range(FOLLOWER_TURNS)]
-    assert [len(events) for events in turns] == [0] * (FOLLOWER_TURNS - 1) + [1]
-    broker.published(turns[-1])
+    rounds = [broker.take_events() for _ in range(FOLLOWER_ROUNDS)]
+    assert [len(events) for events in rounds] == [0] * (FOLLOWER_ROUNDS - 1) + [1]
+    broker.published(rounds[-1])
     log.lead(1)
     (event,) = broker.take_events()
-    assert (event.claims, event.windows) == ((Claim(1, 5),), log.expected())
+    assert (event.claims, event.windows) == ((EpochClaim(1, 5),), log.expected())
     broker.put_back([event])
     assert broker.take_events() == [event]
 

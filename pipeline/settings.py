@@ -1,4 +1,8 @@
-"""How the services check their settings: models of dotted names, built once, with errors that name the key."""
+"""Checks settings of services: models of dotted names, built once, with errors that name the key.
+
+A setting is declared once: a field with its dotted name as alias, type, default and bounds. The docstring under the
+field is the setting's description, which the tables of docs/*.md show.
+"""
 
 import difflib
 import re
@@ -41,20 +45,31 @@ Addresses = Annotated[
 
 
 class SettingsModel(BaseModel):
-    """Base of a service's settings: each field has the setting's dotted name as its alias, a type and bounds."""
+    """Base of a service's settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     service: ClassVar[str]
-    """What the settings belong to, for the error message."""
+    """Name of the service, for error messages."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """From dotted names to values. Raises ConfigurationError naming the first key that is wrong."""
+        """Check a mapping of dotted names to values. Raises ConfigurationError, which names the first wrong key."""
         try:
             return cls.model_validate(dict(settings))
         except ValidationError as error:
             raise _configuration_error(cls, error) from error
+
+    @classmethod
+    def descriptions(cls) -> dict[str, str]:
+        """Return the description of each setting by dotted name, each in one line."""
+        return {str(field.alias): " ".join((field.description or "").split()) for field in cls.model_fields.values()}
+
+
+def hint(key: str, model: type[SettingsModel]) -> str:
+    """Return the end of a message that refuses an unknown setting: the most similar name, if any."""
+    near = difflib.get_close_matches(key, [str(field.alias) for field in model.model_fields.values()], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _configuration_error(model: type[SettingsModel], error: ValidationError) -> ConfigurationError:
@@ -65,10 +80,7 @@ def _configuration_error(model: type[SettingsModel], error: ValidationError) -> 
         case "missing":
             return ConfigurationError(key, "is missing")
         case "extra_forbidden":
-            names = [str(field.alias) for field in model.model_fields.values()]
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            return ConfigurationError(key, f"is not a setting of the {model.service}{hint}")
+            return ConfigurationError(key, f"is not a setting of the {model.service}{hint(key, model)}")
         case _ if isinstance(first["input"], Mapping):
             named = [str(field.alias) for field in model.model_fields.values() if str(field.alias) in reason]
             leading = next((name for name in named if reason.startswith(f"{name} ")), None)

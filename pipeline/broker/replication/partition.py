@@ -24,7 +24,7 @@ import trio
 
 from pipeline.broker.replication.leadership import Keeper, ReplicaRole
 from pipeline.broker.runtime.disk_threads import DiskThreads
-from pipeline.broker.settings.topic import LOG_APPEND_TIME, MAX_INT32, TopicSettings
+from pipeline.broker.settings.topic import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.appends import AppendInfo, within_reach
 from pipeline.log.leader_epochs import EpochStart
@@ -36,7 +36,7 @@ from pipeline.protocol.messages.fetch import PartitionData
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
 from pipeline.records.memory import max_opened_bytes
 from pipeline.records.turns import Steps
-from pipeline.settings import MAX_INT64
+from pipeline.settings import MAX_INT32, MAX_INT64
 
 FLUSHED = "flushed"
 UP_TO_HIGH_WATERMARK = Offset(-1)

@@ -1,15 +1,17 @@
-"""The settings of a broker, under Kafka's names. Pure.
+"""Declares the settings of a broker under Kafka's names: type, default, bounds, and the text that operators read. Pure.
 
-Built once, from a flat mapping of dotted keys; an unknown key, a wrong type or a value out of bounds is a
-ConfigurationError that names the key.
+The text under a field is what DescribeConfigs answers (KIP-569) and what docs/broker.md says. A setting that is the
+default of a topic setting lends it type, bounds and text (`topic.py`).
 """
 
 import os
 import socket
 import sys
 from collections.abc import Mapping
+from enum import Enum, auto
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
@@ -18,33 +20,35 @@ from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import BrokerId, HostPort
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
-from pipeline.settings import MAX_INT64, Address, SettingsModel, parse_address
+from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64, Address, SettingsModel, parse_address
 
 PLAINTEXT = "PLAINTEXT"
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
 
 
-def check_cleanup_policies(value: str) -> str:
-    """A list of what may become of old records. Raises ValueError."""
+class Mark(Enum):
+    """What the type of a setting does not show."""
+
+    DYNAMIC = auto()
+    """The setting can be changed while the broker runs (KIP-226), as every default of a topic setting can."""
+    LIST = auto()
+    """Values can be appended and removed one by one."""
+
+
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+CompressionType = Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"]
+
+
+def _check_policies(value: str) -> str:
     for policy in value.split(","):
         if policy.strip() not in {"delete", "compact"}:
             raise ValueError("cleanup.policy is a list of: delete, compact")
     return value
 
 
-def check_gzip_level(value: int) -> int:
-    """A level of gzip, which has none between -1 (its default) and 1. Raises ValueError."""
+def _check_gzip_level(value: int) -> int:
     if value == 0:
         raise ValueError("must be -1 or from 1 to 9")
-    return value
-
-
-def check_throttled_replicas(value: str) -> str:
-    """`*`, nothing, or `partition:broker,...`. Raises ValueError."""
-    for part in value.split(",") if value not in {"", "*"} else ():
-        partition, separator, broker = part.strip().partition(":")
-        if not (separator and partition.isdecimal() and broker.isdecimal()):
-            raise ValueError("is a list of PARTITION:BROKER with commas between, or *")
     return value
 
 
@@ -65,163 +69,263 @@ def _parse_overrides(text: str) -> dict[str, int]:
             host = str(ip_address(address.strip("[]")))
         except ValueError:
             raise ValueError(f"{part!r} is not ADDRESS:COUNT, with an IP address") from None
-        if not count.isdecimal() or int(count) > 2**31 - 1:
+        if not count.isdecimal() or int(count) > MAX_INT32:
             raise ValueError(f"{part!r} does not end in a number of connections")
         overrides[host] = int(count)
     return overrides
 
 
 class BrokerConfig(SettingsModel):
-    """What one broker is told. Build it with `from_settings`."""
+    """The settings of one broker. Build them with `from_settings`."""
 
     service: ClassVar[str] = "broker"
 
-    broker_id: BrokerId = Field(alias="broker.id", ge=0, le=2**31 - 1)
-    rack: str | None = Field(default=None, alias="broker.rack", min_length=1)
-    datacenter: str | None = Field(default=None, alias="datacenter", min_length=1)
+    broker_id: BrokerId = Field(alias="broker.id", ge=0, le=MAX_INT32)
+    """Id of the broker, unique in its cluster."""
+    rack: str | None = Field(None, alias="broker.rack", min_length=1)
+    """Rack of the broker, reported to clients. Replicas of new topics are spread over the racks if every broker has
+    one."""
+    datacenter: str | None = Field(None, alias="datacenter", min_length=1)
+    """Name of this cluster in the audit. A broker without a name does not count records."""
     log_dirs: tuple[Path, ...] = Field(alias="log.dirs")
+    """Directories of the logs, with commas between them, one for each disk. A directory that another broker uses is
+    refused."""
     zookeeper_connect: str = Field(alias="zookeeper.connect", min_length=1)
-    zookeeper_session_timeout_ms: int = Field(
-        default=18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000
-    )
-    listener: HostPort = Field(default=HostPort("", 9092), alias="listeners")
-    advertised_listener: HostPort | None = Field(default=None, alias="advertised.listeners")
-    http_listen: Address = Field(default=HostPort("127.0.0.1", 0), alias="http.listen")
+    """Addresses of the ZooKeeper servers, `host:port,...`, with an optional path (chroot) at the end."""
+    zookeeper_session_timeout_ms: int = Field(18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000)
+    """ZooKeeper expires the broker's session after this time in ms without a heartbeat; other replicas become leaders
+    then. A broker that was killed and starts again does not wait for this."""
+    listener: HostPort = Field(HostPort("", 9092), alias="listeners")
+    """Address to listen on, one `PLAINTEXT://host:port`. Port 0 takes a free port."""
+    advertised_listener: HostPort | None = Field(None, alias="advertised.listeners")
+    """Address that clients connect to, one `PLAINTEXT://host:port`, by default the listener. Needed if the broker
+    listens on `0.0.0.0` or `::`."""
+    http_listen: Address = Field(HostPort("127.0.0.1", 0), alias="http.listen")
+    """Address of the HTTP server for `/metrics`, `/healthz` and `/readyz`. Port 0 takes a free port; monitoring needs a
+    fixed one."""
 
-    max_connections: int = Field(default=10_000, alias="max.connections", ge=1, le=1_000_000)
-    max_connections_per_ip: int = Field(default=2**31 - 1, alias="max.connections.per.ip", ge=0, le=2**31 - 1)
-    max_connections_per_ip_overrides: dict[str, int] = Field(default={}, alias="max.connections.per.ip.overrides")
-    connections_max_idle_ms: int = Field(default=600_000, alias="connections.max.idle.ms", ge=1000, le=MAX_INT64)
-    socket_request_max_bytes: int = Field(default=104_857_600, alias="socket.request.max.bytes", ge=1024, le=2**31 - 1)
+    max_connections: Annotated[int, Mark.DYNAMIC] = Field(10_000, alias="max.connections", ge=1, le=1_000_000)
+    """Maximum number of connections. Further connections are closed at once."""
+    max_connections_per_ip: Annotated[int, Mark.DYNAMIC] = Field(
+        MAX_INT32, alias="max.connections.per.ip", ge=0, le=MAX_INT32
+    )
+    """Maximum number of connections from one IP address. 0 is allowed only with overrides, because no client could
+    connect otherwise."""
+    max_connections_per_ip_overrides: Annotated[dict[str, int], Mark.DYNAMIC] = Field(
+        {}, alias="max.connections.per.ip.overrides"
+    )
+    """Maximum number of connections from single IP addresses, `ADDRESS:COUNT,...`, instead of
+    `max.connections.per.ip`."""
+    connections_max_idle_ms: int = Field(600_000, alias="connections.max.idle.ms", ge=1000, le=MAX_INT64)
+    """Time in ms after which an idle connection is closed. A connection that receives an answer slowly is not idle."""
+    socket_request_max_bytes: int = Field(104_857_600, alias="socket.request.max.bytes", ge=1024, le=MAX_INT32)
+    """Largest request in bytes. A larger request ends its connection."""
     queued_max_request_bytes: int = Field(
-        default=134_217_728, alias="queued.max.request.bytes", ge=-1, le=MAX_INT64, validate_default=True
+        134_217_728, alias="queued.max.request.bytes", ge=-1, le=MAX_INT64, validate_default=True
     )
+    """Memory in bytes for all large requests and long answers in progress, at least `socket.request.max.bytes`. -1 or 0
+    (Kafka's default) sets no limit for requests with records."""
     opened_batches_max_bytes: int = Field(
-        default=DEFAULT_CAPACITY_BYTES, alias="opened.batches.max.bytes", ge=16_777_216, le=MAX_INT64
+        DEFAULT_CAPACITY_BYTES, alias="opened.batches.max.bytes", ge=16_777_216, le=MAX_INT64
     )
-    client_state_max_bytes: int = Field(default=41_943_040, alias="client.state.max.bytes", ge=1_048_576, le=MAX_INT64)
-    fetch_max_bytes: int = Field(default=57_671_680, alias="fetch.max.bytes", ge=1024, le=2**31 - 1)
-    max_fetch_sessions: int = Field(default=1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000)
+    """Memory in bytes for all batches that are decompressed at the same time. Further batches wait for their turn."""
+    client_state_max_bytes: int = Field(41_943_040, alias="client.state.max.bytes", ge=1_048_576, le=MAX_INT64)
+    """Memory in bytes for fetch sessions, group members and committed offsets together. Raise it if clients get
+    COORDINATOR_NOT_AVAILABLE and the log warns `offsets_refused`."""
+    fetch_max_bytes: int = Field(57_671_680, alias="fetch.max.bytes", ge=1024, le=MAX_INT32)
+    """Maximum size in bytes of a Fetch response. The first batch of a response is always returned whole."""
+    max_fetch_sessions: int = Field(1000, alias="max.incremental.fetch.session.cache.slots", ge=0, le=1_000_000)
+    """Maximum number of fetch sessions. Further consumers name all their partitions in every Fetch request."""
 
-    num_partitions: int = Field(default=1, alias="num.partitions", ge=1, le=5000)
-    default_replication_factor: int = Field(default=1, alias="default.replication.factor", ge=1, le=2**15 - 1)
-    min_insync_replicas: int = Field(default=1, alias="min.insync.replicas", ge=1, le=2**31 - 1)
+    num_partitions: int = Field(1, alias="num.partitions", ge=1, le=5000)
+    """Partitions of a topic that is created without a number of partitions."""
+    default_replication_factor: int = Field(1, alias="default.replication.factor", ge=1, le=MAX_INT16)
+    """Replicas per partition of a topic that is created without a replication factor."""
+    min_insync_replicas: int = Field(1, alias="min.insync.replicas", ge=1, le=MAX_INT32)
+    """In-sync replicas that must have a record before `acks=all` is acknowledged. Writes with `acks=all` are refused
+    while fewer replicas are in sync."""
     unclean_leader_election: bool = Field(default=False, alias="unclean.leader.election.enable")
+    """True if an out-of-sync replica may become leader when no in-sync replica is alive. Acknowledged records are lost
+    by such an election."""
     auto_create_topics: bool = Field(default=True, alias="auto.create.topics.enable")
-    producer_id_expiration_ms: int = Field(default=86_400_000, alias="producer.id.expiration.ms", ge=1, le=MAX_INT64)
-    known_producers_max: int = Field(default=DEFAULT_MAX_PRODUCERS, alias="known.producers.max", ge=1, le=MAX_INT64)
-    message_max_bytes: int = Field(default=1_048_588, alias="message.max.bytes", ge=0, le=2**31 - 1)
-    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
-        default="CreateTime", alias="log.message.timestamp.type"
-    )
+    """True if a topic is created when a client asks for its metadata. Turn it off where topics are declared, and on the
+    hub of a mirror."""
+    producer_id_expiration_ms: int = Field(86_400_000, alias="producer.id.expiration.ms", ge=1, le=MAX_INT64)
+    """Time in ms after its last batch at which an idempotent producer is forgotten, by the next retention check
+    (`log.retention.check.interval.ms`)."""
+    known_producers_max: int = Field(DEFAULT_MAX_PRODUCERS, alias="known.producers.max", ge=1, le=MAX_INT64)
+    """Maximum number of idempotent producers that the broker remembers; a producer counts once for each partition that
+    it writes to. Batches of further producers are refused with REQUEST_TIMED_OUT, which clients retry."""
+    message_max_bytes: int = Field(1_048_588, alias="message.max.bytes", ge=0, le=MAX_INT32)
+    """Largest record batch in bytes."""
+    message_timestamp_type: TimestampType = Field("CreateTime", alias="log.message.timestamp.type")
+    """Clock that sets a record's timestamp: `CreateTime` is the producer's clock, `LogAppendTime` the broker's."""
     message_timestamp_before_max_ms: int = Field(
-        default=MAX_INT64, alias="log.message.timestamp.before.max.ms", ge=0, le=MAX_INT64
+        MAX_INT64, alias="log.message.timestamp.before.max.ms", ge=0, le=MAX_INT64
     )
+    """Time in ms by which a record's timestamp may be behind the broker's clock. Older records are refused."""
     message_timestamp_after_max_ms: int = Field(
-        default=3_600_000, alias="log.message.timestamp.after.max.ms", ge=0, le=MAX_INT64
+        3_600_000, alias="log.message.timestamp.after.max.ms", ge=0, le=MAX_INT64
     )
-    compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
-        default="producer", alias="compression.type"
+    """Time in ms by which a record's timestamp may be ahead of the broker's clock. Later records are refused; a batch
+    whose header alone is ahead has its header corrected."""
+    compression_type: CompressionType = Field("producer", alias="compression.type")
+    """Codec of stored batches. `producer` keeps the codec of each batch; any other value makes the broker recompress
+    batches of other codecs."""
+    compression_gzip_level: Annotated[int, AfterValidator(_check_gzip_level)] = Field(
+        -1, alias="compression.gzip.level", ge=-1, le=9
     )
-    compression_gzip_level: Annotated[int, AfterValidator(check_gzip_level)] = Field(
-        default=-1, alias="compression.gzip.level", ge=-1, le=9
+    """Level of compression if `compression.type` is `gzip`: 1 to 9, or -1 for gzip's default."""
+    compression_lz4_level: int = Field(9, alias="compression.lz4.level", ge=1, le=17)
+    """Level of compression if `compression.type` is `lz4`. 9 is the fast level."""
+    compression_zstd_level: int = Field(3, alias="compression.zstd.level", ge=-131_072, le=22)
+    """Level of compression if `compression.type` is `zstd`."""
+    log_segment_bytes: int = Field(1_073_741_824, alias="log.segment.bytes", ge=1024, le=MAX_INT32)
+    """Size in bytes at which a segment is closed and the next one begins."""
+    log_roll_ms: int = Field(604_800_000, alias="log.roll.ms", ge=1, le=MAX_INT64)
+    """Time in ms that the records of one segment may span before the next segment begins."""
+    log_retention_hours: int = Field(168, alias="log.retention.hours", ge=-1, le=MAX_INT32)
+    """Retention time in hours, if neither `log.retention.ms` nor `log.retention.minutes` is set; -1 keeps records for
+    ever."""
+    log_retention_minutes: int | None = Field(None, alias="log.retention.minutes", ge=-1, le=MAX_INT32)
+    """Retention time in minutes, if `log.retention.ms` is not set; -1 keeps records for ever."""
+    log_retention_ms: int | None = Field(None, alias="log.retention.ms", ge=-1, le=MAX_INT64, validate_default=True)
+    """Retention time in ms: a segment is deleted when its newest record is older; -1 keeps records for ever."""
+    log_retention_bytes: int = Field(-1, alias="log.retention.bytes", ge=-1, le=MAX_INT64)
+    """Size in bytes of a partition above which its oldest segments are deleted; -1 sets no limit."""
+    log_retention_check_interval_ms: int = Field(300_000, alias="log.retention.check.interval.ms", ge=1, le=MAX_INT64)
+    """Interval in ms between retention checks."""
+    log_segment_delete_delay_ms: int = Field(60_000, alias="log.segment.delete.delay.ms", ge=0, le=MAX_INT64)
+    """Time in ms for which the files of deleted segments and partitions are kept under another name before they are
+    removed."""
+    log_cleanup_policy: Annotated[str, AfterValidator(_check_policies), Mark.LIST] = Field(
+        "delete", alias="log.cleanup.policy"
     )
-    compression_lz4_level: int = Field(default=9, alias="compression.lz4.level", ge=1, le=17)
-    compression_zstd_level: int = Field(default=3, alias="compression.zstd.level", ge=-131_072, le=22)
-    log_segment_bytes: int = Field(default=1_073_741_824, alias="log.segment.bytes", ge=1024, le=2**31 - 1)
-    log_roll_ms: int = Field(default=604_800_000, alias="log.roll.ms", ge=1, le=MAX_INT64)
-    log_retention_hours: int = Field(default=168, alias="log.retention.hours", ge=-1, le=2**31 - 1)
-    log_retention_minutes: int | None = Field(default=None, alias="log.retention.minutes", ge=-1, le=2**31 - 1)
-    log_retention_ms: int | None = Field(
-        default=None, alias="log.retention.ms", ge=-1, le=MAX_INT64, validate_default=True
-    )
-    log_retention_bytes: int = Field(default=-1, alias="log.retention.bytes", ge=-1, le=MAX_INT64)
-    log_retention_check_interval_ms: int = Field(
-        default=300_000, alias="log.retention.check.interval.ms", ge=1, le=MAX_INT64
-    )
-    log_segment_delete_delay_ms: int = Field(default=60_000, alias="log.segment.delete.delay.ms", ge=0, le=MAX_INT64)
-    log_cleanup_policy: Annotated[str, AfterValidator(check_cleanup_policies)] = Field(
-        default="delete", alias="log.cleanup.policy"
-    )
+    """Treatment of old records: `delete` deletes segments by age and size, `compact` keeps the newest record of each
+    key, `compact,delete` does both."""
     log_cleaner_enable: bool = Field(default=True, alias="log.cleaner.enable")
-    log_cleaner_threads: int = Field(default=1, alias="log.cleaner.threads", ge=1, le=64)
-    log_cleaner_backoff_ms: int = Field(default=15_000, alias="log.cleaner.backoff.ms", ge=1, le=MAX_INT64)
+    """True if topics whose `cleanup.policy` contains `compact` are compacted."""
+    log_cleaner_threads: int = Field(1, alias="log.cleaner.threads", ge=1, le=64)
+    """Maximum number of cleaner processes that run at the same time."""
+    log_cleaner_backoff_ms: int = Field(15_000, alias="log.cleaner.backoff.ms", ge=1, le=MAX_INT64)
+    """Interval in ms between searches for logs to compact."""
     log_cleaner_dedupe_buffer_size: int = Field(
-        default=134_217_728, alias="log.cleaner.dedupe.buffer.size", ge=1_048_576, le=MAX_INT64
+        134_217_728, alias="log.cleaner.dedupe.buffer.size", ge=1_048_576, le=MAX_INT64
     )
-    log_cleaner_io_buffer_load_factor: float = Field(default=0.9, alias="log.cleaner.io.buffer.load.factor", gt=0, le=1)
+    """Memory in bytes for the key tables of all cleaner processes, 24 bytes for each key. Raise it if a log has more
+    keys than one cleaning can hold."""
+    log_cleaner_io_buffer_load_factor: float = Field(0.9, alias="log.cleaner.io.buffer.load.factor", gt=0, le=1)
+    """Fraction of a key table that may be filled. A fuller table holds more keys and is slower."""
     log_cleaner_io_max_bytes_per_second: float = Field(
-        default=sys.float_info.max, alias="log.cleaner.io.max.bytes.per.second", ge=1, allow_inf_nan=False
+        sys.float_info.max, alias="log.cleaner.io.max.bytes.per.second", ge=1, allow_inf_nan=False
     )
-    log_cleaner_min_cleanable_ratio: float = Field(default=0.5, alias="log.cleaner.min.cleanable.ratio", ge=0, le=1)
-    log_cleaner_min_compaction_lag_ms: int = Field(
-        default=0, alias="log.cleaner.min.compaction.lag.ms", ge=0, le=MAX_INT64
-    )
+    """Maximum bytes per second that all cleaner processes together read and write. Lower it if compaction slows down
+    clients."""
+    log_cleaner_min_cleanable_ratio: float = Field(0.5, alias="log.cleaner.min.cleanable.ratio", ge=0, le=1)
+    """Fraction of a log that must be dirty (not compacted yet) before the log is compacted. A lower value compacts more
+    often and saves disk space."""
+    log_cleaner_min_compaction_lag_ms: int = Field(0, alias="log.cleaner.min.compaction.lag.ms", ge=0, le=MAX_INT64)
+    """Age in ms that a record must have before it is compacted."""
     log_cleaner_max_compaction_lag_ms: int = Field(
-        default=MAX_INT64, alias="log.cleaner.max.compaction.lag.ms", ge=1, le=MAX_INT64
+        MAX_INT64, alias="log.cleaner.max.compaction.lag.ms", ge=1, le=MAX_INT64
     )
+    """Age in ms of the oldest dirty segment at which a log is compacted, whatever its dirty ratio."""
     log_cleaner_delete_retention_ms: int = Field(
-        default=86_400_000, alias="log.cleaner.delete.retention.ms", ge=0, le=MAX_INT64
+        86_400_000, alias="log.cleaner.delete.retention.ms", ge=0, le=MAX_INT64
     )
-    log_index_interval_bytes: int = Field(default=4096, alias="log.index.interval.bytes", ge=0, le=2**31 - 1)
-    log_flush_interval_messages: int = Field(default=MAX_INT64, alias="log.flush.interval.messages", ge=1, le=MAX_INT64)
-    log_flush_interval_ms: int = Field(default=MAX_INT64, alias="log.flush.interval.ms", ge=0, le=MAX_INT64)
+    """Time in ms for which tombstones of a compacted topic stay readable. Set it longer than any consumer or broker is
+    away."""
+    log_index_interval_bytes: int = Field(4096, alias="log.index.interval.bytes", ge=0, le=MAX_INT32)
+    """Bytes of log between two entries of a segment's index."""
+    log_flush_interval_messages: int = Field(MAX_INT64, alias="log.flush.interval.messages", ge=1, le=MAX_INT64)
+    """Records after which the log is flushed to disk. 1 flushes before each acknowledgement."""
+    log_flush_interval_ms: int = Field(MAX_INT64, alias="log.flush.interval.ms", ge=0, le=MAX_INT64)
+    """Time in ms after which an appended record is flushed to disk. Values of 1000 and more are checked every
+    second."""
 
-    offsets_topic_num_partitions: int = Field(default=50, alias="offsets.topic.num.partitions", ge=1, le=5000)
-    offsets_topic_replication_factor: int = Field(
-        default=3, alias="offsets.topic.replication.factor", ge=1, le=2**15 - 1
-    )
-    offsets_topic_segment_bytes: int = Field(
-        default=104_857_600, alias="offsets.topic.segment.bytes", ge=1024, le=2**31 - 1
-    )
-    offsets_commit_timeout_ms: int = Field(default=5000, alias="offsets.commit.timeout.ms", ge=1, le=2**31 - 1)
-    offsets_retention_minutes: int = Field(default=10_080, alias="offsets.retention.minutes", ge=1, le=2**31 - 1)
+    offsets_topic_num_partitions: int = Field(50, alias="offsets.topic.num.partitions", ge=1, le=5000)
+    """Partitions of `__consumer_offsets` when that topic is created."""
+    offsets_topic_replication_factor: int = Field(3, alias="offsets.topic.replication.factor", ge=1, le=MAX_INT16)
+    """Replicas per partition of `__consumer_offsets` when that topic is created. A cluster of fewer brokers needs a
+    lower value."""
+    offsets_topic_segment_bytes: int = Field(104_857_600, alias="offsets.topic.segment.bytes", ge=1024, le=MAX_INT32)
+    """Size in bytes of a segment of `__consumer_offsets` when that topic is created."""
+    offsets_commit_timeout_ms: int = Field(5000, alias="offsets.commit.timeout.ms", ge=1, le=MAX_INT32)
+    """Time in ms that an offset commit, or a group's new generation, waits for the in-sync replicas."""
+    offsets_retention_minutes: int = Field(10_080, alias="offsets.retention.minutes", ge=1, le=MAX_INT32)
+    """Time in minutes for which unused committed offsets are kept."""
     offsets_retention_check_interval_ms: int = Field(
-        default=600_000, alias="offsets.retention.check.interval.ms", ge=1, le=MAX_INT64
+        600_000, alias="offsets.retention.check.interval.ms", ge=1, le=MAX_INT64
     )
-    offset_metadata_max_bytes: int = Field(default=4096, alias="offset.metadata.max.bytes", ge=0, le=2**31 - 1)
+    """Interval in ms between checks for expired offsets."""
+    offset_metadata_max_bytes: int = Field(4096, alias="offset.metadata.max.bytes", ge=0, le=MAX_INT32)
+    """Maximum size in bytes of the metadata that a client stores with a committed offset."""
 
-    group_min_session_timeout_ms: int = Field(default=6000, alias="group.min.session.timeout.ms", ge=1, le=2**31 - 1)
-    group_max_session_timeout_ms: int = Field(
-        default=1_800_000, alias="group.max.session.timeout.ms", ge=1, le=2**31 - 1
-    )
-    group_initial_rebalance_delay_ms: int = Field(
-        default=3000, alias="group.initial.rebalance.delay.ms", ge=0, le=2**31 - 1
-    )
-    group_max_size: int = Field(default=2**31 - 1, alias="group.max.size", ge=1, le=2**31 - 1)
+    group_min_session_timeout_ms: int = Field(6000, alias="group.min.session.timeout.ms", ge=1, le=MAX_INT32)
+    """Shortest session timeout in ms that a group member may request."""
+    group_max_session_timeout_ms: int = Field(1_800_000, alias="group.max.session.timeout.ms", ge=1, le=MAX_INT32)
+    """Longest session timeout in ms that a group member may request."""
+    group_initial_rebalance_delay_ms: int = Field(3000, alias="group.initial.rebalance.delay.ms", ge=0, le=MAX_INT32)
+    """Time in ms that a new group waits for more members before its first rebalance."""
+    group_max_size: int = Field(MAX_INT32, alias="group.max.size", ge=1, le=MAX_INT32)
+    """Maximum number of members of a group."""
 
-    num_replica_fetchers: int = Field(default=1, alias="num.replica.fetchers", ge=1, le=64)
-    replica_fetch_min_bytes: int = Field(default=1, alias="replica.fetch.min.bytes", ge=0, le=2**31 - 1)
-    replica_fetch_wait_max_ms: int = Field(default=500, alias="replica.fetch.wait.max.ms", ge=1, le=60_000)
-    replica_fetch_max_bytes: int = Field(default=1_048_576, alias="replica.fetch.max.bytes", ge=1024, le=2**31 - 1)
+    num_replica_fetchers: int = Field(1, alias="num.replica.fetchers", ge=1, le=64)
+    """Connections to each leader broker over which this broker copies records."""
+    replica_fetch_min_bytes: int = Field(1, alias="replica.fetch.min.bytes", ge=0, le=MAX_INT32)
+    """Bytes that a leader waits for before it answers a follower's Fetch request."""
+    replica_fetch_wait_max_ms: int = Field(500, alias="replica.fetch.wait.max.ms", ge=1, le=60_000)
+    """Time in ms after which a leader answers a follower's Fetch request even with fewer than
+    `replica.fetch.min.bytes`."""
+    replica_fetch_max_bytes: int = Field(1_048_576, alias="replica.fetch.max.bytes", ge=1024, le=MAX_INT32)
+    """Bytes of one partition that a follower requests at once."""
     replica_fetch_response_max_bytes: int = Field(
-        default=10_485_760, alias="replica.fetch.response.max.bytes", ge=1024, le=2**31 - 1
+        10_485_760, alias="replica.fetch.response.max.bytes", ge=1024, le=MAX_INT32
     )
-    replica_fetch_backoff_ms: int = Field(default=1000, alias="replica.fetch.backoff.ms", ge=1, le=3_600_000)
-    replica_socket_timeout_ms: int = Field(default=30_000, alias="replica.socket.timeout.ms", ge=1, le=3_600_000)
-    replica_lag_time_max_ms: int = Field(default=30_000, alias="replica.lag.time.max.ms", ge=100, le=3_600_000)
+    """Bytes of all partitions that a follower requests at once."""
+    replica_fetch_backoff_ms: int = Field(1000, alias="replica.fetch.backoff.ms", ge=1, le=3_600_000)
+    """Time in ms that a follower waits after a failure before it tries again."""
+    replica_socket_timeout_ms: int = Field(30_000, alias="replica.socket.timeout.ms", ge=1, le=3_600_000)
+    """Time in ms that a follower waits for an answer of its leader."""
+    replica_lag_time_max_ms: int = Field(30_000, alias="replica.lag.time.max.ms", ge=100, le=3_600_000)
+    """Time in ms after which a follower that has not caught up leaves the ISR."""
     replica_high_watermark_checkpoint_interval_ms: int = Field(
-        default=5000, alias="replica.high.watermark.checkpoint.interval.ms", ge=1, le=3_600_000
+        5000, alias="replica.high.watermark.checkpoint.interval.ms", ge=1, le=3_600_000
     )
-    leader_replication_throttled_rate: int = Field(
-        default=MAX_INT64, alias="leader.replication.throttled.rate", ge=0, le=MAX_INT64
+    """Interval in ms between checkpoints of the high watermarks to disk."""
+    leader_replication_throttled_rate: Annotated[int, Mark.DYNAMIC] = Field(
+        MAX_INT64, alias="leader.replication.throttled.rate", ge=0, le=MAX_INT64
     )
-    follower_replication_throttled_rate: int = Field(
-        default=MAX_INT64, alias="follower.replication.throttled.rate", ge=0, le=MAX_INT64
+    """Maximum bytes per second that this broker sends to throttled replicas (`leader.replication.throttled.replicas`).
+    Lower it while partitions are reassigned."""
+    follower_replication_throttled_rate: Annotated[int, Mark.DYNAMIC] = Field(
+        MAX_INT64, alias="follower.replication.throttled.rate", ge=0, le=MAX_INT64
     )
+    """Maximum bytes per second that this broker's throttled replicas (`follower.replication.throttled.replicas`) fetch.
+    Lower it while partitions are reassigned."""
     controlled_shutdown: bool = Field(default=True, alias="controlled.shutdown.enable")
+    """True if the broker hands over its leaderships before it stops."""
     auto_leader_rebalance: bool = Field(default=True, alias="auto.leader.rebalance.enable")
+    """True if the controller elects preferred replicas again by itself."""
     leader_imbalance_check_interval_seconds: int = Field(
-        default=300, alias="leader.imbalance.check.interval.seconds", ge=1, le=86_400
+        300, alias="leader.imbalance.check.interval.seconds", ge=1, le=86_400
     )
+    """Interval in seconds between checks for preferred replicas that do not lead. A check also follows when brokers
+    have come back."""
     leader_imbalance_per_broker_percentage: int = Field(
-        default=10, alias="leader.imbalance.per.broker.percentage", ge=0, le=100
+        10, alias="leader.imbalance.per.broker.percentage", ge=0, le=100
     )
+    """Percentage of a broker's preferred partitions that other brokers may lead before preferred replicas are
+    elected."""
 
-    quota_producer_default: int = Field(default=MAX_INT64, alias="quota.producer.default", ge=1, le=MAX_INT64)
-    quota_consumer_default: int = Field(default=MAX_INT64, alias="quota.consumer.default", ge=1, le=MAX_INT64)
-    quota_window_num: int = Field(default=11, alias="quota.window.num", ge=1, le=1000)
-    quota_window_size_seconds: int = Field(default=1, alias="quota.window.size.seconds", ge=1, le=3600)
+    quota_producer_default: int = Field(MAX_INT64, alias="quota.producer.default", ge=1, le=MAX_INT64)
+    """Bytes per second that a client id may produce, if ZooKeeper holds no quota for the client."""
+    quota_consumer_default: int = Field(MAX_INT64, alias="quota.consumer.default", ge=1, le=MAX_INT64)
+    """Bytes per second that a client id may fetch, if ZooKeeper holds no quota for the client."""
+    quota_window_num: int = Field(11, alias="quota.window.num", ge=1, le=1000)
+    """Number of samples over which the rates of quotas are measured."""
+    quota_window_size_seconds: int = Field(1, alias="quota.window.size.seconds", ge=1, le=3600)
+    """Length in seconds of one sample of a rate."""
 
     @field_validator("listener", "advertised_listener", mode="before")
     @classmethod
@@ -291,3 +395,9 @@ class BrokerConfig(SettingsModel):
             port = self.advertised_listener.port or bound_port
             return HostPort(self.advertised_listener.host, port)
         return HostPort(self.listener.host or socket.getfqdn(), bound_port)
+
+
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
+)
+"""From a setting's name to the attribute of `BrokerConfig`."""

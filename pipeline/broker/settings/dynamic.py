@@ -1,43 +1,36 @@
-"""The settings of a broker while it runs: those of its file, over them what was changed for all brokers, and over both
-what was changed for this one (KIP-226).
+"""Holds the settings of a running broker: its file, then changes for all brokers, then changes for this one (KIP-226).
 
-Invariants: `current` is always a whole and valid configuration; a change that cannot be used is left out by name, never
-half taken. Only settings in `CHANGEABLE` can be changed while a broker runs: the defaults of topics, and limits.
+Invariants: `current` is always a complete and valid configuration; an unusable change is left out by name, never half
+applied. Only settings in `CHANGEABLE` can be changed while a broker runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.broker.settings.broker import BrokerConfig
+from pipeline.broker.settings.broker import FIELDS, BrokerConfig, Mark
 from pipeline.broker.settings.topic import BROKER_DEFAULTS
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import ConfigurationError
 from pipeline.net.signals import Signal
 
-LIMITS = frozenset({"max.connections", "max.connections.per.ip", "max.connections.per.ip.overrides"})
-THROTTLES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
-CHANGEABLE = frozenset(BROKER_DEFAULTS.values()) | LIMITS | THROTTLES
-
-FIELDS: Mapping[str, str] = MappingProxyType(
-    {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
-)
-"""From a setting's name to the attribute of `BrokerConfig`."""
+CHANGEABLE = frozenset(BROKER_DEFAULTS.values()) | {
+    name for name, attribute in FIELDS.items() if Mark.DYNAMIC in BrokerConfig.model_fields[attribute].metadata
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What was changed, as stored in a znode of this version (-1: there is none)."""
+    """Changed settings, as stored in a znode of this version (-1: no znode)."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     version: int = -1
 
 
 class DynamicSettings:
-    """The settings of one broker, now. `static` are those of its file."""
+    """The present settings of one broker. `static` holds the settings of its file."""
 
     def __init__(self, static: BrokerConfig) -> None:
         self.static = static
@@ -48,20 +41,20 @@ class DynamicSettings:
 
     @property
     def names(self) -> Sequence[str]:
-        """Whose overrides count here: `<default>` and this broker's id, the stronger last."""
+        """Names of the overrides that apply here: `<default>` and this broker's id, the stronger last."""
         return tuple(self._stored)
 
     def overrides(self, name: str) -> Overrides:
-        """What was changed under this name."""
+        """Return the overrides stored under this name."""
         return self._stored[name]
 
     def follow(self, follower: Callable[[BrokerConfig], None]) -> None:
-        """Tell the settings now and after every change."""
+        """Call `follower` with the settings, now and after every change."""
         self._followers.append(follower)
         follower(self.current)
 
     def take(self, name: str, stored: Overrides) -> Sequence[str]:
-        """Have what is stored under `name` now count. Returns the names of what cannot be used and is left out."""
+        """Apply the overrides stored under `name`. Returns the names of unusable settings, which are left out."""
         usable = {key: value for key, value in stored.settings.items() if key in CHANGEABLE}
         while usable:
             try:
@@ -79,7 +72,7 @@ class DynamicSettings:
         return sorted(stored.settings.keys() - usable.keys())
 
     def check(self, name: str, settings: Mapping[str, str]) -> None:
-        """Whether this could be stored under `name`. Raises ValueError with a sentence that names what is wrong."""
+        """Check overrides that are to be stored under `name`. Raises ValueError, which names the wrong setting."""
         unknown = sorted(settings.keys() - FIELDS.keys())
         if unknown:
             raise ValueError(f"Unknown broker config name: {', '.join(unknown)}")
@@ -92,7 +85,7 @@ class DynamicSettings:
             raise ValueError(f"Invalid value for configuration {error}") from error
 
     async def wait_for(self, name: str, version: int) -> None:
-        """Wait until what is stored under `name` in this version, or a later one, counts here."""
+        """Wait until the overrides stored under `name` in this version, or a later one, are applied."""
         while self._stored[name].version < version:
             await self._changed.wait()
 

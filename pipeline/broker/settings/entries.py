@@ -1,7 +1,7 @@
-"""Settings as clients are told of them: value, type, and where it comes from (KIP-226, KIP-569). Pure.
+"""Describes settings to clients: value, type, source and documentation (KIP-226, KIP-569). Pure.
 
-A setting of a topic comes from the topic, else from this broker, all brokers, the broker's file, the default: the first
-that says something counts, and all are its synonyms in this order.
+A topic setting comes from the topic, this broker, all brokers, the broker's file, or the default. The first of these
+that is set applies; all of them are the setting's synonyms, in this order.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,26 +13,40 @@ from typing import Any, get_args
 from annotated_types import Le
 from pydantic.fields import FieldInfo
 
-from pipeline.broker.settings.broker import PLAINTEXT, BrokerConfig
-from pipeline.broker.settings.documents import BROKER_DOCUMENTS, TOPIC_DOCUMENTS
-from pipeline.broker.settings.dynamic import CHANGEABLE, FIELDS, DynamicSettings
-from pipeline.broker.settings.topic import BROKER_DEFAULTS, MAX_INT32, TopicSettings, readable_settings
+from pipeline.broker.settings.broker import FIELDS, PLAINTEXT, BrokerConfig, Mark
+from pipeline.broker.settings.dynamic import CHANGEABLE, DynamicSettings
+from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings, readable_settings
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
+from pipeline.settings import MAX_INT32
 
-LISTS = frozenset({"cleanup.policy", "log.cleanup.policy"})
+LISTS = frozenset(
+    str(field.alias)
+    for field in (*BrokerConfig.model_fields.values(), *TopicSettings.model_fields.values())
+    if Mark.LIST in field.metadata
+)
 """Settings that are lists, to which values can be appended."""
+
+TOPIC_TEXTS: Mapping[str, str] = MappingProxyType(TopicSettings.descriptions())
+BROKER_TEXTS: Mapping[str, str] = MappingProxyType(
+    BrokerConfig.descriptions()
+    | {
+        setting: f"{TOPIC_TEXTS[name]} Default for topics that do not set `{name}`."
+        for name, setting in BROKER_DEFAULTS.items()
+    }
+)
+"""The description of each setting, as docs/broker.md and DescribeConfigs show it."""
 
 SAME_SETTING: Mapping[str, Sequence[str]] = MappingProxyType(
     {"log.retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours")}
 )
-"""Settings that can be made in several units, under names of which the first one that is given counts."""
+"""Settings that have several units, each with a name of its own. The first name that is set applies."""
 
 _LISTENERS = frozenset({"listeners", "advertised.listeners"})
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from."""
+    """Sources of a value, the numbers as in DescribeConfigs."""
 
     TOPIC = 1
     BROKER = 2
@@ -42,7 +56,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """What values a setting takes."""
+    """Types of a setting, the numbers as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -53,55 +67,35 @@ class ConfigType(IntEnum):
 
 
 def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:
-    """All settings of a topic that says this itself, with synonyms and documentation."""
+    """Yield all settings of a topic with these overrides, with synonyms and documentation."""
     values, _ = readable_settings(overrides, settings.current)
     for attribute, field in TopicSettings.model_fields.items():
-        name = field.alias or attribute
+        name = str(field.alias)
         synonyms = [_synonym(name, overrides[name], ConfigSource.TOPIC)] if name in overrides else []
         if name in BROKER_DEFAULTS:
             synonyms += _broker_synonyms(BROKER_DEFAULTS[name], settings)
         elif field.default is not None:
             synonyms.append(_synonym(name, _as_text(name, field.default), ConfigSource.DEFAULT))
-        yield _entry(
-            name,
-            _as_text(name, getattr(values, attribute)),
-            _type_of(name, field),
-            synonyms,
-            read_only=False,
-            documentation=TOPIC_DOCUMENTS.get(name),
-        )
+        yield _entry(field, _as_text(name, getattr(values, attribute)), synonyms, TOPIC_TEXTS)
 
 
 def broker_entries(settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:
-    """All settings of this broker."""
+    """Yield all settings of this broker."""
     for attribute, field in BrokerConfig.model_fields.items():
         name = str(field.alias)
-        yield _entry(
-            name,
-            _as_text(name, getattr(settings.current, attribute)),
-            _type_of(name, field),
-            _broker_synonyms(name, settings),
-            read_only=name not in CHANGEABLE,
-            documentation=BROKER_DOCUMENTS.get(name),
-        )
+        value = _as_text(name, getattr(settings.current, attribute))
+        yield _entry(field, value, _broker_synonyms(name, settings), BROKER_TEXTS, read_only=name not in CHANGEABLE)
 
 
 def all_brokers_entries(settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:
-    """What was changed for all brokers."""
+    """Yield the settings that were changed for all brokers."""
     for name, value in sorted(settings.overrides(ALL_BROKERS).settings.items()):
         synonyms = [item for item in _broker_synonyms(name, settings) if item.source != ConfigSource.BROKER]
-        yield _entry(
-            name,
-            value,
-            _type_of(name, BrokerConfig.model_fields[FIELDS[name]]),
-            synonyms,
-            read_only=False,
-            documentation=BROKER_DOCUMENTS.get(name),
-        )
+        yield _entry(BrokerConfig.model_fields[FIELDS[name]], value, synonyms, BROKER_TEXTS)
 
 
 def _broker_synonyms(name: str, settings: DynamicSettings) -> list[DescribeConfigsSynonym]:
-    """Every place where the setting is made, the strongest first; a default of nothing is none."""
+    """Return every source that sets a broker setting, the strongest first. A default of None is left out."""
     names = SAME_SETTING.get(name, (name,))
     found = []
     for level, source in (
@@ -126,27 +120,26 @@ def _synonym(name: str, value: str | None, source: ConfigSource) -> DescribeConf
 
 
 def _entry(
-    name: str,
+    field: FieldInfo,
     value: str | None,
-    config_type: ConfigType,
     synonyms: list[DescribeConfigsSynonym],
+    texts: Mapping[str, str],
     *,
-    read_only: bool,
-    documentation: str | None,
+    read_only: bool = False,
 ) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
-        name=name,
+        name=str(field.alias),
         value=value,
         read_only=read_only,
         config_source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         synonyms=synonyms,
-        config_type=config_type,
-        documentation=documentation,
+        config_type=_type_of(field),
+        documentation=texts[str(field.alias)],
     )
 
 
-def _type_of(name: str, field: FieldInfo) -> ConfigType:
-    if name in LISTS:
+def _type_of(field: FieldInfo) -> ConfigType:
+    if Mark.LIST in field.metadata:
         return ConfigType.LIST
     kinds: Collection[Any] = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     kind = next(iter(kinds), field.annotation) if len(kinds) <= 1 else field.annotation

@@ -1,86 +1,109 @@
-"""The settings of a topic, under Kafka's names: what the topic says itself, over what the broker says for all. Pure.
+"""Declares the settings of a topic under Kafka's names: the topic's own values, over the broker's defaults. Pure.
 
-All are honoured; every other name is refused, so that a setting is never accepted and then ignored by mistake.
+Every declared setting takes effect; every other name is refused, so that no setting is accepted and then ignored.
 """
 
-import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from pipeline.broker.settings.admission import Admission
-from pipeline.broker.settings.broker import (
-    BrokerConfig,
-    check_cleanup_policies,
-    check_gzip_level,
-    check_throttled_replicas,
-)
+from pipeline.broker.settings.broker import FIELDS, BrokerConfig, CompressionType, TimestampType
 from pipeline.records.compression import Codec
-from pipeline.settings import MAX_INT64
+from pipeline.settings import MAX_INT64, SettingsModel, hint
 
-MAX_INT32 = 2**31 - 1
 LOG_APPEND_TIME = "LogAppendTime"
 
 
-class TopicSettings(BaseModel):
+@dataclass(frozen=True, slots=True)
+class DefaultOf:
+    """Marks a topic setting whose default is a broker setting of this name."""
+
+    setting: str
+
+
+def _default_of(setting: str, *, alias: str) -> Any:
+    """Declare a topic setting that has the bounds and the text of this broker setting, and its value by default."""
+    declared = BrokerConfig.model_fields[FIELDS[setting]]
+    field = Field(alias=alias, description=declared.description)
+    field.metadata = [*declared.metadata, DefaultOf(setting)]
+    return field
+
+
+def _check_throttled_replicas(value: str) -> str:
+    for part in value.split(",") if value not in {"", "*"} else ():
+        partition, separator, broker = part.strip().partition(":")
+        if not (separator and partition.isdecimal() and broker.isdecimal()):
+            raise ValueError("is a list of PARTITION:BROKER with commas between, or *")
+    return value
+
+
+class TopicSettings(SettingsModel):
     """The settings of one topic, complete."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    service: ClassVar[str] = "topic"
 
-    segment_bytes: int = Field(alias="segment.bytes", ge=1024, le=MAX_INT32)
-    segment_ms: int = Field(alias="segment.ms", ge=1, le=MAX_INT64)
-    flush_messages: int = Field(alias="flush.messages", ge=1, le=MAX_INT64)
-    flush_ms: int = Field(alias="flush.ms", ge=0, le=MAX_INT64)
-    max_message_bytes: int = Field(alias="max.message.bytes", ge=0, le=MAX_INT32)
-    index_interval_bytes: int = Field(alias="index.interval.bytes", ge=0, le=MAX_INT32)
-    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(alias="message.timestamp.type")
+    segment_bytes: int = _default_of("log.segment.bytes", alias="segment.bytes")
+    segment_ms: int = _default_of("log.roll.ms", alias="segment.ms")
+    flush_messages: int = _default_of("log.flush.interval.messages", alias="flush.messages")
+    flush_ms: int = _default_of("log.flush.interval.ms", alias="flush.ms")
+    max_message_bytes: int = _default_of("message.max.bytes", alias="max.message.bytes")
+    index_interval_bytes: int = _default_of("log.index.interval.bytes", alias="index.interval.bytes")
+    message_timestamp_type: TimestampType = _default_of("log.message.timestamp.type", alias="message.timestamp.type")
     mirror_source: str | None = Field(default=None, alias="mirror.source", min_length=1, max_length=1024)
-    """Set: a mirror of this topic elsewhere. Read-only but for producers that keep the offsets of its source."""
-    retention_ms: int = Field(alias="retention.ms", ge=-1, le=MAX_INT64)
-    retention_bytes: int = Field(alias="retention.bytes", ge=-1, le=MAX_INT64)
-    file_delete_delay_ms: int = Field(alias="file.delete.delay.ms", ge=0, le=MAX_INT64)
+    """Source of a mirrored topic, set by the mirror. Only a producer that keeps the source's offsets may write to the
+    topic."""
+    retention_ms: int = _default_of("log.retention.ms", alias="retention.ms")
+    retention_bytes: int = _default_of("log.retention.bytes", alias="retention.bytes")
+    file_delete_delay_ms: int = _default_of("log.segment.delete.delay.ms", alias="file.delete.delay.ms")
     visibility: Literal["appended", "flushed"] = Field(default="appended", alias="visibility")
-    """When consumers see a record. `flushed` (ours, from the paper): once it would survive a power failure."""
-    cleanup_policy: Annotated[str, AfterValidator(check_cleanup_policies)] = Field(alias="cleanup.policy")
-    min_cleanable_dirty_ratio: float = Field(alias="min.cleanable.dirty.ratio", ge=0, le=1)
-    min_compaction_lag_ms: int = Field(alias="min.compaction.lag.ms", ge=0, le=MAX_INT64)
-    max_compaction_lag_ms: int = Field(alias="max.compaction.lag.ms", ge=1, le=MAX_INT64)
-    delete_retention_ms: int = Field(alias="delete.retention.ms", ge=0, le=MAX_INT64)
-    compression_type: Literal["uncompressed", "producer", "gzip", "snappy", "lz4", "zstd"] = Field(
-        alias="compression.type"
+    """State of a record that consumers may read: `appended`, or `flushed` to disk, where a power failure cannot remove
+    it."""
+    cleanup_policy: str = _default_of("log.cleanup.policy", alias="cleanup.policy")
+    min_cleanable_dirty_ratio: float = _default_of("log.cleaner.min.cleanable.ratio", alias="min.cleanable.dirty.ratio")
+    min_compaction_lag_ms: int = _default_of("log.cleaner.min.compaction.lag.ms", alias="min.compaction.lag.ms")
+    max_compaction_lag_ms: int = _default_of("log.cleaner.max.compaction.lag.ms", alias="max.compaction.lag.ms")
+    delete_retention_ms: int = _default_of("log.cleaner.delete.retention.ms", alias="delete.retention.ms")
+    compression_type: CompressionType = _default_of("compression.type", alias="compression.type")
+    compression_gzip_level: int = _default_of("compression.gzip.level", alias="compression.gzip.level")
+    compression_lz4_level: int = _default_of("compression.lz4.level", alias="compression.lz4.level")
+    compression_zstd_level: int = _default_of("compression.zstd.level", alias="compression.zstd.level")
+    message_timestamp_before_max_ms: int = _default_of(
+        "log.message.timestamp.before.max.ms", alias="message.timestamp.before.max.ms"
     )
-    compression_gzip_level: Annotated[int, AfterValidator(check_gzip_level)] = Field(
-        alias="compression.gzip.level", ge=-1, le=9
+    message_timestamp_after_max_ms: int = _default_of(
+        "log.message.timestamp.after.max.ms", alias="message.timestamp.after.max.ms"
     )
-    compression_lz4_level: int = Field(alias="compression.lz4.level", ge=1, le=17)
-    compression_zstd_level: int = Field(alias="compression.zstd.level", ge=-131_072, le=22)
-    message_timestamp_before_max_ms: int = Field(alias="message.timestamp.before.max.ms", ge=0, le=MAX_INT64)
-    message_timestamp_after_max_ms: int = Field(alias="message.timestamp.after.max.ms", ge=0, le=MAX_INT64)
-    min_insync_replicas: int = Field(alias="min.insync.replicas", ge=1, le=MAX_INT32)
-    unclean_leader_election: bool = Field(alias="unclean.leader.election.enable")
-    leader_throttled_replicas: Annotated[str, AfterValidator(check_throttled_replicas)] = Field(
+    min_insync_replicas: int = _default_of("min.insync.replicas", alias="min.insync.replicas")
+    unclean_leader_election: bool = _default_of(
+        "unclean.leader.election.enable", alias="unclean.leader.election.enable"
+    )
+    leader_throttled_replicas: Annotated[str, AfterValidator(_check_throttled_replicas)] = Field(
         default="", alias="leader.replication.throttled.replicas"
     )
-    follower_throttled_replicas: Annotated[str, AfterValidator(check_throttled_replicas)] = Field(
+    """Replicas to which leaders send within `leader.replication.throttled.rate`: `*`, or `PARTITION:BROKER,...`."""
+    follower_throttled_replicas: Annotated[str, AfterValidator(_check_throttled_replicas)] = Field(
         default="", alias="follower.replication.throttled.replicas"
     )
+    """Replicas that fetch within `follower.replication.throttled.rate`: `*`, or `PARTITION:BROKER,...`."""
 
     @property
     def is_compacted(self) -> bool:
-        """Does `cleanup.policy` contain `compact`?"""
+        """True if `cleanup.policy` contains `compact`."""
         return "compact" in self.cleanup_policy
 
     @property
     def is_deleted_from(self) -> bool:
-        """Does `cleanup.policy` contain `delete`?"""
+        """True if `cleanup.policy` contains `delete`."""
         return "delete" in self.cleanup_policy
 
     @cached_property
     def admission(self) -> Admission:
-        """What the topic demands of the batches of producers."""
+        """The demands on batches of producers."""
         kept = self.compression_type == "producer"
         name = "none" if self.compression_type == "uncompressed" else self.compression_type
         levels = {
@@ -102,32 +125,13 @@ class TopicSettings(BaseModel):
 
 BROKER_DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
-        "min.insync.replicas": "min.insync.replicas",
-        "unclean.leader.election.enable": "unclean.leader.election.enable",
-        "segment.bytes": "log.segment.bytes",
-        "segment.ms": "log.roll.ms",
-        "flush.messages": "log.flush.interval.messages",
-        "flush.ms": "log.flush.interval.ms",
-        "max.message.bytes": "message.max.bytes",
-        "index.interval.bytes": "log.index.interval.bytes",
-        "message.timestamp.type": "log.message.timestamp.type",
-        "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-        "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-        "compression.type": "compression.type",
-        "compression.gzip.level": "compression.gzip.level",
-        "compression.lz4.level": "compression.lz4.level",
-        "compression.zstd.level": "compression.zstd.level",
-        "retention.ms": "log.retention.ms",
-        "retention.bytes": "log.retention.bytes",
-        "file.delete.delay.ms": "log.segment.delete.delay.ms",
-        "cleanup.policy": "log.cleanup.policy",
-        "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-        "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-        "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-        "delete.retention.ms": "log.cleaner.delete.retention.ms",
+        str(field.alias): mark.setting
+        for field in TopicSettings.model_fields.values()
+        for mark in field.metadata
+        if isinstance(mark, DefaultOf)
     }
 )
-"""From a topic's setting to that of the broker which is its default. The others have the default of their field."""
+"""From a topic setting to the broker setting that is its default. Other topic settings have a default of their own."""
 
 KEEPING_ALL: Mapping[str, str] = MappingProxyType(
     {
@@ -137,13 +141,11 @@ KEEPING_ALL: Mapping[str, str] = MappingProxyType(
         "unclean.leader.election.enable": "false",
     }
 )
-"""Settings of a topic by which no record is ever deleted, nor lost to an unclean election."""
-
-_BROKER_FIELDS = {str(field.alias): name for name, field in BrokerConfig.model_fields.items()}
+"""Topic settings that never delete a record, and lose none to an unclean election."""
 
 
 def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) -> TopicSettings:
-    """The topic's own settings over the broker's. Raises ValueError with a sentence that names the wrong setting."""
+    """Return the topic's own settings over the broker's. Raises ValueError, which names the wrong setting."""
     try:
         return TopicSettings.model_validate({**_defaults(broker), **overrides})
     except ValidationError as error:
@@ -151,9 +153,9 @@ def topic_settings(overrides: Mapping[str, str | None], broker: BrokerConfig) ->
 
 
 def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tuple[TopicSettings, tuple[str, ...]]:
-    """As `topic_settings`, for what is stored already: what cannot be used falls back to the broker's setting.
+    """Return stored settings as `topic_settings` does, with the broker's value for each setting that is not usable.
 
-    Also returns the names that were left out, for a warning.
+    Also returns the names of the unusable settings, for a warning.
     """
     try:
         return TopicSettings.model_validate({**_defaults(broker), **overrides}), ()
@@ -164,14 +166,12 @@ def readable_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> tup
 
 
 def _defaults(broker: BrokerConfig) -> dict[str, Any]:
-    return {name: getattr(broker, _BROKER_FIELDS[setting]) for name, setting in BROKER_DEFAULTS.items()}
+    return {name: getattr(broker, FIELDS[setting]) for name, setting in BROKER_DEFAULTS.items()}
 
 
 def _explain(item: Any) -> str:
     key = str(item["loc"][0])
     if item["type"] == "extra_forbidden":
-        names = [str(field.alias) for field in TopicSettings.model_fields.values()]
-        near = difflib.get_close_matches(key, names, n=1)
-        return f"Unknown topic config name: {key}" + (f"; did you mean {near[0]}?" if near else "")
+        return f"Unknown topic config name: {key}{hint(key, TopicSettings)}"
     reason = str(item["msg"]).removeprefix("Value error, ")
     return f"Invalid value {item['input']} for configuration {key}: {reason}"

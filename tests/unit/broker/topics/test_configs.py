@@ -9,9 +9,8 @@ import trio
 import trio.lowlevel
 
 from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.broker.settings.documents import BROKER_DOCUMENTS, TOPIC_DOCUMENTS
 from pipeline.broker.settings.dynamic import CHANGEABLE
-from pipeline.broker.settings.entries import ConfigSource, ConfigType
+from pipeline.broker.settings.entries import BROKER_TEXTS, TOPIC_TEXTS, ConfigSource, ConfigType
 from pipeline.broker.settings.topic import KEEPING_ALL, TopicSettings
 from pipeline.broker.topics.config_changes import OperationType, ResourceType
 from pipeline.coordination.znodes import ALL_BROKERS, TopicConfig, broker_config_path, topic_config_path
@@ -111,9 +110,11 @@ async def test_every_setting_of_a_broker_is_told_and_which_can_be_changed(start:
         assert (await describe(broker, BROKER, "")).configs == ()
 
 
-def test_there_is_a_sentence_for_each_setting_and_no_other() -> None:
-    assert set(BROKER_DOCUMENTS) == {field.alias for field in BrokerConfig.model_fields.values()}
-    assert set(TOPIC_DOCUMENTS) == {field.alias for field in TopicSettings.model_fields.values()}
+def test_there_is_a_sentence_for_each_setting() -> None:
+    assert all(text.endswith(".") for text in (*BROKER_TEXTS.values(), *TOPIC_TEXTS.values()))
+    assert BROKER_TEXTS["log.segment.bytes"] == (
+        f"{TOPIC_TEXTS['segment.bytes']} Default for topics that do not set `segment.bytes`."
+    )
 
 
 async def test_what_cannot_be_described(start: Start) -> None:

@@ -1,8 +1,8 @@
-"""A consumer that reads columns: batches are fetched closed, opened as arrays, and handed over as Arrow.
+"""A consumer of columns: fetches batches closed, opens them as arrays and returns them as Arrow.
 
     python examples/consume_columns.py HOST:PORT TOPIC
 
-Prints, for each partition, how many records it holds up to its present end, their bytes, and how many distinct keys.
+Prints, for each partition, how many records it holds up to its current end, their bytes, and how many distinct keys.
 """
 
 import sys
@@ -11,18 +11,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import trio
 
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
-from pipeline.client.admin.topics import describe_topics
-from pipeline.client.cluster.cluster import open_cluster
-from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
-from pipeline.client.consumer.consumer import open_consumer
-from pipeline.model import TopicPartition
-from pipeline.records.columns import ARROW_SCHEMA, open_batches
-from pipeline.settings import parse_addresses
+from pipeline.client import (
+    ARROW_SCHEMA,
+    EARLIEST,
+    LATEST,
+    ClientConfig,
+    ConsumerConfig,
+    TopicPartition,
+    describe_topics,
+    list_offsets,
+    open_batches,
+    open_cluster,
+    open_consumer,
+    parse_addresses,
+)
 
 
 async def read(bootstrap: str, topic: str) -> dict[int, pa.Table]:
-    """Every partition of the topic as a table with offset, timestamp, key, value and headers."""
+    """Return each partition of the topic as a table with offset, timestamp, key, value and headers."""
     async with (
         open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
         open_consumer(cluster, ConsumerConfig()) as consumer,

@@ -1,4 +1,4 @@
-"""A producer with a schema and audit counts: page views as Avro, each with its creation time and the host that made it.
+"""A producer with a schema and audit counts: page views as Avro, each with its creation time and its host.
 
 pipeline topic create page_views --partitions 2 -b HOST:PORT
 python examples/produce_page_views.py HOST:PORT http://REGISTRY [COUNT]
@@ -13,12 +13,15 @@ from random import SystemRandom
 import trio
 
 from pipeline.audit.publisher import open_audited_producer
-from pipeline.client.cluster.cluster import open_cluster
-from pipeline.client.cluster.config import ClientConfig, ProducerConfig
-from pipeline.client.registry.avro import AvroSerializer
-from pipeline.client.registry.client import open_schema_registry
-from pipeline.records.compression import Codec
-from pipeline.settings import parse_addresses
+from pipeline.client import (
+    AvroSerializer,
+    ClientConfig,
+    Codec,
+    ProducerConfig,
+    open_cluster,
+    open_schema_registry,
+    parse_addresses,
+)
 
 TOPIC = "page_views"
 SCHEMA = json.dumps(
@@ -31,7 +34,7 @@ SCHEMA = json.dumps(
 
 
 async def produce(bootstrap: str, registry_url: str, count: int) -> None:
-    """Publish `count` page views and wait until all are acknowledged and told to the audit."""
+    """Publish `count` page views and wait until all are acknowledged and reported to the audit."""
     async with (
         open_cluster(ClientConfig(bootstrap=parse_addresses(bootstrap))) as cluster,
         open_schema_registry([registry_url]) as registry,

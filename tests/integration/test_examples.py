@@ -1,4 +1,4 @@
-"""The programs of examples/, run as their docstrings say, on a cluster of its own."""
+"""The programs of examples/ and of docs/client.md, run as they say, on a cluster of their own."""
 
 import json
 import re
@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.testing.local_cluster import LocalCluster
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 COUNT = 200
 DEADLINE_S = 400  # Spark, on a busy machine
 
@@ -31,6 +32,13 @@ def cluster():
         said = run("produce_page_views.py", running.bootstrap, running.registry, str(COUNT))
         assert said == f"{COUNT} page views are acknowledged.\n"
         yield running
+
+
+def test_the_program_of_the_page_publishes_and_reads(cluster, tmp_path):
+    page = (ROOT / "docs" / "client.md").read_text()
+    program = tmp_path / "clicks.py"
+    program.write_text(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
+    assert re.fullmatch(r"clicks-[01] 0 b'alice' b'/home'\n", run(program, cluster.bootstrap))
 
 
 def test_the_producer_is_counted_and_its_schema_registered(cluster):

@@ -1,10 +1,14 @@
 """The pages say what the code says: every setting by name, the versions served, and links that lead somewhere."""
 
+import ast
+import builtins
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import pipeline.client
 from pipeline.audit.config import AuditConfig, CountingConfig
 from pipeline.broker.requests.dispatch import SERVED
 from pipeline.broker.settings.broker import BrokerConfig
@@ -58,3 +62,25 @@ def test_files_of_the_way_of_a_batch_exist():
     named = re.findall(r"`(\w+/[\w/]+\.py)`", (DOCS / "architecture.md").read_text())
     assert named
     assert [name for name in named if not (ROOT / "pipeline" / name).is_file()] == []
+
+
+def names_without_definition(block: str) -> set[str]:
+    tree = ast.parse(f"async def program():\n{textwrap.indent(block, '    ')}")
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    defined = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.alias(name=name, asname=asname):
+                defined.add(asname or name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ExceptHandler(name=str(name)):
+                defined.add(name)
+            case ast.arg(arg=name):
+                defined.add(name)
+    return {name.id for name in names} - defined - set(dir(builtins))
+
+
+def test_the_page_of_the_client_defines_or_exports_every_name():
+    program, *blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "client.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert names_without_definition(program) == set()
+    known = {*pipeline.client.__all__, "cluster", "consumer"}
+    assert [sorted(names_without_definition(block) - known) for block in blocks] == [[] for _ in blocks]

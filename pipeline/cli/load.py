@@ -81,7 +81,8 @@ def run(
 
 
 def _load(config: "LoadConfig") -> "LoadResult":
-    from pipeline.hadoop.load import NOTHING_NEW, local_session, prepare_load
+    from pipeline.hadoop.load import NOTHING_NEW, prepare_load
+    from pipeline.hadoop.spark_session import local_session
 
     with output.progress(f"Loading {config.topic}", total=None):
         prepared = prepare_load(config, clock=wall_clock)
@@ -198,8 +199,8 @@ def sql(
 ) -> None:
     """Query the committed data of a topic that was loaded as Parquet."""
     from pipeline.hadoop.commit import file_url
-    from pipeline.hadoop.load import local_session
     from pipeline.hadoop.manifest import committed_files
+    from pipeline.hadoop.spark_session import local_session
 
     files = list(committed_files(_committed(topic, root)))
     if not files:

@@ -8,7 +8,7 @@ Invariants: every row is in exactly one file of the result, or the result names 
 and the bytes that wait in them are bounded.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -67,6 +67,9 @@ class _OpenFile:
 FileKey = tuple[int, int | None, int]
 """Partition, hour (None for the quarantine), schema id."""
 
+Faults = dict[int, str]
+"""Row number of a bad row, and the reason."""
+
 
 class TaskWriter:
     """Writes the rows of one attempt of one task."""
@@ -98,13 +101,7 @@ class TaskWriter:
         self._tally.add(batch)
         self._rows += batch.num_rows
         rows = batch.select(list(ROW_COLUMNS))
-        faults: dict[int, str] = {}
-        decoded: Decoded
-        timestamps = rows.column("timestamp_ms").to_numpy()
-        outside = (timestamps < MIN_TIMESTAMP_MS) | (timestamps > MAX_TIMESTAMP_MS)
-        for row in np.flatnonzero(outside):
-            faults[int(row)] = f"its timestamp {timestamps[row]} is not in the years 1 to 9999"
-        ids, decoded = self._check_values(rows, faults)
+        ids, decoded, faults = self._check(rows)
         if faults:
             rows, ids, decoded = self._set_aside(rows, ids, decoded, faults)
         if rows.num_rows:
@@ -130,12 +127,16 @@ class TaskWriter:
             bad_record=self._bad_record,
         )
 
-    def _check_values(
-        self, rows: pa.RecordBatch, faults: dict[int, str]
-    ) -> tuple[NDArray[np.int64], list[dict[str, object] | None]]:
-        """By row the schema of its file and, for Parquet, its decoded value; what is no datum goes into `faults`."""
+    def _check(self, rows: pa.RecordBatch) -> tuple[NDArray[np.int64], Decoded, Faults]:
+        """Return by row the schema of its file and, for Parquet, its decoded value; and the faults of bad rows."""
+        timestamps = rows.column("timestamp_ms").to_numpy()
+        outside = (timestamps < MIN_TIMESTAMP_MS) | (timestamps > MAX_TIMESTAMP_MS)
+        faults = {
+            int(row): f"its timestamp {timestamps[row]} is not in the years 1 to 9999"
+            for row in np.flatnonzero(outside)
+        }
         if self._schemas is None:
-            return np.full(rows.num_rows, NO_SCHEMA, dtype=np.int64), []
+            return np.full(rows.num_rows, NO_SCHEMA, dtype=np.int64), [], faults
         values = ByteColumn.of(rows.column("value"))
         ids, framing = schema_ids(values)
         for row in np.flatnonzero(framing):
@@ -152,11 +153,12 @@ class TaskWriter:
             for index in np.flatnonzero(found):
                 faults.setdefault(int(at[index]), f"schema {schema_id}: {FAULT_REASONS[Fault(int(found[index]))]}")
         if self._spec.format == "avro":
-            return self._with_tombstones(ids, faults), []
-        return ids, self._decode(values, ids, known, faults)
+            return self._with_tombstones(ids, faults), [], faults
+        decoded, undecodable = self._decode(values, ids, known, faults)
+        return ids, decoded, faults | undecodable
 
-    def _with_tombstones(self, ids: NDArray[np.int64], faults: dict[int, str]) -> NDArray[np.int64]:
-        """A tombstone has no schema; it joins the file of its neighbours."""
+    def _with_tombstones(self, ids: NDArray[np.int64], faults: Faults) -> NDArray[np.int64]:
+        """Give tombstones, which have no schema, the schema of the file of their neighbours."""
         usable = ids[[row not in faults for row in range(len(ids))]] if faults else ids
         usable = usable[usable != NO_SCHEMA]
         if len(usable):
@@ -164,34 +166,31 @@ class TaskWriter:
         return np.where(ids == NO_SCHEMA, self._last_schema, ids)
 
     def _decode(
-        self, values: ByteColumn, ids: NDArray[np.int64], known: dict[int, DatumSchema], faults: dict[int, str]
-    ) -> list[dict[str, object] | None]:
-        """Values as rows of the newest schema seen in this task."""
+        self, values: ByteColumn, ids: NDArray[np.int64], known: dict[int, DatumSchema], skipped: Container[int]
+    ) -> tuple[Decoded, Faults]:
+        """Return the values, but those of `skipped` rows, by the newest schema seen in this task; and new faults."""
         newest = max(known, default=NO_SCHEMA)
         if newest != NO_SCHEMA and (self._columns is None or newest > self._columns.reader_id):
             self._columns = DatumColumns(known[newest])
         decoded: list[dict[str, object] | None] = [None] * len(ids)
+        faults: Faults = {}
         if self._columns is None:
-            return decoded
+            return decoded, faults
         decoders = {schema_id: self._columns.decoder(schema) for schema_id, schema in known.items()}
         data = values.data.tobytes()
         bounds = zip(ids.tolist(), values.starts.tolist(), values.stops.tolist(), strict=True)
         for row, (schema_id, start, stop) in enumerate(bounds):
-            if schema_id != NO_SCHEMA and row not in faults:
+            if schema_id != NO_SCHEMA and row not in skipped:
                 try:
                     decoded[row] = decoders[schema_id](data[start + FRAME_SIZE : stop])
                 except DatumDecodeError as error:
                     faults[row] = f"schema {schema_id}: {error}"
-        return decoded
+        return decoded, faults
 
     def _set_aside(
-        self,
-        rows: pa.RecordBatch,
-        ids: NDArray[np.int64],
-        decoded: Decoded,
-        faults: dict[int, str],
+        self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded, faults: Faults
     ) -> tuple[pa.RecordBatch, NDArray[np.int64], Decoded]:
-        """Bad rows go to the quarantine, or the first of them becomes what the load fails for."""
+        """Write bad rows to the quarantine, or let the load fail for the first of them. Return the other rows."""
         if not self._spec.quarantine:
             first = min(faults)
             partition, offset = (rows.column(name).to_pylist()[first] for name in ("partition", "offset"))

@@ -9,7 +9,7 @@ from tests.support.hdfs import HdfsCluster, running_hdfs
 
 @pytest.fixture(scope="session")
 def spark():
-    from pipeline.hadoop.load import local_session
+    from pipeline.hadoop.spark_session import local_session
 
     session = local_session(app_name="tests", is_short=True)
     yield session

@@ -14,7 +14,8 @@ import time
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop import load as load_module
-from pipeline.hadoop.load import LoadConfig, local_session, run_load
+from pipeline.hadoop.load import LoadConfig, run_load
+from pipeline.hadoop.spark_session import local_session
 
 
 class KillingFileSystem:

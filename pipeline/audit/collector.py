@@ -9,7 +9,7 @@ import trio
 
 from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import AUDIT_TOPIC, AuditMessageError, decode_event
-from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
 from pipeline.client.consumer.consumer import Consumer, open_consumer
@@ -17,6 +17,7 @@ from pipeline.client.consumer.opening import each_record
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.record import Record
 
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)

@@ -16,11 +16,12 @@ import typer
 from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, PartitionBatchError, open_consumer
 from pipeline.model import TopicPartition
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pipeline.client.registry.avro import AvroDeserializer

@@ -14,13 +14,14 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
 from pipeline.client.admin import groups
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer_protocol import CONSUMER, decode_assignment
 from pipeline.errors import ConfigurationError, DeadlineExceededError, NetworkError, ProtocolError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.settings import MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups of a cluster.")

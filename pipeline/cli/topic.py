@@ -10,15 +10,8 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
 from pipeline.cli.terminal.settings import parse_assignments
 from pipeline.client.admin import offsets
-from pipeline.client.admin.offsets import ALL_RECORDS, EARLIEST, LATEST, list_offsets
-from pipeline.client.admin.resource_configs import (
-    ConfigEntry,
-    ConfigKind,
-    ConfigResource,
-    ConfigSource,
-    alter_configs,
-    describe_configs,
-)
+from pipeline.client.admin.offsets import ALL_RECORDS, list_offsets
+from pipeline.client.admin.resource_configs import ConfigEntry, ConfigResource, alter_configs, describe_configs
 from pipeline.client.admin.topics import (
     BROKER_DEFAULT,
     NewTopic,
@@ -30,6 +23,8 @@ from pipeline.client.admin.topics import (
 from pipeline.client.cluster.metadata import TopicView
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
+from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
@@ -134,7 +129,7 @@ def configure(
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
             await find_topic(cluster, name)
-            await alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, name): settings}, timeout_s=TIMEOUT_S)
+            await alter_configs(cluster, {ConfigResource(ResourceType.TOPIC, name): settings}, timeout_s=TIMEOUT_S)
 
     trio.run(run)
     output.say(f"Configured topic {name}.")
@@ -215,7 +210,7 @@ async def _describe(
         partitions = [TopicPartition(name, number) for number in topic.led_partitions]
         starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), timeout_s=TIMEOUT_S)
         ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=TIMEOUT_S)
-        resource = ConfigResource(ConfigKind.TOPIC, name)
+        resource = ConfigResource(ResourceType.TOPIC, name)
         settings = await describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
         ranges = {p.partition: (starts[p].offset, ends[p].offset) for p in partitions}
         return topic, ranges, settings[resource]

@@ -8,23 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.client.admin.elections import (
-        ElectionType,
-        Reassignment,
-        alter_reassignments,
-        elect_leaders,
-        list_reassignments,
-    )
-    from pipeline.client.admin.offsets import (
-        ALL_RECORDS,
-        EARLIEST,
-        LATEST,
-        MAX_TIMESTAMP,
-        ListedOffset,
-        delete_records,
-        list_offsets,
-    )
-    from pipeline.client.admin.resource_configs import ConfigKind, ConfigResource, alter_configs, describe_configs
+    from pipeline.client.admin.elections import Reassignment, alter_reassignments, elect_leaders, list_reassignments
+    from pipeline.client.admin.offsets import ALL_RECORDS, ListedOffset, delete_records, list_offsets
+    from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_configs
     from pipeline.client.admin.topics import (
         NewTopic,
         create_partitions,
@@ -60,22 +46,25 @@ if TYPE_CHECKING:
     )
     from pipeline.model import HostPort, TopicPartition
     from pipeline.protocol.errors import ErrorCode, KafkaError
+    from pipeline.protocol.messages.describe_configs import ResourceType
+    from pipeline.protocol.messages.elect_leaders import ElectionType
+    from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
     from pipeline.records.columns import ARROW_SCHEMA, open_batches, open_in_portions
     from pipeline.records.compression import Codec
     from pipeline.settings import parse_addresses
 
 __all__ = [
-    "ALL_RECORDS", "ARROW_SCHEMA", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Acks", "AvroDeserializer",
-    "AvroSerializer", "ClientConfig", "Cluster", "Codec", "ConfigKind", "ConfigResource", "ConfigurationError",
-    "Consumer", "ConsumerConfig", "ConsumerRecord", "CorruptBatchError", "DeadlineExceededError", "Delivery",
-    "DeliveryError", "ElectionType", "ErrorCode", "FetchedBatches", "HostPort", "KafkaError", "ListedOffset",
-    "MemoryExhaustedError", "NetworkError", "NewTopic", "OffsetReset", "PartitionBatchError", "PartitionFetchError",
-    "PartitionOffsetOutOfRangeError", "PipelineError", "Producer", "ProducerConfig", "Reassignment",
-    "RecordMetadata", "SchemaRegistryClient", "SchemaRegistryError", "SerializationError", "TopicPartition",
-    "alter_configs", "alter_reassignments", "create_partitions", "create_topics", "delete_records", "delete_topics",
-    "describe_configs", "describe_topics", "elect_leaders", "from_zookeeper", "list_offsets", "list_reassignments",
-    "list_topics", "open_batches", "open_cluster", "open_consumer", "open_in_portions", "open_producer",
-    "open_schema_registry", "parse_addresses",
+    "ALL_RECORDS", "ARROW_SCHEMA", "EARLIEST", "LATEST", "MAX_TIMESTAMP", "Acks", "AvroDeserializer", "AvroSerializer",
+    "ClientConfig", "Cluster", "Codec", "ConfigResource", "ConfigurationError", "Consumer", "ConsumerConfig",
+    "ConsumerRecord", "CorruptBatchError", "DeadlineExceededError", "Delivery", "DeliveryError", "ElectionType",
+    "ErrorCode", "FetchedBatches", "HostPort", "KafkaError", "ListedOffset", "MemoryExhaustedError", "NetworkError",
+    "NewTopic", "OffsetReset", "PartitionBatchError", "PartitionFetchError", "PartitionOffsetOutOfRangeError",
+    "PipelineError", "Producer", "ProducerConfig", "Reassignment", "RecordMetadata", "ResourceType",
+    "SchemaRegistryClient", "SchemaRegistryError", "SerializationError", "TopicPartition", "alter_configs",
+    "alter_reassignments", "create_partitions", "create_topics", "delete_records", "delete_topics", "describe_configs",
+    "describe_topics", "elect_leaders", "from_zookeeper", "list_offsets", "list_reassignments", "list_topics",
+    "open_batches", "open_cluster", "open_consumer", "open_in_portions", "open_producer", "open_schema_registry",
+    "parse_addresses",
 ]  # fmt: skip
 
 _HOMES = (
@@ -88,6 +77,7 @@ _HOMES = (
     "pipeline.client.cluster.discovery",
     "pipeline.client.admin.topics",
     "pipeline.client.admin.offsets",
+    "pipeline.protocol.messages.list_offsets",
     "pipeline.client.admin.elections",
     "pipeline.client.admin.resource_configs",
     "pipeline.client.producer.producer",

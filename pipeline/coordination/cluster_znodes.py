@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.coordination.znodes import MAX_INT32, Int32, NodeId
+from pipeline.coordination.znodes import Int32, NodeId
 from pipeline.errors import CoordinationError
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.settings import MAX_INT32
 
 STATE_CHANGES = "/isr_change_notification"
 MAX_DIGITS = 10

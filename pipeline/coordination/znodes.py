@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.errors import CoordinationError
 from pipeline.model import NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
+from pipeline.settings import MAX_INT32, MAX_INT64
 
 BROKER_IDS = "/brokers/ids"
 BROKER_EPOCHS = "/brokers/epochs"
@@ -26,8 +27,6 @@ ALL_BROKERS = "<default>"
 """The name under which settings of all brokers are kept."""
 
 PLAINTEXT = "PLAINTEXT"
-MAX_INT32 = 2**31 - 1
-MAX_INT64 = 2**63 - 1
 MAX_PORT = 65_535
 MAX_TEXT = 1_000
 """More letters than a host, rack or id has that means anything. A number or text beyond these bounds is unreadable: it

@@ -1,17 +1,17 @@
 """What a topic holds right now, asked of its brokers: the bounds of its partitions, and offsets by time."""
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.client.cluster.metadata import TopicView
 from pipeline.hadoop.plan import PartitionBounds
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.protocol.schema import ZERO_UUID
 
-NO_TOPIC_ID = uuid.UUID(int=0)
 UNKNOWN_TOPIC_TIMEOUT_S = 3.0
 """A topic made just now may not have reached all brokers."""
 
@@ -40,7 +40,7 @@ async def topic_state(cluster: Cluster, topic: str) -> TopicState:
         )
         for partition in partitions
     }
-    topic_id = None if view.id == NO_TOPIC_ID else str(view.id)
+    topic_id = None if view.id == ZERO_UUID else str(view.id)
     return TopicState(name=topic, topic_id=topic_id, bounds=bounds)
 
 

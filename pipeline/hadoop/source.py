@@ -37,12 +37,11 @@ from pipeline.hadoop.manifest import OffsetRange
 from pipeline.hadoop.plan import DataLossError, split_ranges
 from pipeline.hadoop.range_reader import RangeReader
 from pipeline.hadoop.rows import row_schema
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.memory import MAX_OPENED_BYTES, MIN_OPENED_BYTES
 from pipeline.settings import parse_addresses
 
 DEFAULT_MAX_RECORDS_PER_TASK = 50_000_000
-EARLIEST = -2
-LATEST = -1
 
 OffsetsByTopic = dict[str, dict[int, int]]
 

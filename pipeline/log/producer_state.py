@@ -30,10 +30,9 @@ from crc32c import crc32c
 from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError
 from pipeline.log.known_producers import KNOWN_PRODUCERS, KnownProducers
 from pipeline.model import Offset
-from pipeline.records.batch import NO_PRODUCER_ID, BatchHeader
+from pipeline.records.batch import MAX_SEQUENCE, NO_PRODUCER_ID, BatchHeader
 
 BATCHES_REMEMBERED = 5
-MAX_SEQUENCE = 2**31 - 1
 
 _SNAPSHOT_HEADER = struct.Struct(">hI")
 _SNAPSHOT_VERSION = 1

@@ -22,7 +22,7 @@ from pipeline.log.batch_places import PLACE, BatchPlace, damage, find_headers, f
 from pipeline.log.config import MAX_RELATIVE_OFFSET
 from pipeline.log.files import Files, LogFile
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
-from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -34,7 +34,6 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-NO_TIMESTAMP = -1
 
 _MAX_INTERVALS = 4
 """So many intervals of the offset index may lie behind its last entry."""

@@ -39,12 +39,12 @@ from pipeline.log.producer_snapshots import rebuild_producers, remove_snapshots_
 from pipeline.log.readable_log import ReadableLog
 from pipeline.log.replacement import load_cleaned, row_after_swap, swap_files
 from pipeline.log.retention import count_expired, facts_of
-from pipeline.log.segment import GAP_SUFFIX, NO_TIMESTAMP, Segment, segment_path
+from pipeline.log.segment import GAP_SUFFIX, Segment, segment_path
 from pipeline.log.transactions import take_batch
 from pipeline.log.truncation import TruncationPlan, hold_open_behind, plan_removal, plan_truncation, truncate_files
 from pipeline.log.unsynced import note_failure
 from pipeline.model import LeaderEpoch, Offset
-from pipeline.records.batch import BatchHeader
+from pipeline.records.batch import NO_TIMESTAMP, BatchHeader
 
 
 class UnifiedLog(ReadableLog):

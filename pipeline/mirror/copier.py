@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import (
@@ -36,6 +36,7 @@ from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.table import Assignment
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.net.signals import Wakeup
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 
 MAX_LOCATING = 20
 POLL_TIMEOUT_S = 1.0

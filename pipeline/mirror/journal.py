@@ -6,7 +6,7 @@ Invariant: the table in memory is changed by what was read from the journal alon
 from collections.abc import Sequence
 from random import Random
 
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
@@ -16,6 +16,7 @@ from pipeline.client.producer.producer import open_producer
 from pipeline.errors import DeadlineExceededError
 from pipeline.mirror.table import TABLE_TOPIC, PartitionTable, Proposal, decode_proposal
 from pipeline.model import Clock, TopicPartition
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.record import Record
 
 JOURNAL = TopicPartition(TABLE_TOPIC, 0)

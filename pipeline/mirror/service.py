@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.metadata import NO_TOPIC_ID, ClusterView, TopicView
+from pipeline.client.cluster.metadata import ClusterView, TopicView
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
@@ -24,6 +24,7 @@ from pipeline.mirror.selection import TopicSelection, compile_patterns
 from pipeline.mirror.table import Assignment, Proposal, SourcePartition
 from pipeline.model import Clock, HostPort, TopicPartition
 from pipeline.net.http import http_application, operations_routes, serve_http
+from pipeline.protocol.schema import ZERO_UUID
 
 MIRROR_SOURCE_CONFIG = "mirror.source"
 """Set on replica topics, to the names of their sources: their broker then refuses batches from anybody but a mirror."""
@@ -230,7 +231,7 @@ def _source_names(names: Iterable[str]) -> str:
 
 def _is_recreated(now: SourcePartition, assignment: Assignment) -> bool:
     recorded = assignment.source.topic_id
-    return NO_TOPIC_ID not in (recorded, now.topic_id) and recorded != now.topic_id
+    return ZERO_UUID not in (recorded, now.topic_id) and recorded != now.topic_id
 
 
 def _routes(service: MirrorService, metrics: CollectorRegistry) -> list[BaseRoute]:

@@ -27,6 +27,7 @@ from pipeline.net.request_memory import CHECK_S
 from pipeline.net.request_statistics import RequestStatistics
 from pipeline.net.transport import Transport
 from pipeline.protocol.api import ApiKey
+from pipeline.settings import MAX_INT32
 
 __all__ = (
     "Answer",
@@ -45,7 +46,6 @@ ACCEPT_RETRY_S = 0.1
 ACCEPT_RETRY_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 IDLE_CHECKS = 8
 """How often a silent connection is looked at until it is closed."""
-MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

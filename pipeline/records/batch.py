@@ -35,6 +35,9 @@ whose offsets lie within 2^31 of its base offset. A compressed batch can claim a
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+MAX_SEQUENCE = 2**31 - 1
+"""The sequence number after which 0 follows."""
+NO_TIMESTAMP = -1
 DELETE_HORIZON = 0x40
 """The bit of the attributes that makes the base timestamp the time after which deletions may go (KIP-534)."""
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.client.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import (
     NewTopic,
     create_partitions,
@@ -26,6 +26,7 @@ from pipeline.client.producer.raw_produce import can_keep_offsets
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pipeline.records.compression import Codec
 from pipeline.records.record import iterate_records
 from pipeline.settings import parse_addresses

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from pipeline.client.admin.elections import alter_reassignments
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import (
     NewTopic,
     create_partitions,
@@ -27,6 +27,7 @@ from pipeline.client.producer.raw_produce import can_keep_offsets, raw_produce
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.records.batch import iterate_headers
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 import trio
 
-from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders, list_reassignments
-from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.elections import alter_reassignments, elect_leaders, list_reassignments
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.reassignment_throttle import (
     FOLLOWER_REPLICAS,
     LEADER_REPLICAS,
@@ -25,6 +25,8 @@ from pipeline.client.producer.producer import open_producer
 from pipeline.client.producer.raw_produce import can_keep_offsets, raw_produce
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.elect_leaders import ElectionType
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_addresses
 from tests.support.kafka import Kafka, running_kafka

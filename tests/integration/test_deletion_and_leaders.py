@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders
+from pipeline.client.admin.elections import alter_reassignments, elect_leaders
 from pipeline.client.admin.topics import NewTopic, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.producer.produce_plan import produce_request
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode
-from pipeline.protocol.messages.produce import ProduceResponse
+from pipeline.protocol.messages.elect_leaders import ElectionType
+from pipeline.protocol.messages.produce import ACKS_ALL, ProduceResponse
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.settings import parse_address
@@ -36,7 +37,6 @@ SLOWER_BY = 10
 ROUNDS = 3
 """The best of them counts: a deletion that holds the roles of a broker is bad in all."""
 DEADLINE_S = 240
-ACKS_ALL = -1
 SETTINGS: dict[str, str | int | bool] = {"auto.create.topics.enable": False, "auto.leader.rebalance.enable": False}
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import trio
 
-from pipeline.client.admin.resource_configs import ConfigKind, ConfigResource, alter_configs
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.producer.raw_produce import raw_produce
 from pipeline.errors import StorageError
 from pipeline.model import Offset, TopicPartition
+from pipeline.protocol.messages.describe_configs import ResourceType
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from tests.support.brokers import Brokers, replicated_cluster
@@ -182,7 +183,7 @@ async def test_a_leader_is_spared_while_the_rate_is_used_up(tmp_path: Path) -> N
         await brokers.start(2)
         await brokers.wait_for_isr("free", 2)
         assert len(brokers.replica(1, "t").isr) == 1
-        everywhere = {ConfigResource(ConfigKind.TOPIC, "t"): {"leader.replication.throttled.replicas": None}}
+        everywhere = {ConfigResource(ResourceType.TOPIC, "t"): {"leader.replication.throttled.replicas": None}}
         await alter_configs(brokers.cluster, everywhere, timeout_s=60)
         await brokers.wait_for_isr("t", 2)
         await wait_until_alike(brokers, "t", 3)

@@ -10,13 +10,14 @@ import trio
 from pipeline.cli.audit import render
 from pipeline.cli.demo.datacenters import HUB, Datacenters
 from pipeline.cli.terminal.connect import connected
-from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.mirror.journal import Journal
 from pipeline.mirror.table import Assignment
 from pipeline.model import TopicPartition
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.batch import iterate_headers, place_batch
 from pipeline.records.record import iterate_records
 from tests.support.traffic import Published

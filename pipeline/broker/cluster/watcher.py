@@ -18,7 +18,6 @@ from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import (
     BROKER_IDS,
-    MAX_INT32,
     BrokerOverrides,
     BrokerRegistration,
     broker_config_path,
@@ -26,6 +25,7 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.errors import CoordinationError
 from pipeline.model import BrokerEndpoint, BrokerId, TopicPartition
+from pipeline.settings import MAX_INT32
 
 NAMED_IN_LOG = 10
 

@@ -25,6 +25,7 @@ from pipeline.errors import ProtocolError
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.codec import decode_from, encode
 from pipeline.protocol.schema import Bytes, Int32, Int64, Message, String, Wire
+from pipeline.records.batch import NO_TIMESTAMP
 
 OFFSET_KEY_VERSION = 1
 OFFSET_KEY_VERSIONS = frozenset({0, 1})
@@ -32,7 +33,6 @@ GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 4
 EXPIRING_OFFSET_VALUE_VERSION = 1
 GROUP_VALUE_VERSION = 3
-NO_TIMESTAMP = -1
 
 _VERSION = struct.Struct(">h")
 

@@ -6,14 +6,13 @@ never taken and then ignored.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from typing import Protocol
 
 from pipeline.broker.quotas.table import QuotaKind
 from pipeline.coordination.quota_znodes import DEFAULT, EntityName, QuotaEntity, encode_name
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_client_quotas import OpData
-from pipeline.protocol.messages.describe_client_quotas import ComponentData, EntityData
+from pipeline.protocol.messages.describe_client_quotas import ComponentData, EntityData, MatchType
 
 USER = "user"
 CLIENT_ID = "client-id"
@@ -29,14 +28,6 @@ class _NamedType(Protocol):
 
     @property
     def entity_name(self) -> str | None: ...
-
-
-class MatchType(IntEnum):
-    """How the name of an entity has to match."""
-
-    EXACT = 0
-    DEFAULT = 1
-    ANY = 2
 
 
 def read_entity(parts: Sequence[_NamedType]) -> QuotaEntity:

@@ -31,6 +31,10 @@ from pipeline.log.leader_epochs import EpochStart
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import (
+    FIRST_EPOCH,
+    INITIAL_EPOCH,
+    MAX_EPOCH,
+    NO_SESSION,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -47,10 +51,6 @@ from pipeline.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-FIRST_EPOCH = 1
-MAX_EPOCH = 2**31 - 1
 FIRST_BACKOFF_S = 0.02
 """The first wait after a refusal: the leader most often learns within milliseconds what we know already."""
 

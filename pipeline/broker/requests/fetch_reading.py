@@ -19,6 +19,10 @@ from pipeline.log.log_snapshot import LogSlice, SkipBudget
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
+    FIRST_VERSION_OF_REPLICA_STATE,
+    FIRST_VERSION_OF_TOPIC_IDS,
+    FIRST_VERSION_OF_ZSTD,
+    READ_COMMITTED,
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
@@ -26,11 +30,6 @@ from pipeline.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-
-FIRST_VERSION_OF_TOPIC_IDS = 13
-FIRST_VERSION_OF_REPLICA_STATE = 15
-FIRST_VERSION_OF_ZSTD = 10
-READ_COMMITTED = 1
 
 _NO_LEADER = LeaderIdAndEpoch()
 

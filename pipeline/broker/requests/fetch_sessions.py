@@ -26,13 +26,16 @@ from typing import Protocol
 
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from pipeline.protocol.messages.fetch import (
+    FINAL_EPOCH,
+    FIRST_EPOCH,
+    INITIAL_EPOCH,
+    MAX_EPOCH,
+    FetchPartition,
+    FetchTopic,
+    ForgottenTopic,
+)
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
-FIRST_EPOCH = 1
-MAX_EPOCH = 2**31 - 1
 MAX_ID = 2**31 - 1
 EVICTION_S = 120.0
 PARTITION_BYTES = 512

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from pipeline.errors import BatchTooLargeError, InvalidRecordError, InvalidTimestampError
-from pipeline.records.batch import HEADER_SIZE, BatchHeader, TimestampType, write_header
+from pipeline.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, TimestampType, write_header
 from pipeline.records.compression import Codec, ReadableBuffer
 from pipeline.records.memory import OPENED_BATCHES, max_opened_bytes
 from pipeline.records.piecewise_compression import compressing_bytes
 from pipeline.records.reopening import close_payload, payload_pieces, scan_memory
 from pipeline.records.turns import Steps, scan_in_turns
 
-NO_TIMESTAMP = -1
 MAX_RECORDS_NAMED = 100
 MAX_WRITTEN_BYTES = 4 << 20
 """What the batches of a partition in a request may take together if some are compressed anew, but for a larger one."""

@@ -5,7 +5,6 @@ that is set applies; all of them are the setting's synonyms, in this order.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -17,7 +16,12 @@ from pipeline.broker.settings.broker import FIELDS, PLAINTEXT, BrokerConfig, Mar
 from pipeline.broker.settings.dynamic import CHANGEABLE, DynamicSettings
 from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings, readable_settings
 from pipeline.coordination.znodes import ALL_BROKERS
-from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
+from pipeline.protocol.messages.describe_configs import (
+    ConfigSource,
+    ConfigType,
+    DescribeConfigsResourceResult,
+    DescribeConfigsSynonym,
+)
 from pipeline.settings import MAX_INT32
 
 LISTS = frozenset(
@@ -43,27 +47,6 @@ SAME_SETTING: Mapping[str, Sequence[str]] = MappingProxyType(
 """Settings that have several units, each with a name of its own. The first name that is set applies."""
 
 _LISTENERS = frozenset({"listeners", "advertised.listeners"})
-
-
-class ConfigSource(IntEnum):
-    """Sources of a value, the numbers as in DescribeConfigs."""
-
-    TOPIC = 1
-    BROKER = 2
-    ALL_BROKERS = 3
-    STATIC = 4
-    DEFAULT = 5
-
-
-class ConfigType(IntEnum):
-    """Types of a setting, the numbers as in DescribeConfigs."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
 
 
 def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -35,7 +34,8 @@ from pipeline.coordination.znodes import (
 )
 from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult
+from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult, ResourceType
+from pipeline.protocol.messages.incremental_alter_configs import OperationType
 
 TIMEOUT_S = 10.0
 TOTAL_TIMEOUT_S = 30.0
@@ -49,22 +49,6 @@ FIRST_VERSION = 0
 Overrides = Mapping[str, str]
 Decide = Callable[[Overrides], Overrides]
 """From what is stored to what shall be. Raises KafkaError."""
-
-
-class ResourceType(IntEnum):
-    """What has settings."""
-
-    TOPIC = 2
-    BROKER = 4
-
-
-class OperationType(IntEnum):
-    """What is done to a setting (KIP-339)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 _OF_LISTS = frozenset({OperationType.APPEND, OperationType.SUBTRACT})

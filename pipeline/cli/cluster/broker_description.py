@@ -5,12 +5,13 @@ from typing import Any
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import connected
 from pipeline.client.admin.brokers import LogDir, describe_cluster, describe_log_dirs, describe_versions
-from pipeline.client.admin.resource_configs import ConfigKind, ConfigResource, ConfigSource, describe_configs
+from pipeline.client.admin.resource_configs import ConfigResource, describe_configs
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.errors import NetworkError
 from pipeline.model import BrokerEndpoint
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.errors import KafkaError
+from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
 
 TIMEOUT_S = 30.0
 OWN = frozenset({"broker.id", "node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir"})
@@ -36,7 +37,7 @@ async def _describe(cluster: Cluster, broker: BrokerEndpoint) -> dict[str, Any]:
     told: dict[str, Any] = {
         "id": broker.id, "host": broker.address.host, "port": broker.address.port, "rack": broker.rack,
     }  # fmt: skip
-    resource = ConfigResource(ConfigKind.BROKER, str(broker.id))
+    resource = ConfigResource(ResourceType.BROKER, str(broker.id))
     try:
         log_dirs = await describe_log_dirs(cluster, broker.id, timeout_s=TIMEOUT_S)
         configs = await describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)

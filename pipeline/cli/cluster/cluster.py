@@ -9,10 +9,11 @@ import typer
 from pipeline.cli.cluster import reassign
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.client.admin.elections import ElectionType, elect_leaders
+from pipeline.client.admin.elections import elect_leaders
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.elect_leaders import ElectionType
 from pipeline.settings import MAX_INT32
 
 app = typer.Typer(no_args_is_help=True, help="A cluster as a whole: its health, its leaders, where partitions lie.")

@@ -20,13 +20,6 @@ from pipeline.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-LATEST = -1
-"""The offset after the last record."""
-EARLIEST = -2
-"""The first offset the log still holds."""
-MAX_TIMESTAMP = -3
-"""The offset of the record with the highest timestamp (KIP-734)."""
-
 ALL_RECORDS = -1
 """Delete all records that consumers can see now."""
 

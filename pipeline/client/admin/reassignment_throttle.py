@@ -7,9 +7,10 @@ follower those that come), brokers say how many bytes a second these may have. B
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.client.admin.resource_configs import ConfigKind, ConfigResource, alter_configs, describe_topic_settings
+from pipeline.client.admin.resource_configs import ConfigResource, alter_configs, describe_topic_settings
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.protocol.messages.describe_configs import ResourceType
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -50,7 +51,7 @@ async def set_throttle(
         changes: dict[str, str | None] = {
             name: _merge(set_already.get(topic, {}).get(name, ""), replicas) for name, replicas in settings.items()
         }
-        await alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, topic): changes}, timeout_s=timeout_s)
+        await alter_configs(cluster, {ConfigResource(ResourceType.TOPIC, topic): changes}, timeout_s=timeout_s)
     rate = str(bytes_per_s)
     await _set_rates(cluster, brokers, {LEADER_RATE: rate, FOLLOWER_RATE: rate}, timeout_s)
 
@@ -62,7 +63,7 @@ async def remove_throttle(cluster: Cluster, topics: Collection[str], *, timeout_
     for topic, settings in found.items():
         if any(settings.values()):
             changes = dict.fromkeys(names)
-            await alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, topic): changes}, timeout_s=timeout_s)
+            await alter_configs(cluster, {ConfigResource(ResourceType.TOPIC, topic): changes}, timeout_s=timeout_s)
     brokers = (await cluster.refresh(timeout_s=timeout_s)).brokers
     await _set_rates(cluster, brokers, {LEADER_RATE: None, FOLLOWER_RATE: None}, timeout_s)
 
@@ -71,7 +72,7 @@ async def _set_rates(
     cluster: Cluster, brokers: Collection[BrokerId], rates: Mapping[str, str | None], timeout_s: float
 ) -> None:
     for broker in sorted(set(brokers) & set(cluster.view.brokers)):
-        await alter_configs(cluster, {ConfigResource(ConfigKind.BROKER, str(broker)): rates}, timeout_s=timeout_s)
+        await alter_configs(cluster, {ConfigResource(ResourceType.BROKER, str(broker)): rates}, timeout_s=timeout_s)
 
 
 def _merge(present: str, replicas: set[str]) -> str:

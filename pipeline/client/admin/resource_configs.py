@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import trio
@@ -11,55 +10,38 @@ from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_configs import (
+    ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+    ResourceType,
 )
 from pipeline.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    OperationType,
 )
 from pipeline.protocol.schema import Message
 
 _TOPICS_PER_REQUEST = 500
-_SET = 0
-_DELETE = 1
-
-
-class ConfigKind(IntEnum):
-    """What has settings."""
-
-    TOPIC = 2
-    BROKER = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
     """A topic by its name or a broker by its id; the empty name stands for all brokers."""
 
-    kind: ConfigKind
+    kind: ResourceType
     name: str
 
     @property
     def broker(self) -> BrokerId | None:
         """The one broker that can answer; None if any can."""
-        return BrokerId(int(self.name)) if self.kind is ConfigKind.BROKER and self.name else None
+        return BrokerId(int(self.name)) if self.kind is ResourceType.BROKER and self.name else None
 
     def __str__(self) -> str:
         return f"{self.kind.name.lower()} {self.name or '(all)'}"
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from."""
-
-    UNKNOWN = 0
-    TOPIC = 1
-    BROKER = 2
-    ALL_BROKERS = 3
-    STATIC = 4
-    DEFAULT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +90,7 @@ async def describe_topic_settings(
     for first in range(0, len(topics), _TOPICS_PER_REQUEST):
         asked = tuple(
             DescribeConfigsResource(
-                resource_type=ConfigKind.TOPIC, resource_name=topic, configuration_keys=tuple(names)
+                resource_type=ResourceType.TOPIC, resource_name=topic, configuration_keys=tuple(names)
             )
             for topic in topics[first : first + _TOPICS_PER_REQUEST]
         )
@@ -118,7 +100,7 @@ async def describe_topic_settings(
         for result in response.results:
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
-            _check(ConfigResource(ConfigKind.TOPIC, result.resource_name), result.error_code, result.error_message)
+            _check(ConfigResource(ResourceType.TOPIC, result.resource_name), result.error_code, result.error_message)
             found[result.resource_name] = {entry.name: entry.value or "" for entry in result.configs}
     return found
 
@@ -136,7 +118,9 @@ async def alter_configs(
     """
     for resource, settings in changes.items():
         configs = tuple(
-            AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
+            AlterableConfig(
+                name=name, config_operation=OperationType.DELETE if value is None else OperationType.SET, value=value
+            )
             for name, value in settings.items()
         )
         asked = AlterConfigsResource(resource_type=resource.kind, resource_name=resource.name, configs=configs)

@@ -9,6 +9,7 @@ from enum import Enum, IntEnum
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
+from pipeline.protocol.messages.produce import ACKS_ALL
 from pipeline.protocol.primitives import MAX_STRING_BYTES
 from pipeline.records.builder import Header, encode_headers
 from pipeline.records.compression import Codec
@@ -24,7 +25,7 @@ class Acks(IntEnum):
 
     NONE = 0
     LEADER = 1
-    ALL = -1
+    ALL = ACKS_ALL
 
 
 class OffsetReset(Enum):

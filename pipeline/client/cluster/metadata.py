@@ -18,8 +18,7 @@ from pipeline.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-
-NO_TOPIC_ID = uuid.UUID(int=0)
+from pipeline.protocol.schema import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class TopicView:
     """A topic that exists. `id` is the zero UUID where the cluster knows no topic ids."""
 
     name: str
-    id: uuid.UUID = NO_TOPIC_ID
+    id: uuid.UUID = ZERO_UUID
     is_internal: bool = False
     partitions: Mapping[int, PartitionView] = field(default_factory=dict)
 
@@ -76,13 +75,13 @@ class ClusterView:
         outdated broker describes, and brokers before 2.4 told outdated epochs during a reassignment (KAFKA-9212).
         """
         topic = self.topics.get(topic_partition.topic)
-        if topic is None or topic.id == NO_TOPIC_ID or topic_partition.partition not in topic.partitions:
+        if topic is None or topic.id == ZERO_UUID or topic_partition.partition not in topic.partitions:
             return NO_LEADER_EPOCH
         return topic.partitions[topic_partition.partition].leader_epoch
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, uuid.UUID]:
         """The ids of these topics, the zero UUID for those that are not known or have none."""
-        return {name: self.topics[name].id if name in self.topics else NO_TOPIC_ID for name in topics}
+        return {name: self.topics[name].id if name in self.topics else ZERO_UUID for name in topics}
 
 
 def merge(

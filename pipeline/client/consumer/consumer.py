@@ -18,12 +18,11 @@ from uuid import UUID
 import structlog
 import trio
 
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
-from pipeline.client.cluster.metadata import NO_TOPIC_ID
 from pipeline.client.consumer.fetch_plan import (
     FetchedBatches,
     FetchOutcome,
@@ -40,6 +39,8 @@ from pipeline.errors import CorruptBatchError, OffsetOutOfRangeError, OpenedBatc
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchResponse
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
+from pipeline.protocol.schema import ZERO_UUID
 from pipeline.records.batch import BatchHeader, iterate_headers
 from pipeline.records.builder import Header
 from pipeline.records.memory import Charge
@@ -403,9 +404,9 @@ class Consumer:
     def _same_topic(self, state: FetchState) -> bool:
         """Parks the partition if its topic was deleted and created again: its offsets mean other records now."""
         topic_id = self._cluster.view.topics[state.topic_partition.topic].id
-        if state.topic_id is None or state.topic_id == NO_TOPIC_ID:
+        if state.topic_id is None or state.topic_id == ZERO_UUID:
             state.topic_id = topic_id
-        elif topic_id not in (state.topic_id, NO_TOPIC_ID):
+        elif topic_id not in (state.topic_id, ZERO_UUID):
             reason = "the topic was deleted and created again, so the offsets have lost their meaning; assign it anew"
             self._park(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, reason))
             return False

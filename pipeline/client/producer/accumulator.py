@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 
 from pipeline.client.producer.batches import DeliveryError, ProducerBatch, ProducerIdentity
 from pipeline.model import BrokerId, TopicPartition
-from pipeline.records.batch import HEADER_SIZE
+from pipeline.records.batch import HEADER_SIZE, MAX_SEQUENCE
 from pipeline.records.builder import BatchBuilder, Header
 
 MAX_RECORD_OVERHEAD = 21
 MAX_HEADER_OVERHEAD = 10
-MAX_SEQUENCE = 2**31 - 1
 
 
 def record_charge(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:

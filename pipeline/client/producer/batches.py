@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
-from pipeline.records.batch import BatchHeader, read_header, set_base_offset, write_header
+from pipeline.records.batch import NO_TIMESTAMP, BatchHeader, read_header, set_base_offset, write_header
 from pipeline.records.builder import BatchBuilder
 
 UNKNOWN_OFFSET = -1
-NO_TIMESTAMP = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

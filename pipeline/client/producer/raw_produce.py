@@ -14,14 +14,13 @@ from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
+    ACKS_ALL,
     KEEP_OFFSETS_FEATURE,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
 )
 from pipeline.protocol.schema import RecordsData
-
-ACKS_ALL = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

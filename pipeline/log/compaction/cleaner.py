@@ -78,6 +78,7 @@ from pipeline.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     TRANSACTIONAL,
     BatchHeader,
     read_header,
@@ -93,7 +94,6 @@ PLAIN_BYTES = 16 << 20
 _CODEC_MASK = 0x07
 _FURTHER_SUFFIXES = frozenset(BESIDE_LOG) - {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
 """Of files that no cleaned segment takes over: a segment that has one keeps its name."""
-_NO_TIMESTAMP = -1
 _END_OF_ALL = Offset(2**63 - 1)
 
 
@@ -407,7 +407,7 @@ def _without_records(header: BatchHeader) -> bytearray:
     changed = header._replace(
         batch_length=HEADER_SIZE - LOG_OVERHEAD,
         attributes=header.attributes & ~(_CODEC_MASK | DELETE_HORIZON | TRANSACTIONAL),
-        base_timestamp=_NO_TIMESTAMP,
+        base_timestamp=NO_TIMESTAMP,
         record_count=0,
     )
     write_header(made, changed)

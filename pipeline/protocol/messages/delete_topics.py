@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import ZERO_UUID, Int16, Int32, Message, String, Uuid, Wire
 
+FIRST_VERSION_OF_TOPIC_IDS = 6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicState:

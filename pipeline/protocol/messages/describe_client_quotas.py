@@ -5,9 +5,18 @@ Version 1 is flexible.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import ClassVar
 
 from pipeline.protocol.schema import Bool, Float64, Int8, Int16, Int32, Message, String
+
+
+class MatchType(IntEnum):
+    """The way in which the name of an entity has to match."""
+
+    EXACT = 0
+    DEFAULT = 1
+    ANY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,39 @@ Version 1 adds source and synonyms (KIP-226), 3 types and documentation (KIP-569
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Message, String, Wire
+
+
+class ResourceType(IntEnum):
+    """Kinds of resources that have settings (Kafka's ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigSource(IntEnum):
+    """The place that a value comes from."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    STATIC = 4
+    DEFAULT = 5
+
+
+class ConfigType(IntEnum):
+    """The values that a setting takes."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

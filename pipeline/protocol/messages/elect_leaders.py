@@ -5,9 +5,17 @@ Version 1 can ask for unclean elections (KIP-460), 2 is flexible.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import Int8, Int16, Int32, Message, String, Wire
+
+
+class ElectionType(IntEnum):
+    """The replica that may become leader: the first one if in sync; or any live one where no leader is left."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,21 @@ from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Int64, Message, Records, String, Uuid, Wire
 
+READ_COMMITTED = 1
+"""The isolation level of requests (here and in ListOffsets) that end at the last stable offset."""
+FIRST_VERSION_OF_ZSTD = 10
+FIRST_VERSION_OF_TOPIC_IDS = 13
+FIRST_VERSION_OF_REPLICA_STATE = 15
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+"""The epoch of a request that asks for a fetch session, and names all its partitions."""
+FINAL_EPOCH = -1
+"""The epoch of a request outside of sessions; it ends the session that it names."""
+FIRST_EPOCH = 1
+MAX_EPOCH = 2**31 - 1
+"""The epoch after which `FIRST_EPOCH` follows."""
+
 NOT_TOLD = 9223372036854775807
 """High watermark of a fetcher that does not tell its own."""
 

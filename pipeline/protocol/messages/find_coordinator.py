@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import Int8, Int16, Int32, Message, String, Wire
 
+FIRST_VERSION_OF_MANY_KEYS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(Message):

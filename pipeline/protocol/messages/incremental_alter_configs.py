@@ -5,9 +5,19 @@ Version 1 is flexible.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import ClassVar
 
 from pipeline.protocol.schema import Bool, Int8, Int16, Int32, Message, String
+
+
+class OperationType(IntEnum):
+    """The change of a setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,11 @@ from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import Bool, Bytes, Int16, Int32, Message, String, Wire
 
+FIRST_VERSION_OF_REBALANCE_TIMEOUT = 1
+FIRST_VERSION_OF_GIVEN_IDS = 4
+FIRST_VERSION_OF_NO_PROTOCOL = 7
+FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupRequestProtocol:

@@ -13,8 +13,24 @@ from typing import Annotated, ClassVar
 from pipeline.protocol.schema import Int8, Int16, Int32, Int64, Message, String, Wire
 
 LATEST = -1
+"""The offset after the last record."""
 EARLIEST = -2
+"""The first offset the log still holds."""
 MAX_TIMESTAMP = -3
+"""The offset of the record with the highest timestamp (KIP-734)."""
+EARLIEST_LOCAL = -4
+LATEST_REMOTE = -5
+EARLIEST_PENDING_UPLOAD = -6
+SPECIAL_TIMES = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_REMOTE: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The timestamps that are questions, and the first version of each."""
+FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import ZERO_UUID, Bool, Int16, Int32, Message, String, Uuid, Wire
 
+FIRST_VERSION_OF_ASKING_BY_ID = 12
+
 NOT_ASKED_FOR = -2147483648
 """Authorized operations when the client did not ask for them."""
 

@@ -10,6 +10,9 @@ from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Message, String, Uuid, Wire
 
+FIRST_VERSION_OF_GROUP_ID_NOT_FOUND = 9
+FIRST_VERSION_OF_TOPIC_IDS = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequestPartition:

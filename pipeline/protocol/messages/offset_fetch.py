@@ -11,6 +11,10 @@ from typing import Annotated, ClassVar
 
 from pipeline.protocol.schema import ZERO_UUID, Bool, Int16, Int32, Int64, Message, String, Uuid, Wire
 
+FIRST_VERSION_OF_TOP_LEVEL_ERROR = 2
+FIRST_VERSION_OF_GROUPS = 8
+FIRST_VERSION_OF_TOPIC_IDS = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequestTopics:

@@ -20,6 +20,10 @@ from pipeline.protocol.schema import ZERO_UUID, Bool, Int16, Int32, Int64, Messa
 FIRST_BATCH_VERSION = 3
 """Requests below carry message sets of magic 0 and 1: answer UNSUPPORTED_VERSION."""
 
+FIRST_VERSION_OF_ZSTD = 7
+FIRST_VERSION_OF_TOPIC_IDS = 13
+ACKS_ALL = -1
+
 KEEP_OFFSETS_FEATURE = "pipeline.keep_offsets"
 """The feature by which ApiVersions tells that the broker heeds `keep_offsets`."""
 

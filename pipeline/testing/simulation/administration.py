@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders
+from pipeline.client.admin.elections import alter_reassignments, elect_leaders
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
@@ -23,6 +23,7 @@ from pipeline.client.producer.batches import RecordMetadata
 from pipeline.client.producer.producer import Producer
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, Offset, TopicPartition
+from pipeline.protocol.messages.elect_leaders import ElectionType
 from pipeline.testing.simulation.client_context import ClientContext
 from pipeline.testing.simulation.history import Acknowledged, Logs
 

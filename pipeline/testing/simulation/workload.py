@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from pipeline.client.admin.groups import fetch_offsets, find_coordinator
-from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
 from pipeline.client.consumer.consumer import PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
@@ -21,6 +21,7 @@ from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import PipelineError
 from pipeline.model import Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode
+from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -10,11 +10,12 @@ import trio
 from pipeline.audit.collector import EVENTS, Collector
 from pipeline.audit.message import Tier
 from pipeline.audit.publisher import open_audited_producer
-from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.batches import DeliveryError
 from pipeline.model import TopicPartition
+from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.brokers import clock, serving_cluster
 
 DEADLINE_S = 60

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import OutOfOrderSequenceError, StaleProducerEpochError, TooManyProducersError
 from pipeline.log.known_producers import KnownProducers
-from pipeline.log.producer_state import MAX_SEQUENCE, ProducerStates
-from pipeline.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from pipeline.log.producer_state import ProducerStates
+from pipeline.records.batch import CONTROL, MAX_SEQUENCE, TRANSACTIONAL, BatchHeader
 
 HEADER = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, 7, 0, 0, 1)
 

@@ -6,12 +6,13 @@ Superseded by IncrementalAlterConfigs, still asked by older clients.
 from collections.abc import Awaitable
 
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.topics.config_changes import Operation, OperationType, ResourceChange
+from pipeline.broker.topics.config_changes import Operation, ResourceChange
 from pipeline.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
+from pipeline.protocol.messages.incremental_alter_configs import OperationType
 
 
 def handle(

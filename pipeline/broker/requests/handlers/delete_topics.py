@@ -14,6 +14,7 @@ from pipeline.broker.topics.changes import ChangeTime
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.delete_topics import (
+    FIRST_VERSION_OF_TOPIC_IDS,
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -21,7 +22,6 @@ from pipeline.protocol.messages.delete_topics import (
 )
 from pipeline.protocol.schema import ZERO_UUID
 
-FIRST_VERSION_OF_TOPIC_IDS = 6
 TOPICS_AT_ONCE = 500
 """Topics that are refused, before others have their turn."""
 

@@ -7,7 +7,7 @@ There are no separate controllers to be asked for (KIP-919), and a broker that i
 
 from itertools import islice
 
-from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.describe_cluster import (
@@ -15,6 +15,7 @@ from pipeline.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from pipeline.protocol.messages.metadata import NOT_ASKED_FOR
 
 BROKERS = 1
 CONTROLLERS = 2

@@ -11,7 +11,6 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.broker.settings.entries import all_brokers_entries, broker_entries, topic_entries
-from pipeline.broker.topics.config_changes import ResourceType
 from pipeline.broker.topics.plan import check_topic_name
 from pipeline.coordination.znodes import ALL_BROKERS
 from pipeline.errors import PipelineError
@@ -23,6 +22,7 @@ from pipeline.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    ResourceType,
 )
 
 RESOURCES_AT_ONCE = 40

@@ -6,32 +6,30 @@ from v6 on it is GROUP_ID_NOT_FOUND, with words (KIP-1043).
 
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.transitions import State
+from pipeline.broker.requests.authorized_operations import GROUP_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 from pipeline.protocol.messages.describe_groups import (
+    FIRST_VERSION_OF_NOT_FOUND,
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from pipeline.protocol.messages.metadata import NOT_ASKED_FOR
 
-FIRST_VERSION_OF_NOT_FOUND = 6
 LARGE_BYTES = 128 << 10
 """A thread encodes an answer that takes so much of memory, about."""
 MEMBER_BYTES = 200
 """What a member takes in an answer beside what it says of itself, about."""
-NOT_ASKED = -(2**31)
-READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
-ALL_OPERATIONS = sum(1 << operation for operation in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
-"""Kafka's operations on a group, by their codes, as bits: what everybody may do where there is no authorizer."""
 
 
 def handle(
     broker: BrokerContext, request: DescribeGroupsRequest, version: int, _caller: Caller
 ) -> DescribeGroupsResponse | LargeAnswer:
     """Answers at once, a group that is asked for again only once."""
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED_FOR
     groups = tuple(_describe(broker, group_id, version, operations) for group_id in dict.fromkeys(request.groups))
     response = DescribeGroupsResponse(groups=groups)
     size_bytes = sum(MEMBER_BYTES + _size_of(member) for group in groups for member in group.members)

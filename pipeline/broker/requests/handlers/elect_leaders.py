@@ -13,14 +13,13 @@ from pipeline.broker.runtime.slicing import Turns
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.elect_leaders import (
+    ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
 
-PREFERRED = 0
-UNCLEAN = 1
 PARTITIONS_AT_ONCE = 2000
 """Partitions of a request that are looked at before others have their turn."""
 
@@ -29,7 +28,7 @@ def handle(
     broker: BrokerContext, request: ElectLeadersRequest, _version: int, _caller: Caller
 ) -> ElectLeadersResponse | Awaitable[ElectLeadersResponse]:
     """Answers when the leaders are elected, or the request's timeout has passed."""
-    if request.election_type not in {PREFERRED, UNCLEAN}:
+    if request.election_type not in set(ElectionType):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     return _handle(broker, request)
 
@@ -46,7 +45,7 @@ async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectL
     try:
         for some in [partitions] if partitions is None else _cut(partitions):
             codes |= await broker.controller.elect(
-                some, is_unclean=request.election_type == UNCLEAN, timeout_s=deadline - trio.current_time()
+                some, is_unclean=request.election_type == ElectionType.UNCLEAN, timeout_s=deadline - trio.current_time()
             )
             await trio.lowlevel.checkpoint()
     except KafkaError as error:

@@ -26,18 +26,16 @@ import trio
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.waiters import FetchWaiter
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.requests.fetch_reading import FIRST_VERSION_OF_TOPIC_IDS, FetchReading, replica_of
-from pipeline.broker.requests.fetch_sessions import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    NO_SESSION,
-    FetchSession,
-    SessionPartition,
-)
+from pipeline.broker.requests.fetch_reading import FetchReading, replica_of
+from pipeline.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from pipeline.broker.runtime.slicing import OF_PARTITIONS, give_way
 from pipeline.log.log_snapshot import LogSlice
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import (
+    FINAL_EPOCH,
+    FIRST_VERSION_OF_TOPIC_IDS,
+    INITIAL_EPOCH,
+    NO_SESSION,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,

@@ -13,9 +13,13 @@ from pipeline.broker.groups.journal_topic import ensure_journal_topic
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.model import BrokerEndpoint, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from pipeline.protocol.messages.find_coordinator import (
+    FIRST_VERSION_OF_MANY_KEYS,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 
-FIRST_VERSION_OF_MANY_KEYS = 4
 GROUP = 0
 REFUSED_TYPES = {1: "Transactions are not served.", 2: "Share groups are not served."}
 NO_PORT = -1

@@ -13,12 +13,15 @@ from pipeline.broker.groups.model import MemberId
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from pipeline.protocol.messages.join_group import (
+    FIRST_VERSION_OF_GIVEN_IDS,
+    FIRST_VERSION_OF_NO_PROTOCOL,
+    FIRST_VERSION_OF_REBALANCE_TIMEOUT,
+    FIRST_VERSION_OF_SKIPPED_ASSIGNMENT,
+    JoinGroupRequest,
+    JoinGroupResponse,
+)
 
-FIRST_VERSION_OF_REBALANCE_TIMEOUT = 1
-FIRST_VERSION_OF_GIVEN_IDS = 4
-FIRST_VERSION_OF_NO_PROTOCOL = 7
-FIRST_VERSION_OF_SKIPPED_ASSIGNMENT = 9
 MAX_PROTOCOLS = 100
 """Of one member. Clients have two or three."""
 MEMBER_RECORD_BYTES = 70

@@ -10,9 +10,14 @@ from pipeline.broker.groups.model import MemberId
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import give_way
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from pipeline.protocol.messages.leave_group import (
+    FIRST_VERSION_OF_SEVERAL,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 
-FIRST_VERSION_OF_SEVERAL = 3
 MEMBERS_AT_ONCE = 2000
 """Members that leave before others have their turn."""
 

@@ -29,7 +29,16 @@ from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.fetch import READ_COMMITTED
 from pipeline.protocol.messages.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE,
+    LATEST,
+    LATEST_REMOTE,
+    MAX_TIMESTAMP,
+    SPECIAL_TIMES,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -37,31 +46,14 @@ from pipeline.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_REMOTE = -5
-EARLIEST_PENDING_UPLOAD = -6
-FIRST_VERSIONS = {
-    LATEST: 1,
-    EARLIEST: 1,
-    MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL: 8,
-    LATEST_REMOTE: 9,
-    EARLIEST_PENDING_UPLOAD: 11,
-}
-"""The special times, and the first version that knows them."""
 NEVER = 2**15
 UNKNOWN = -1
-READ_COMMITTED = 1
 SEARCHERS = 2
 """Searches by time that run at a time in a log dir; the others take turns, some milliseconds each."""
 MAX_SEARCH_S = 30.0
 """After so long a search ends: its partition and those not searched yet are answered with REQUEST_TIMED_OUT."""
 
 _searchers: defaultdict[Path, ScanThreads] = defaultdict(partial(ScanThreads, SEARCHERS))
-FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 
 
 class _Reader(NamedTuple):
@@ -150,7 +142,7 @@ def _find_end(
 ) -> ListOffsetsPartitionResponse | None:
     """The answer, if no search is needed for it. Raises KafkaError."""
     epoch: int = partition.leader_epoch
-    if asked.timestamp < 0 and reader.version < FIRST_VERSIONS.get(asked.timestamp, NEVER):
+    if asked.timestamp < 0 and reader.version < SPECIAL_TIMES.get(asked.timestamp, NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if asked.timestamp == LATEST:
         reader.check_known(partition)

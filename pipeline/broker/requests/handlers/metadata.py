@@ -22,7 +22,7 @@ import trio
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView, PartitionView, TopicView
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.groups.journal_topic import journal_topic
-from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
+from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns, give_way
 from pipeline.broker.topics.plan import TopicRequest, check_topic_name
@@ -31,6 +31,8 @@ from pipeline.model import TopicPartition
 from pipeline.net.answers import LargeAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.metadata import (
+    FIRST_VERSION_OF_ASKING_BY_ID,
+    NOT_ASKED_FOR,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -42,7 +44,6 @@ from pipeline.protocol.schema import ZERO_UUID
 
 AUTO_CREATE_TIMEOUT_S = 5.0
 """For all topics of a request. What takes longer is asked for again."""
-FIRST_VERSION_OF_ASKING_BY_ID = 12
 MAX_TOPICS_AT_ONCE = 200
 MAX_PARTITIONS_AT_ONCE = 1000
 """What is described without a turn for others."""

@@ -22,6 +22,8 @@ from pipeline.errors import ProtocolError
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_commit import (
+    FIRST_VERSION_OF_GROUP_ID_NOT_FOUND,
+    FIRST_VERSION_OF_TOPIC_IDS,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -30,8 +32,6 @@ from pipeline.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-FIRST_VERSION_OF_GROUP_ID_NOT_FOUND = 9
-FIRST_VERSION_OF_TOPIC_IDS = 10
 PARTITIONS_AT_ONCE = 1000
 """Partitions that are looked at before others have their turn."""
 

@@ -17,6 +17,9 @@ from pipeline.model import TopicPartition
 from pipeline.net.answers import PendingAnswer
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.offset_fetch import (
+    FIRST_VERSION_OF_GROUPS,
+    FIRST_VERSION_OF_TOP_LEVEL_ERROR,
+    FIRST_VERSION_OF_TOPIC_IDS,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -29,9 +32,6 @@ from pipeline.protocol.messages.offset_fetch import (
 )
 from pipeline.protocol.schema import ZERO_UUID
 
-FIRST_VERSION_OF_TOP_LEVEL_ERROR = 2
-FIRST_VERSION_OF_GROUPS = 8
-FIRST_VERSION_OF_TOPIC_IDS = 10
 NO_OFFSET = -1
 GROUP_COST = 10
 """What a group without offsets costs, in partitions."""

@@ -45,7 +45,10 @@ from pipeline.model import Offset
 from pipeline.net.answers import Owed
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
+    ACKS_ALL,
     FIRST_BATCH_VERSION,
+    FIRST_VERSION_OF_TOPIC_IDS,
+    FIRST_VERSION_OF_ZSTD,
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -59,12 +62,9 @@ from pipeline.protocol.messages.produce import (
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, take_batches
 from pipeline.records.compression import Codec
 
-FIRST_VERSION_OF_TOPIC_IDS = 13
-FIRST_VERSION_OF_ZSTD = 7
 MAGIC_POSITION = 16
 OLD_MAGICS = frozenset({0, 1})
 KNOWN_ACKS = frozenset({-1, 0, 1})
-ACKS_ALL = -1
 MAX_WAIT_MS = 600_000
 PARTITIONS_AT_ONCE = 500
 """Partitions that are appended to before others have their turn."""

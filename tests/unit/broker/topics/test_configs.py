@@ -10,16 +10,22 @@ import trio.lowlevel
 
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import CHANGEABLE
-from pipeline.broker.settings.entries import BROKER_TEXTS, TOPIC_TEXTS, ConfigSource, ConfigType
+from pipeline.broker.settings.entries import BROKER_TEXTS, TOPIC_TEXTS
 from pipeline.broker.settings.topic import KEEPING_ALL, TopicSettings
-from pipeline.broker.topics.config_changes import OperationType, ResourceType
 from pipeline.coordination.znodes import ALL_BROKERS, TopicConfig, broker_config_path, topic_config_path
 from pipeline.model import TopicPartition
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages import alter_configs, incremental_alter_configs
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
-from pipeline.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pipeline.protocol.messages.describe_configs import (
+    ConfigSource,
+    ConfigType,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    ResourceType,
+)
+from pipeline.protocol.messages.incremental_alter_configs import OperationType
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start
 

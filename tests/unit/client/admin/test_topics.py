@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.client.admin.brokers import describe_cluster, describe_log_dirs, describe_versions
-from pipeline.client.admin.elections import ElectionType, alter_reassignments, elect_leaders, list_reassignments
-from pipeline.client.admin.offsets import ALL_RECORDS, EARLIEST, delete_records, list_offsets
+from pipeline.client.admin.elections import alter_reassignments, elect_leaders, list_reassignments
+from pipeline.client.admin.offsets import ALL_RECORDS, delete_records, list_offsets
 from pipeline.client.admin.reassignment_throttle import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -17,9 +17,7 @@ from pipeline.client.admin.reassignment_throttle import (
     set_throttle,
 )
 from pipeline.client.admin.resource_configs import (
-    ConfigKind,
     ConfigResource,
-    ConfigSource,
     alter_configs,
     describe_configs,
     describe_topic_settings,
@@ -31,13 +29,16 @@ from pipeline.client.producer.producer import open_producer
 from pipeline.errors import NetworkError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
+from pipeline.protocol.messages.elect_leaders import ElectionType
+from pipeline.protocol.messages.list_offsets import EARLIEST
 from tests.support.brokers import serving_cluster
 
 ONE = BrokerId(1)
 LIMIT_S = 60.0
-TOPIC = ConfigResource(ConfigKind.TOPIC, "t")
-BROKER = ConfigResource(ConfigKind.BROKER, "1")
-ALL = ConfigResource(ConfigKind.BROKER, "")
+TOPIC = ConfigResource(ResourceType.TOPIC, "t")
+BROKER = ConfigResource(ResourceType.BROKER, "1")
+ALL = ConfigResource(ResourceType.BROKER, "")
 
 
 async def write(cluster: Cluster, count: int) -> None:
@@ -69,7 +70,7 @@ async def test_what_is_refused_is_raised(tmp_path: Path) -> None:
         await create_topics(cluster, [NewTopic(name="t", partitions=1)])
         for resource, settings, code in (
             (TOPIC, {"no.such.setting": "1"}, ErrorCode.INVALID_CONFIG),
-            (ConfigResource(ConfigKind.TOPIC, "none"), {"flush.ms": "1"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (ConfigResource(ResourceType.TOPIC, "none"), {"flush.ms": "1"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             (BROKER, {"broker.id": "3"}, ErrorCode.INVALID_REQUEST),
         ):
             with pytest.raises(KafkaError, match=str(resource)) as caught:
@@ -79,7 +80,7 @@ async def test_what_is_refused_is_raised(tmp_path: Path) -> None:
         found = await describe_configs(cluster, [TOPIC], timeout_s=LIMIT_S)
         assert found[TOPIC]["flush.ms"].source is ConfigSource.DEFAULT
         with pytest.raises(NetworkError):
-            await describe_configs(cluster, [ConfigResource(ConfigKind.BROKER, "7")], timeout_s=0.3)
+            await describe_configs(cluster, [ConfigResource(ResourceType.BROKER, "7")], timeout_s=0.3)
 
 
 async def test_records_are_deleted_and_sizes_told(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ async def test_moves_are_throttled_besides_what_is_throttled_already(tmp_path: P
     async with serving_cluster(tmp_path) as cluster:
         await create_topics(cluster, [NewTopic(name="t", partitions=2), NewTopic(name="all", partitions=1)])
         everything = {LEADER_REPLICAS: "*", FOLLOWER_REPLICAS: "*"}
-        await alter_configs(cluster, {ConfigResource(ConfigKind.TOPIC, "all"): everything}, timeout_s=LIMIT_S)
+        await alter_configs(cluster, {ConfigResource(ResourceType.TOPIC, "all"): everything}, timeout_s=LIMIT_S)
         for name, now, target in (
             (TopicPartition("t", 1), [ONE], [ONE, two]),
             (TopicPartition("t", 0), [ONE], [three]),

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.client.admin.offsets import EARLIEST, LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, describe_topics, list_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig
@@ -15,6 +15,7 @@ from pipeline.client.cluster.metadata import ClusterView
 from pipeline.errors import ConfigurationError, CoordinationError, DeadlineExceededError, NetworkError, PipelineError
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from tests.support.brokers import serving_cluster
 
 T0 = TopicPartition("t", 0)

@@ -3,12 +3,13 @@
 import pytest
 import trio
 
-from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster import cluster as cluster_module
 from pipeline.client.cluster import fallen_epochs
 from pipeline.client.cluster.fallen_epochs import FALLEN_AFTER_S, FallenEpochs
 from pipeline.client.cluster.metadata import ClusterView, merge
 from pipeline.model import BrokerId, HostPort, TopicPartition
+from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.scripted_broker import Partition
 from tests.unit.client.cluster.test_metadata import T0, response
 

@@ -1,6 +1,6 @@
 import uuid
 
-from pipeline.client.cluster.metadata import NO_TOPIC_ID, ClusterView, merge
+from pipeline.client.cluster.metadata import ClusterView, merge
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import (
@@ -9,6 +9,7 @@ from pipeline.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from pipeline.protocol.schema import ZERO_UUID
 
 T0 = TopicPartition("t", 0)
 ID = uuid.UUID(int=7)
@@ -27,7 +28,7 @@ def test_names_brokers_controller_and_leaders() -> None:
     view = merge(ClusterView(), response(1, 0))
     assert (view.cluster_id, view.controller, view.leader_of(T0)) == ("c", 2, 1)
     assert view.brokers[BrokerId(2)].address == HostPort("h", 9002)
-    assert view.topic_ids(["t", "other"]) == {"t": ID, "other": NO_TOPIC_ID}
+    assert view.topic_ids(["t", "other"]) == {"t": ID, "other": ZERO_UUID}
     assert view.leader_of(TopicPartition("t", 1)) is None
     assert view.leader_of(TopicPartition("u", 0)) is None
 
@@ -48,7 +49,7 @@ def test_leader_epochs_are_those_of_the_newest_metadata_of_a_topic_with_an_id() 
     assert merge(view, response(1, 4)).leader_epoch_of(T0) == 5
     assert merge(view, response(2, 6)).leader_epoch_of(T0) == 6
     assert merge(view, response(1, 0, topic_id=uuid.UUID(int=8))).leader_epoch_of(T0) == 0
-    assert merge(view, response(1, 7, topic_id=NO_TOPIC_ID)).leader_epoch_of(T0) == NO_LEADER_EPOCH
+    assert merge(view, response(1, 7, topic_id=ZERO_UUID)).leader_epoch_of(T0) == NO_LEADER_EPOCH
 
 
 def test_a_leader_that_is_not_registered_is_none() -> None:

@@ -4,12 +4,12 @@ import pytest
 import trio
 import trio.lowlevel
 
-from pipeline.client.admin.offsets import LATEST, list_offsets
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.config import OffsetReset
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import KafkaError
 from pipeline.protocol.messages.fetch import FetchRequest
-from pipeline.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from pipeline.protocol.messages.list_offsets import LATEST, ListOffsetsRequest, ListOffsetsResponse
 from pipeline.protocol.messages.metadata import MetadataRequest
 from tests.support.scripted_broker import Partition
 

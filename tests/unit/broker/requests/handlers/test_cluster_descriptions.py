@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
+from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from pipeline.coordination.znodes import PartitionState, partition_state_path, topic_path
 from pipeline.model import BrokerId, LeaderEpoch
 from pipeline.protocol.errors import ErrorCode
@@ -22,7 +22,7 @@ from pipeline.protocol.messages.describe_producers import DescribeProducersReque
 from pipeline.protocol.messages.describe_producers import TopicRequest as ProducersTopic
 from pipeline.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from pipeline.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pipeline.protocol.messages.metadata import NOT_ASKED_FOR, MetadataRequest, MetadataRequestTopic
 from pipeline.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,

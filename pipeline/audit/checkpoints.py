@@ -16,7 +16,7 @@ from pipeline.log.checkpoint import AUDIT_CHECKPOINT, read_file, replace_file
 from pipeline.log.files import Files
 from pipeline.model import TopicPartition
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class PartitionCheckpoints:
@@ -32,7 +32,7 @@ class PartitionCheckpoints:
             content = read_file(self._files, self._path(partition))
             return None if content is None else _decode(content)
         except (StorageError, AuditMessageError) as error:
-            log.warning("audit_checkpoint_unreadable", partition=str(partition), error=str(error))
+            logger.warning("audit_checkpoint_unreadable", partition=str(partition), error=str(error))
             return None
 
     def write(self, checkpoint: AuditEvent) -> bool:
@@ -41,7 +41,7 @@ class PartitionCheckpoints:
         try:
             replace_file(self._files, self._path(partition), encode_event(checkpoint) + b"\n")
         except StorageError as error:
-            log.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
+            logger.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
             return False
         return True
 
@@ -53,7 +53,7 @@ class PartitionCheckpoints:
             file.write_at(encode_event(event) + b"\n", file.size())
             file.sync()
         except StorageError as error:
-            log.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
+            logger.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
             return False
         return True
 

@@ -27,7 +27,7 @@ FIRST_ANSWER_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0
 NOT_READ_YET = "not read yet"
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Collector:
                     state.ends_at(0)
                 else:
                     state.fail(str(error))
-                    log.warning("audit_topic_not_readable", cluster=name, error=str(error))
+                    logger.warning("audit_topic_not_readable", cluster=name, error=str(error))
                 await trio.sleep(self._retry_backoff_s)
             timeout_s = ANSWER_TIMEOUT_S
 
@@ -116,7 +116,7 @@ class Collector:
             self.ledger.apply(decode_event(record.value))
         except AuditMessageError as error:
             state.unreadable += 1
-            log.warning("audit_record_skipped", offset=record.offset, error=str(error))
+            logger.warning("audit_record_skipped", offset=record.offset, error=str(error))
 
 
 def _says_there_is_none(error: PipelineError) -> bool:

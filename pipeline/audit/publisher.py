@@ -29,7 +29,7 @@ DEFAULT_INTERVAL_S = 10.0
 RETENTION = {"retention.ms": "-1"}
 """Events are kept: the ledger is read anew from the topic whenever an audit service starts."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Counter(Protocol):
@@ -75,7 +75,7 @@ async def publish(counter: Counter, cluster: Cluster, producer: Producer) -> Non
             await delivery.wait()
     except PipelineError as error:
         counter.put_back(events)
-        log.warning("audit_publish_failed", events=len(events), error=str(error))
+        logger.warning("audit_publish_failed", events=len(events), error=str(error))
         return
     except BaseException:
         counter.put_back(events)

@@ -29,7 +29,7 @@ ReadRoutes = Callable[[], Awaitable[Sequence[ReplicaRoute]]]
 ROUTES_TIMEOUT_S = 3.0
 """Bounds what a report waits for a replica cluster that does not answer."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class AuditService:
             if scope.cancelled_caught:
                 raise DeadlineExceededError(f"no answer within {ROUTES_TIMEOUT_S:.0f} s")
         except PipelineError as error:
-            log.warning("routes_not_read", error=str(error))
+            logger.warning("routes_not_read", error=str(error))
             return str(error)
         return None
 

@@ -116,10 +116,10 @@ def _mirror_routes(replica: "Cluster | None") -> "ReadRoutes":
     """Reads the mirror's partition table as the audit wants it; empty as long as nothing was mirrored."""
     from pipeline.audit.reconcile import Route
     from pipeline.client.admin.topics import list_topics
-    from pipeline.mirror.journal import Journal
     from pipeline.mirror.table import TABLE_TOPIC
+    from pipeline.mirror.table_journal import TableJournal
 
-    journal = Journal(replica) if replica is not None else None
+    journal = TableJournal(replica) if replica is not None else None
 
     async def read_routes() -> list[Route]:
         if replica is None or journal is None:

@@ -68,6 +68,4 @@ async def _run(settings: Settings) -> None:
             )
             for source in config.sources
         }
-        await run_mirror(
-            config, sources, destination, clock=wall_clock, random=randomness(), metrics=CollectorRegistry()
-        )
+        await run_mirror(config, sources, destination, clock=wall_clock, rng=randomness(), metrics=CollectorRegistry())

@@ -42,7 +42,7 @@ async def _run(settings: Settings) -> None:
     config = RegistryConfig.from_settings(settings)
     client = ClientConfig(bootstrap=config.bootstrap_servers, client_id="pipeline-registry")
     async with open_cluster(client) as cluster:
-        await run_registry(config, cluster, clock=wall_clock, random=randomness(), metrics=CollectorRegistry())
+        await run_registry(config, cluster, clock=wall_clock, rng=randomness(), metrics=CollectorRegistry())
 
 
 @schema_app.command("list")

@@ -41,7 +41,7 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 MAX_LOCATING = 20
 POLL_TIMEOUT_S = 1.0
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class ReplicaError(PipelineError):
@@ -106,7 +106,7 @@ class SourceCopier:
         """Do not copy this partition for now, and say why."""
         copy = self.copies.setdefault(assignment.source.partition, PartitionCopy(assignment))
         if not (copy.is_rejected and copy.error == reason):
-            log.warning("copy_rejected", source=self.name, partition=str(copy.source), error=reason)
+            logger.warning("copy_rejected", source=self.name, partition=str(copy.source), error=reason)
         copy.is_rejected, copy.position, copy.high_watermark, copy.error = True, None, None, reason
 
     async def run(self) -> None:
@@ -151,9 +151,9 @@ class SourceCopier:
             if not copy.is_rejected:
                 copy.replica_end, copy.position = end, position
                 consumer.add(copy.source, position, copy.assignment.source.topic_id)
-                replica = str(copy.assignment.replica)
                 if copy.high_watermark is None:
-                    log.info("copying", source=self.name, partition=str(copy.source), replica=replica, offset=position)
+                    names = {"partition": str(copy.source), "replica": str(copy.assignment.replica)}
+                    logger.info("copying", source=self.name, **names, offset=position)
         finally:
             copy.is_being_located = False
             self._uncertain.set()
@@ -225,7 +225,7 @@ class SourceCopier:
         """Say why it is not copied, and try again later from the replica's end."""
         consumer.remove(copy.source)
         self._metrics.count_failure(copy.assignment.source)
-        log.warning("copy_failed", source=self.name, partition=str(copy.source), error=reason)
+        logger.warning("copy_failed", source=self.name, partition=str(copy.source), error=reason)
         if not copy.is_rejected:
             copy.position, copy.high_watermark, copy.error = None, None, reason
             copy.retry_at = trio.current_time() + self._config.retry_backoff_ms / 1000

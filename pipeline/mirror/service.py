@@ -18,10 +18,10 @@ from pipeline.client.cluster.metadata import ClusterView, TopicView
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
-from pipeline.mirror.journal import Journal
 from pipeline.mirror.metrics import MirrorMetrics
 from pipeline.mirror.selection import TopicSelection, compile_patterns
 from pipeline.mirror.table import Assignment, Proposal, SourcePartition
+from pipeline.mirror.table_journal import TableJournal
 from pipeline.model import Clock, HostPort, TopicPartition
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.protocol.schema import ZERO_UUID
@@ -34,7 +34,7 @@ NOT_REACHED_YET = "not reached yet"
 FIRST_ANSWER_TIMEOUT_S = 2.0
 """Shorter than the others, so that a cluster that is away from the start is soon said to be."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +54,17 @@ class MirrorService:
         destination: Cluster,
         *,
         clock: Clock,
-        random: Random,
+        rng: Random,
         metrics: MirrorMetrics,
     ) -> None:
         self._config = config
         self._destination = destination
         self._clock = clock
-        self._random = random
+        self._rng = rng
         self._selection = TopicSelection(
             compile_patterns("topics", config.topics), compile_patterns("topics.exclude", config.exclude)
         )
-        self._journal = Journal(destination)
+        self._journal = TableJournal(destination)
         self._sources = sources
         self._metrics = metrics
         self._source_errors: dict[str, str | None] = dict.fromkeys(sources, NOT_REACHED_YET)
@@ -91,7 +91,7 @@ class MirrorService:
                 break
             except PipelineError as error:
                 self._error = str(error)
-                log.warning("destination_not_ready", error=str(error))
+                logger.warning("destination_not_ready", error=str(error))
                 await trio.sleep(self._config.retry_backoff_ms / 1000)
             timeout_s = self._config.produce_timeout_ms / 1000
         self._error = None
@@ -109,7 +109,7 @@ class MirrorService:
             except PipelineError as error:
                 self._source_errors[name] = str(error)
             if self._source_errors[name] is not None:
-                log.warning("refresh_failed", source=name, error=self._source_errors[name])
+                logger.warning("refresh_failed", source=name, error=self._source_errors[name])
             await trio.sleep(self._config.refresh_interval_ms / 1000)
             timeout_s = self._config.produce_timeout_ms / 1000
 
@@ -143,7 +143,7 @@ class MirrorService:
             for topic in sorted(topics, key=lambda topic: topic.name)
             for number in sorted(topic.partitions)
         ]
-        await self._journal.propose(proposals, clock=self._clock, random=self._random)
+        await self._journal.propose(proposals, clock=self._clock, rng=self._rng)
         problems: dict[str, str] = {}
         for proposal in proposals:
             assignment = self._journal.table.assignment(name, proposal.source.partition)
@@ -247,7 +247,7 @@ async def run_mirror(
     destination: Cluster,
     *,
     clock: Clock,
-    random: Random,
+    rng: Random,
     metrics: CollectorRegistry,
     task_status: trio.TaskStatus[MirrorHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -255,7 +255,7 @@ async def run_mirror(
 
     `sources` holds a cluster for each source of `config`, by name. Raises ConfigurationError for a bad pattern.
     """
-    service = MirrorService(config, sources, destination, clock=clock, random=random, metrics=MirrorMetrics(metrics))
+    service = MirrorService(config, sources, destination, clock=clock, rng=rng, metrics=MirrorMetrics(metrics))
     async with trio.open_nursery() as nursery:
         http = await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
         task_status.started(MirrorHandle(http=http))

@@ -31,7 +31,7 @@ class JournalLostError(PipelineError):
     """The log is not the one that was read so far: truncated, deleted or made anew. What was read may hold no more."""
 
 
-class Journal(Protocol):
+class SchemaJournal(Protocol):
     """An ordered, durable log. Each call raises PipelineError when the log cannot be reached within its bound."""
 
     async def append(self, records: Sequence[Record]) -> Sequence[int]:

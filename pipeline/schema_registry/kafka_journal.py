@@ -59,7 +59,7 @@ class KafkaJournal:
         self._next_offset: int | None = None
 
     async def append(self, records: Sequence[Record]) -> Sequence[int]:
-        """See `Journal`. The producer keeps the order and drops what it sent twice."""
+        """See `SchemaJournal`. The producer keeps the order and drops what it sent twice."""
         topic, partition = self._partition.topic, self._partition.partition
         deliveries = [await self._producer.send(topic, value, key, partition) for key, value in records]
         offsets = [(await delivery.wait()).offset for delivery in deliveries]
@@ -68,11 +68,11 @@ class KafkaJournal:
         return offsets
 
     async def end_offset(self) -> int:
-        """See `Journal`."""
+        """See `SchemaJournal`."""
         return await self._listed(LATEST)
 
     async def read(self, offset: int) -> JournalPage:
-        """See `Journal`. Reading from 0 begins at the first record that is still there."""
+        """See `SchemaJournal`. Reading from 0 begins at the first record that is still there."""
         if offset != self._next_offset:
             start_offset = await self._listed(EARLIEST)
             if 0 < offset < start_offset:
@@ -105,7 +105,7 @@ class KafkaJournal:
 
 @asynccontextmanager
 async def open_kafka_journal(
-    cluster: Cluster, topic: str, *, timeout_ms: int, clock: Clock, random: Random
+    cluster: Cluster, topic: str, *, timeout_ms: int, clock: Clock, rng: Random
 ) -> AsyncIterator[KafkaJournal]:
     """A journal over an existing topic, until the block ends. `timeout_ms` bounds each append."""
     settings = ProducerConfig(
@@ -115,7 +115,7 @@ async def open_kafka_journal(
         delivery_timeout_ms=timeout_ms,
     )
     async with (
-        open_producer(cluster, settings, clock=clock, rng=random) as producer,
+        open_producer(cluster, settings, clock=clock, rng=rng) as producer,
         open_consumer(cluster, ConsumerConfig()) as consumer,
     ):
         yield KafkaJournal(cluster, producer, consumer, topic, timeout_s=timeout_ms / 1000)

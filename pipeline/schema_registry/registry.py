@@ -28,14 +28,14 @@ MAX_SUBJECT_LENGTH = 249 + len("-value")
 LATEST = "latest"
 
 PlannedEvent = SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Generic[Answer]):
+class WritePlan(Generic[AnswerT]):
     """What to answer once these events are in the log. No events: the answer holds already."""
 
-    answer: Answer
+    answer: AnswerT
     events: tuple[PlannedEvent, ...] = ()
 
 
@@ -60,7 +60,7 @@ class SchemaRequest:
             raise RegistryError(Code.INVALID_SCHEMA, f"Invalid schema: {error}") from error
 
 
-def register(state: RegistryState, subject: str, request: SchemaRequest) -> Plan[int]:
+def register(state: RegistryState, subject: str, request: SchemaRequest) -> WritePlan[int]:
     """The id of the schema, as a version of the subject. The same schema again gives the same id and no version.
 
     A schema that another subject has, or had and soft-deleted, keeps its id. Raises RegistryError: 409 with the reasons
@@ -71,7 +71,7 @@ def register(state: RegistryState, subject: str, request: SchemaRequest) -> Plan
     versions = state.versions(subject)
     present = _find(versions, schema)
     if present is not None:
-        return Plan(present.schema.id)
+        return WritePlan(present.schema.id)
     reasons = _reasons_against(state.level(subject), schema, versions)
     if reasons:
         message = f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
@@ -86,7 +86,7 @@ def register(state: RegistryState, subject: str, request: SchemaRequest) -> Plan
         id=schema_id,
         text=schema.text if stored is None else stored.text,
     )
-    return Plan(schema_id, (event,))
+    return WritePlan(schema_id, (event,))
 
 
 def look_up(state: RegistryState, subject: str, request: SchemaRequest, *, deleted: bool = False) -> Version:
@@ -140,7 +140,7 @@ def check_compatibility(
     return _reasons_against(state.level(subject), schema, versions)
 
 
-def delete_version(state: RegistryState, subject: str, number: int | None, *, permanent: bool) -> Plan[int]:
+def delete_version(state: RegistryState, subject: str, number: int | None, *, permanent: bool) -> WritePlan[int]:
     """The number of the version deleted, softly or, once that is done, permanently. Raises RegistryError."""
     versions = {version.number: version for version in state.versions(subject, deleted=True)}
     if not versions:
@@ -154,14 +154,14 @@ def delete_version(state: RegistryState, subject: str, number: int | None, *, pe
         if version.deleted:
             reason = f"Subject '{subject}' Version {number} was soft deleted. Set permanent=true to delete permanently"
             raise RegistryError(Code.VERSION_SOFT_DELETED, reason)
-        return Plan(number, (written(version, deleted=True),))
+        return WritePlan(number, (written(version, deleted=True),))
     if not version.deleted:
         reason = f"Subject '{subject}' Version {number} was not deleted first before being permanently deleted"
         raise RegistryError(Code.VERSION_NOT_SOFT_DELETED, reason)
-    return Plan(number, (_keep_ids(state), SchemaRemoved(subject=subject, version=number)))
+    return WritePlan(number, (_keep_ids(state), SchemaRemoved(subject=subject, version=number)))
 
 
-def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> Plan[list[int]]:
+def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> WritePlan[list[int]]:
     """The numbers of the versions deleted, softly or, once that is done, permanently. Raises RegistryError."""
     versions = state.versions(subject, deleted=True)
     if not versions:
@@ -173,14 +173,14 @@ def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> Pl
             raise RegistryError(Code.SUBJECT_NOT_SOFT_DELETED, reason)
         numbers = [version.number for version in versions]
         removed = [SchemaRemoved(subject=subject, version=number) for number in numbers]
-        return Plan(numbers, (_keep_ids(state), *removed))
+        return WritePlan(numbers, (_keep_ids(state), *removed))
     if not live:
         reason = f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently"
         raise RegistryError(Code.SUBJECT_SOFT_DELETED, reason)
     deleted = SubjectDeleted(subject=subject, version=live[-1])
-    if state.level_set(subject) is None:
-        return Plan(live, (deleted,))
-    return Plan(live, (deleted, LevelSet(subject=subject, level=None)))
+    if state.configured_level(subject) is None:
+        return WritePlan(live, (deleted,))
+    return WritePlan(live, (deleted, LevelSet(subject=subject, level=None)))
 
 
 def parse_level(text: object) -> CompatibilityLevel:
@@ -192,23 +192,23 @@ def parse_level(text: object) -> CompatibilityLevel:
         raise RegistryError(Code.INVALID_LEVEL, f"Invalid compatibility level. Valid values are {names}") from None
 
 
-def set_level(state: RegistryState, subject: str | None, level: CompatibilityLevel) -> Plan[CompatibilityLevel]:
+def set_level(state: RegistryState, subject: str | None, level: CompatibilityLevel) -> WritePlan[CompatibilityLevel]:
     """The level as it is from now on, for a subject (which need not exist yet) or for all (None)."""
     if subject is not None:
         check_subject(subject)
-    if state.level_set(subject) is level:
-        return Plan(level)
-    return Plan(level, (LevelSet(subject=subject, level=level),))
+    if state.configured_level(subject) is level:
+        return WritePlan(level)
+    return WritePlan(level, (LevelSet(subject=subject, level=level),))
 
 
-def reset_level(state: RegistryState, subject: str | None) -> Plan[CompatibilityLevel]:
+def reset_level(state: RegistryState, subject: str | None) -> WritePlan[CompatibilityLevel]:
     """The level that was set and is not any more. Raises RegistryError 40408 if none was set for the subject."""
-    level = state.level_set(subject)
+    level = state.configured_level(subject)
     if level is not None:
-        return Plan(level, (LevelSet(subject=subject, level=None),))
+        return WritePlan(level, (LevelSet(subject=subject, level=None),))
     if subject is not None:
         raise no_subject_level(subject)
-    return Plan(state.level())
+    return WritePlan(state.level())
 
 
 def no_subject_level(subject: str) -> RegistryError:

@@ -33,7 +33,7 @@ MAX_BODY_BYTES = 1_000_000
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 CONTENT_TYPES = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 
-_log = structlog.get_logger()
+logger = structlog.get_logger()
 
 Handler = Callable[[Request], Awaitable[Any]]
 
@@ -105,7 +105,7 @@ def _endpoint(handlers: Mapping[str, Handler]) -> Callable[[Request], Awaitable[
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception:
-            _log.exception("registry_request_failed", method=request.method, path=request.url.path)
+            logger.exception("registry_request_failed", method=request.method, path=request.url.path)
             return _error_response(500, Code.INTERNAL, "Internal error of the registry; its log says more.")
         if isinstance(answer, Response):
             return answer
@@ -201,7 +201,7 @@ class _Api:
         if "subject" not in request.path_params:
             return {"compatibilityLevel": self._state.level()}
         subject = _subject(request)
-        level = self._state.level_set(subject)
+        level = self._state.configured_level(subject)
         if level is None and not _flag(request, "defaultToGlobal"):
             raise registry.no_subject_level(subject)
         return {"compatibilityLevel": self._state.level(subject)}

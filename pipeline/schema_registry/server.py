@@ -12,13 +12,13 @@ from pipeline.errors import DeadlineExceededError
 from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.schema_registry.config import RegistryConfig
-from pipeline.schema_registry.journal import Journal
+from pipeline.schema_registry.journal import SchemaJournal
 from pipeline.schema_registry.kafka_journal import ensure_topic, open_kafka_journal
 from pipeline.schema_registry.routes import prepare_application, registry_routes
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
 
-_log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 async def run_registry(
@@ -26,7 +26,7 @@ async def run_registry(
     cluster: Cluster,
     *,
     clock: Clock,
-    random: Random,
+    rng: Random,
     metrics: CollectorRegistry,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -38,15 +38,13 @@ async def run_registry(
     init_timeout_s = config.init_timeout_ms / 1000
     deadline = trio.current_time() + init_timeout_s
     await ensure_topic(cluster, config.topic, replication_factor=config.replication_factor, timeout_s=init_timeout_s)
-    async with open_kafka_journal(
-        cluster, config.topic, timeout_ms=config.timeout_ms, clock=clock, random=random
-    ) as journal:
+    async with open_kafka_journal(cluster, config.topic, timeout_ms=config.timeout_ms, clock=clock, rng=rng) as journal:
         await serve_registry(config, journal, replay_deadline=deadline, metrics=metrics, task_status=task_status)
 
 
 async def serve_registry(
     config: RegistryConfig,
-    journal: Journal,
+    journal: SchemaJournal,
     *,
     replay_deadline: float,
     metrics: CollectorRegistry,
@@ -65,6 +63,6 @@ async def serve_registry(
         application = http_application([*operations_routes(metrics, lambda: None), *registry_routes(service)])
         prepare_application(application)
         address: HostPort = await nursery.start(serve_http, application, config.http_listen)
-        _log.info("registry_serving", address=str(address), topic=config.topic)
+        logger.info("registry_serving", address=str(address), topic=config.topic)
         task_status.started(address)
         await trio.sleep_forever()

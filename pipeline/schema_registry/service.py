@@ -12,7 +12,6 @@ D. Without the journal reads go on from memory, writes fail within their deadlin
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
 
 import structlog
 import trio
@@ -22,23 +21,22 @@ from pipeline.errors import PipelineError
 from pipeline.net.signals import Signal
 from pipeline.schema_registry.errors import Code, RegistryError
 from pipeline.schema_registry.events import Ignored, decode_event, encode_event
-from pipeline.schema_registry.journal import Journal, JournalLostError, JournalRecord
-from pipeline.schema_registry.registry import Plan
+from pipeline.schema_registry.journal import JournalLostError, JournalRecord, SchemaJournal
+from pipeline.schema_registry.registry import AnswerT, WritePlan
 from pipeline.schema_registry.state import RegistryState
 
 MAX_ATTEMPTS = 5
 RETRY_DELAY_S = 0.2
 MAX_RETRY_DELAY_S = 5.0
 
-Answer = TypeVar("Answer")
-_log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class RegistryService:
     """A registry over a journal. `state` is for reading; `write` changes it."""
 
     def __init__(
-        self, journal: Journal, state: RegistryState, *, write_timeout_s: float, metrics: CollectorRegistry
+        self, journal: SchemaJournal, state: RegistryState, *, write_timeout_s: float, metrics: CollectorRegistry
     ) -> None:
         self.state = state
         self._journal = journal
@@ -71,14 +69,14 @@ class RegistryService:
                     end_offset = await self._journal.end_offset()
                 if not started and self._next_offset >= end_offset:
                     started = True
-                    _log.info("registry_replayed", offset=self._next_offset, schemas=self.state.schema_count)
+                    logger.info("registry_replayed", offset=self._next_offset, schemas=self.state.schema_count)
                     task_status.started()
                 page = await self._journal.read(self._next_offset)
             except JournalLostError:
                 raise
             except PipelineError as error:
                 self._failures.inc()
-                _log.warning("registry_journal_unreachable", offset=self._next_offset, error=str(error))
+                logger.warning("registry_journal_unreachable", offset=self._next_offset, error=str(error))
                 await trio.sleep(delay_s)
                 delay_s = min(delay_s * 2, MAX_RETRY_DELAY_S)
                 continue
@@ -95,9 +93,9 @@ class RegistryService:
             return
         self._refused.inc()
         if isinstance(event, Ignored):
-            _log.info("registry_record_ignored", offset=record.offset, reason=refusal)
+            logger.info("registry_record_ignored", offset=record.offset, reason=refusal)
         else:
-            _log.warning("registry_record_refused", offset=record.offset, reason=refusal)
+            logger.warning("registry_record_refused", offset=record.offset, reason=refusal)
             if self._writing.locked():
                 self._refused_offsets.add(record.offset)
 
@@ -106,7 +104,7 @@ class RegistryService:
             self._next_offset = next_offset
             self._progress.notify()
 
-    async def write(self, decide: Callable[[RegistryState], Plan[Answer]]) -> Answer:
+    async def write(self, decide: Callable[[RegistryState], WritePlan[AnswerT]]) -> AnswerT:
         """Carry out what `decide` plans, and give its answer.
 
         Raises RegistryError: what `decide` raises; 50001 if the log refused, 50002 if it did not answer in time (the
@@ -123,7 +121,7 @@ class RegistryService:
             reason = f"The write was not confirmed within {self._write_timeout_s:g} s. Try again."
             raise RegistryError(Code.STORE_TIMED_OUT, reason) from None
 
-    async def _write(self, decide: Callable[[RegistryState], Plan[Answer]]) -> Answer:
+    async def _write(self, decide: Callable[[RegistryState], WritePlan[AnswerT]]) -> AnswerT:
         for _ in range(MAX_ATTEMPTS):
             try:
                 if self._uncertain:

@@ -156,7 +156,7 @@ class RegistryState:
             if version.schema.id == schema_id
         ]
 
-    def level_set(self, subject: str | None) -> CompatibilityLevel | None:
+    def configured_level(self, subject: str | None) -> CompatibilityLevel | None:
         """The level set for a subject itself, or for all (None)."""
         return self._levels.get(subject)
 

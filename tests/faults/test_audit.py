@@ -16,8 +16,8 @@ from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.raw_produce import raw_produce
-from pipeline.mirror.journal import Journal
 from pipeline.mirror.table import Proposal, SourcePartition
+from pipeline.mirror.table_journal import TableJournal
 from pipeline.model import TopicPartition
 from pipeline.records.batch import iterate_headers
 from tests.support.copies import read_logs, read_report
@@ -95,9 +95,9 @@ async def copy(live: Cluster, hub: Cluster, topic: str, forge: Forgery) -> Batch
     """What a mirror would do, but for the forgery."""
     batches = await publish(live, topic)
     source = SourcePartition(cluster=LIVE, partition=TopicPartition(topic, 0), topic_id=(await live.topic(topic)).id)
-    journal = Journal(hub)
+    journal = TableJournal(hub)
     await journal.open()
-    await journal.propose([Proposal(source=source, replica_topic=topic)], clock=wall_clock, random=Random(1))
+    await journal.propose([Proposal(source=source, replica_topic=topic)], clock=wall_clock, rng=Random(1))
     await create_topics(hub, [NewTopic(name=topic, partitions=1, configs={"mirror.source": LIVE})])
     await append(hub, topic, forge([bytearray(batch) for batch in batches]))
     return batches

@@ -50,7 +50,7 @@ async def registry_over(bootstrap, topic, **settings):
                 config,
                 cluster,
                 clock=lambda: 1_700_000_000_000,
-                random=Random(1),
+                rng=Random(1),
                 metrics=CollectorRegistry(),
                 task_status=task_status,
             )

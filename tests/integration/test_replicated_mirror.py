@@ -63,7 +63,7 @@ async def test_leaders_of_both_clusters_come_and_go_and_the_copy_is_exact(tmp_pa
             {"east": live.cluster},
             hub.cluster,
             clock=clock,
-            random=Random(1),
+            rng=Random(1),
             metrics=MirrorMetrics(CollectorRegistry()),
         )
         nursery.start_soon(service.run)

@@ -14,8 +14,8 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import open_consumer
-from pipeline.mirror.journal import Journal
 from pipeline.mirror.table import Assignment
+from pipeline.mirror.table_journal import TableJournal
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from pipeline.records.batch import iterate_headers, place_batch
@@ -49,7 +49,7 @@ async def read_logs(cluster: Cluster, partitions: Iterable[TopicPartition]) -> d
 
 async def read_table(cluster: Cluster, topic: str) -> list[Assignment]:
     """Which replica partition is the copy of which source partition."""
-    journal = Journal(cluster)
+    journal = TableJournal(cluster)
     await journal.open()
     return [line for line in journal.table.assignments() if line.source.partition.topic == topic]
 

@@ -10,12 +10,12 @@ from prometheus_client import CollectorRegistry
 from pipeline.model import HostPort
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.schema_registry.config import RegistryConfig
-from pipeline.schema_registry.journal import Journal
+from pipeline.schema_registry.journal import SchemaJournal
 from pipeline.schema_registry.server import serve_registry
 
 
 @asynccontextmanager
-async def serving_registry(journal: Journal, **settings: Any) -> AsyncIterator[str]:
+async def serving_registry(journal: SchemaJournal, **settings: Any) -> AsyncIterator[str]:
     """Serve a registry over the journal until the block ends; gives its URL. Settings by their dotted names."""
     given = {"bootstrap.servers": "none:1", "http.listen": "127.0.0.1:0", **settings}
     config = RegistryConfig.from_settings(given)

@@ -75,7 +75,7 @@ class Site:
         )
         self.metrics = CollectorRegistry()
         metrics = MirrorMetrics(self.metrics)
-        service = MirrorService(config, sources, self.hub, clock=clock, random=Random(1), metrics=metrics)
+        service = MirrorService(config, sources, self.hub, clock=clock, rng=Random(1), metrics=metrics)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.run)
             yield service

@@ -131,7 +131,7 @@ def test_soft_and_permanent_delete_of_a_subject(state):
     refused(40405, delete_subject, state, "s", permanent=True)
     assert carry_out(state, delete_subject(state, "s", permanent=False)) == [1, 2]
     assert (state.subjects(), state.subjects(deleted=True)) == ([], ["s"])
-    assert state.level_set("s") is None
+    assert state.configured_level("s") is None
     refused(40404, delete_subject, state, "s", permanent=False)
     refused(40401, get_version, state, "s", None)
     assert put(state, "s", INT) == 1
@@ -254,7 +254,7 @@ class Log(RuleBasedStateMachine):
     def view(self, state):
         versions = {subject: state.versions(subject, deleted=True) for subject in ("a", "b")}
         shown = {s: [(v.number, v.schema.id, v.schema.text, v.deleted) for v in vs] for s, vs in versions.items()}
-        return shown, [state.level_set(subject) for subject in ("a", "b", None)], state.next_id
+        return shown, [state.configured_level(subject) for subject in ("a", "b", None)], state.next_id
 
 
 TestLog = Log.TestCase

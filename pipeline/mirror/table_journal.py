@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 KEPT_FOR_EVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
 
 
-class Journal:
+class TableJournal:
     """The table, and how far its journal was read."""
 
     def __init__(self, destination: Cluster) -> None:
@@ -62,13 +62,13 @@ class Journal:
         if record.value is not None:
             self.table.apply(decode_proposal(record.value))
 
-    async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, random: Random) -> None:
+    async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, rng: Random) -> None:
         """Append what the table does not hold yet, and read on. Raises DeliveryError and as `read_on`."""
         missing = self.table.missing(proposals)
         if not missing:
             return
         config = ProducerConfig(linger_ms=0, delivery_timeout_ms=int(TIMEOUT_S * 1000))
-        async with open_producer(self._destination, config, clock=clock, rng=random) as producer:
+        async with open_producer(self._destination, config, clock=clock, rng=rng) as producer:
             for proposal in missing:
                 key, value = proposal.encode()
                 await producer.send(TABLE_TOPIC, value, key=key, partition=0)

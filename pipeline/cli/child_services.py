@@ -1,13 +1,14 @@
-"""Services as child processes of a command: each with a settings file of its own, ready when `/readyz` says so."""
+"""Services as child processes of a command: each has its own settings file, and is ready when `/readyz` says so."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
 import structlog
+import trio
 
 from pipeline.cli.terminal.settings import write_settings
 from pipeline.coordination.embedded import ZooKeeperProcess
@@ -20,23 +21,23 @@ logger = structlog.get_logger()
 
 
 class Unit(Protocol):
-    """Something that runs beside the command and can be started again after it ended."""
+    """A process beside the command, which can be started again after it ended."""
 
     @property
     def name(self) -> str:
-        """What users know it by, `broker-1`."""
+        """Name for users, such as `broker-1`."""
         ...
 
     async def start(self) -> int:
-        """Start it, wait until it is ready, and return its process id."""
+        """Start the process, wait until it is ready, and return its id."""
         ...
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until the process ends, and return its exit code."""
         ...
 
     async def stop(self) -> None:
-        """Stop it in order."""
+        """Stop the process cleanly."""
         ...
 
 
@@ -48,18 +49,18 @@ class ZooKeeperUnit:
     name: str = "zookeeper"
 
     async def start(self) -> int:
-        """Start it, wait until it answers, and return its process id."""
+        """Start the process, wait until it answers, and return its id."""
         await self.server.start()
         pid = self.server.pid
         assert pid is not None
         return pid
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until the process ends, and return its exit code."""
         return await self.server.wait()
 
     async def stop(self) -> None:
-        """Stop it in order."""
+        """Stop the process cleanly."""
         await self.server.stop()
 
 
@@ -76,13 +77,13 @@ class ServiceUnit:
 
     @property
     def url(self) -> str:
-        """Where its HTTP side is."""
+        """URL of the service's HTTP side."""
         return f"http://127.0.0.1:{self.http_port}"
 
     async def start(self) -> int:
-        """Write the settings, start it, wait until it is ready, and return its process id. Logs what is not well then.
+        """Write the settings, start the process, wait until it is ready, and return its id. Logs if it is unhealthy.
 
-        Raises ProcessEndedError with the end of its log, DeadlineExceededError.
+        Raises ProcessEndedError with the end of the service's log, DeadlineExceededError.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{self.noun}.toml"
@@ -100,17 +101,17 @@ class ServiceUnit:
         return self._child.pid
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until the process ends, and return its exit code."""
         assert self._child is not None
         return await self._child.wait()
 
     async def stop(self) -> None:
-        """Stop it in order; nothing to do before its first start."""
+        """Stop the process cleanly, if it was ever started."""
         if self._child is not None:
             await self._child.stop(BROKER_STOP_GRACE_S if self.noun == "broker" else STOP_GRACE_S)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process, as a crash would."""
         assert self._child is not None
         self._child.kill()
 
@@ -119,9 +120,18 @@ class ServiceUnit:
         return answer is not None and answer.status_code == 200
 
     async def _ask(self, path: str) -> httpx.Response | None:
-        """The answer of its HTTP side, None if there is none."""
+        """Ask the service over HTTP; None if it does not answer."""
         try:
             async with httpx.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as client:
                 return await client.get(f"{self.url}/{path}")
         except httpx.TransportError:
             return None
+
+
+async def stop_in_reverse(stages: Sequence[Sequence[Unit]]) -> None:
+    """Stop units, the last stage first and those of a stage together, even when cancelled."""
+    with trio.CancelScope(shield=True):
+        for stage in reversed(stages):
+            async with trio.open_nursery() as nursery:
+                for unit in stage:
+                    nursery.start_soon(unit.stop)

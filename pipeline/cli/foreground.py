@@ -1,4 +1,4 @@
-"""What commands share with services: starting one in the foreground, and asking one over HTTP."""
+"""Services as commands see them: run in the foreground until a signal, and asked over HTTP."""
 
 import http.client
 import json
@@ -7,6 +7,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +24,7 @@ REGISTRY_TIMEOUT_S = 10.0
 
 
 def http_url(text: str) -> str:
-    """The URL of a service as an option gives it, without the last slash; `host:port` means http."""
+    """Parse the URL of a service, without its last slash; `host:port` means http. Raises typer.BadParameter."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urllib.parse.urlsplit(url)
@@ -36,17 +37,18 @@ def http_url(text: str) -> str:
 
 
 def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None:
-    """Run a service with the settings of a file, in the foreground, until it is signalled or fails."""
+    """Run a service with the settings of a file, in the foreground, until a signal arrives or it fails."""
     output.configure_logging()
-    trio.run(_until_signalled, run, read_settings(config))
+    trio.run(run_until_signalled, partial(run, read_settings(config)))
 
 
-async def _until_signalled(run: Callable[[Settings], Awaitable[Any]], settings: Settings) -> None:
+async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:
+    """Run until `run` ends; SIGTERM and SIGINT cancel it. Raises what `run` raises."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
 
             async def run_and_end() -> None:
-                await run(settings)
+                await run()
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(run_and_end)
@@ -56,7 +58,7 @@ async def _until_signalled(run: Callable[[Settings], Awaitable[Any]], settings: 
 
 
 def read_json(url: str) -> Any:
-    """What a service answers. Ends the command when it cannot be reached."""
+    """Return a service's answer to GET. Ends the command if the service cannot be reached."""
     try:
         with urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S) as response:
             return json.load(response)

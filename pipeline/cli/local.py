@@ -1,23 +1,24 @@
 """`pipeline local`: a cluster on this machine, for trying out, for tests and for development."""
 
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.cli.foreground import run_until_signalled
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.files import held_alone
 from pipeline.cli.terminal.settings import parse_assignments
 from pipeline.errors import ConfigurationError, PipelineError
 
 if TYPE_CHECKING:
-    from pipeline.cli.child_services import Unit
+    from pipeline.cli.child_services import ServiceUnit, Unit
 
 app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try things out.")
 
@@ -109,36 +110,112 @@ def _temporary_directory() -> Iterator[Path]:
             shutil.rmtree(root, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """The units of a local cluster by stages of their start, and their addresses."""
+
+    stages: "Sequence[Sequence[Unit]]"
+    addresses: dict[str, str]
+    broker_ports: list[int]
+    is_taken_up: bool
+    """True if the directory holds a cluster of an earlier start."""
+
+    @property
+    def units(self) -> "list[Unit]":
+        """All units, in the order of their start."""
+        return [unit for stage in self.stages for unit in stage]
+
+    def require_free_ports(self) -> None:
+        """Raise PipelineError if a broker's port is taken, before anything runs."""
+        from pipeline.processes import is_port_free
+
+        for port in self.broker_ports:
+            if not is_port_free(port):
+                raise PipelineError(f"port {port} is in use: choose another --port, or 0 for free ports")
+
+
+def plan_cluster(root: Path, options: LocalOptions) -> ClusterPlan:
+    """Choose ports and settings. Raises ConfigurationError for wrong broker settings, before anything runs."""
+    from pipeline.cli.broker import read_broker_settings
+    from pipeline.cli.child_services import ServiceUnit, ZooKeeperUnit
+    from pipeline.coordination.embedded import ZooKeeperProcess
+    from pipeline.processes import free_port
+
+    if options.port + options.brokers - 1 > MAX_PORT:
+        raise ConfigurationError("--port", f"{options.port} leaves too few ports for {options.brokers} brokers")
+    zookeeper_port = _choose_port(ZOOKEEPER_PORT, options)
+    zookeeper = f"127.0.0.1:{zookeeper_port}"
+    ports = [options.port + i if options.port else free_port() for i in range(options.brokers)]
+    common = {
+        "zookeeper.session.timeout.ms": LOCAL_SESSION_TIMEOUT_MS,
+        "offsets.topic.replication.factor": min(MAX_REPLICAS, options.brokers),
+        **({"datacenter": "local"} if options.audit else {}),
+        **options.settings,
+        "zookeeper.connect": zookeeper,
+    }
+    brokers: list[Unit] = []
+    for number, port in enumerate(ports, start=1):
+        directory = root / f"broker-{number}"
+        own = {
+            "broker.id": number,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": str(directory / "logs"),
+        }
+        read_broker_settings({**common, **own})
+        brokers.append(ServiceUnit(directory.name, "broker", directory, {**common, **own}))
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+    services = _plan_services(root, options, bootstrap)
+    zookeepers: list[Unit] = [ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))]
+    return ClusterPlan(
+        stages=[stage for stage in (zookeepers, brokers, services) if stage],
+        addresses={"bootstrap": bootstrap, "zookeeper": zookeeper, **{unit.name: unit.url for unit in services}},
+        broker_ports=ports,
+        is_taken_up=(root / "zookeeper").exists(),
+    )
+
+
+def _plan_services(root: Path, options: LocalOptions, bootstrap: str) -> "list[ServiceUnit]":
+    from pipeline.cli.child_services import ServiceUnit
+
+    services = []
+    if options.registry:
+        replicas = min(MAX_REPLICAS, options.brokers)
+        settings = {"bootstrap.servers": bootstrap, "kafkastore.topic.replication.factor": replicas}
+        port = _choose_port(REGISTRY_PORT, options)
+        services.append(ServiceUnit("registry", "registry", root / "registry", settings, port))
+    if options.audit:
+        live = [{"name": options.settings.get("datacenter", "local"), "bootstrap.servers": bootstrap}]
+        port = _choose_port(AUDIT_PORT, options)
+        services.append(ServiceUnit("audit", "audit", root / "audit", {"live": live}, port))
+    return services
+
+
+def _choose_port(usual: int, options: LocalOptions) -> int:
+    from pipeline.processes import free_port, is_port_free
+
+    return usual if options.port and is_port_free(usual) else free_port()
+
+
 def _up(root: Path, options: LocalOptions) -> None:
     import trio
 
-    plan = _Plan(root, options)
+    plan = plan_cluster(root, options)
     with held_alone(root):
         plan.require_free_ports()
-        trio.run(_run_until_signalled, plan, options.restart_after_s)
+        trio.run(run_until_signalled, partial(_run, plan, options.restart_after_s))
 
 
-async def _run_until_signalled(plan: "_Plan", restart_after_s: float) -> None:
-    import trio
+async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
+    """Start all units stage by stage, print the addresses, keep the units running; stop them in reverse.
 
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_run, plan, restart_after_s)
-            async for _ in signals:
-                nursery.cancel_scope.cancel()
-                break
-
-
-async def _run(plan: "_Plan", restart_after_s: float) -> None:
-    """Start all units stage by stage, say so, keep them running; cancelled, stop them in the opposite order.
-
-    The brokers stop together: none of them hands its leaderships to one that is to stop next.
+    The brokers stop together, so that none hands its leaderships to a broker that stops next.
     """
     import trio
 
+    from pipeline.cli.child_services import stop_in_reverse
     from pipeline.net.nurseries import unwrapped_errors
 
-    begun: list[list[Unit]] = []
+    begun: list[Sequence[Unit]] = []
     pids: dict[str, int] = {}
 
     async def start(unit: "Unit", progress: output.Progress) -> None:
@@ -154,7 +231,7 @@ async def _run(plan: "_Plan", restart_after_s: float) -> None:
                     for unit in stage:
                         nursery.start_soon(start, unit, progress)
                 if stage is plan.stages[0] and plan.is_taken_up:
-                    await _forget_former_brokers(plan.addresses["zookeeper"], plan.broker_count)
+                    await _forget_former_brokers(plan.addresses["zookeeper"], len(plan.broker_ports))
         try:
             output.print_json({**plan.addresses, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
         except BrokenPipeError:
@@ -163,12 +240,9 @@ async def _run(plan: "_Plan", restart_after_s: float) -> None:
         async with trio.open_nursery() as nursery:
             for unit in plan.units:
                 nursery.start_soon(_keep_running, unit, restart_after_s)
+            nursery.start_soon(trio.sleep_forever)  # until a signal, also when no unit is left running
     finally:
-        with trio.CancelScope(shield=True):
-            for stage in reversed(begun):
-                async with trio.open_nursery() as nursery:
-                    for unit in stage:
-                        nursery.start_soon(unit.stop)
+        await stop_in_reverse(begun)
 
 
 async def _forget_former_brokers(zookeeper: str, count: int) -> None:
@@ -210,74 +284,3 @@ async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
         except (BrokenPipeError, typer.Exit):  # a reader that left, or a full disk, is no reason to end a cluster
             output.discard_stdout()
             logger.warning("stdout_lost", advice="restarts are named here alone from now on")
-
-
-class _Plan:
-    """The units of a local cluster, in the order of their start, and where they will be found."""
-
-    def __init__(self, root: Path, options: LocalOptions) -> None:
-        """Raises ConfigurationError for a broker setting that is none, before anything runs."""
-        from pipeline.cli.broker import read_broker_settings
-        from pipeline.cli.child_services import ServiceUnit, ZooKeeperUnit
-        from pipeline.coordination.embedded import ZooKeeperProcess
-        from pipeline.processes import free_port
-
-        if options.port + options.brokers - 1 > MAX_PORT:
-            raise ConfigurationError("--port", f"{options.port} leaves too few ports for {options.brokers} brokers")
-        self._has_free_ports = options.port == 0
-        zookeeper_port = self._port(ZOOKEEPER_PORT)
-        zookeeper = f"127.0.0.1:{zookeeper_port}"
-        ports = [options.port + i if options.port else free_port() for i in range(options.brokers)]
-        self._broker_ports = ports
-        self.broker_count = options.brokers
-        self.is_taken_up = (root / "zookeeper").exists()
-        datacenter = options.settings.get("datacenter", "local")
-        self.addresses = {"bootstrap": ",".join(f"127.0.0.1:{port}" for port in ports), "zookeeper": zookeeper}
-        replicas = min(MAX_REPLICAS, options.brokers)
-        brokers: list[Unit] = []
-        for number, port in enumerate(ports, start=1):
-            settings = {
-                "zookeeper.session.timeout.ms": LOCAL_SESSION_TIMEOUT_MS,
-                "offsets.topic.replication.factor": replicas,
-                **({"datacenter": datacenter} if options.audit else {}),
-                **options.settings,
-                "broker.id": number,
-                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-                "log.dirs": str(root / f"broker-{number}" / "logs"),
-                "zookeeper.connect": zookeeper,
-            }
-            read_broker_settings(settings)
-            brokers.append(ServiceUnit(f"broker-{number}", "broker", root / f"broker-{number}", settings))
-        services = self._services(root, options, datacenter, replicas)
-        zookeepers: list[Unit] = [ZooKeeperUnit(ZooKeeperProcess(root / "zookeeper", port=zookeeper_port))]
-        self.stages = [stage for stage in (zookeepers, brokers, services) if stage]
-        self.units = [unit for stage in self.stages for unit in stage]
-
-    def _services(self, root: Path, options: LocalOptions, datacenter: str, replicas: int) -> "list[Unit]":
-        from pipeline.cli.child_services import ServiceUnit
-
-        services: dict[str, ServiceUnit] = {}
-        bootstrap = self.addresses["bootstrap"]
-        if options.registry:
-            settings = {"bootstrap.servers": bootstrap, "kafkastore.topic.replication.factor": replicas}
-            port = self._port(REGISTRY_PORT)
-            services["registry"] = ServiceUnit("registry", "registry", root / "registry", settings, port)
-        if options.audit:
-            clusters = [{"name": datacenter, "bootstrap.servers": bootstrap}]
-            port = self._port(AUDIT_PORT)
-            services["audit"] = ServiceUnit("audit", "audit", root / "audit", {"live": clusters}, port)
-        self.addresses.update({key: unit.url for key, unit in services.items()})
-        return list(services.values())
-
-    def require_free_ports(self) -> None:
-        """Raises PipelineError when a broker could not listen, before anything runs."""
-        from pipeline.processes import is_port_free
-
-        for port in self._broker_ports:
-            if not is_port_free(port):
-                raise PipelineError(f"port {port} is in use: name another --port, or 0 for free ones")
-
-    def _port(self, usual: int) -> int:
-        from pipeline.processes import free_port, is_port_free
-
-        return usual if not self._has_free_ports and is_port_free(usual) else free_port()

@@ -121,11 +121,11 @@ def test_an_early_failure_leaves_no_temporary_directory(tmp_path: Path, options:
     assert list(tmp_path.iterdir()) == []
 
 
-def plan(options: local.LocalOptions) -> local._Plan:
-    return local._Plan(Path(tempfile.gettempdir()) / "unused", options)
+def plan(options: local.LocalOptions) -> local.ClusterPlan:
+    return local.plan_cluster(Path(tempfile.gettempdir()) / "unused", options)
 
 
-def settings_of(made: local._Plan, name: str) -> dict[str, Any]:
+def settings_of(made: local.ClusterPlan, name: str) -> dict[str, Any]:
     return next(dict(unit.settings) for unit in made.units if unit.name == name)  # type: ignore[attr-defined]
 
 

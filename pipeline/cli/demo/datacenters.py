@@ -1,6 +1,6 @@
 """Two live datacenters and a hub on one machine, each with ZooKeeper and broker; mirror, registry, audit beside.
 
-What the demo shows and what the tests of the whole pipeline break: every part is a process of its own.
+Each part is a process of its own. The demo shows them, and the tests of the whole pipeline break them.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from pipeline.cli.child_services import ServiceUnit, Unit, ZooKeeperUnit
+from pipeline.cli.child_services import ServiceUnit, Unit, ZooKeeperUnit, stop_in_reverse
 from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.processes import free_port
@@ -16,14 +16,14 @@ from pipeline.processes import free_port
 LIVE = ("east", "west")
 HUB = "hub"
 DIRECTORIES = (*LIVE, HUB, "registry", "mirror", "audit")
-"""All that `Datacenters` makes in its root."""
+"""Directories that `Datacenters` makes in its root."""
 SESSION_TIMEOUT_MS = 6000
 AUDIT_INTERVAL_MS = 1000
 AUDIT_GRACE_MS = 10_000
 
 
 class Datacenters:
-    """The processes and where they are found. `async with` starts them all and stops them at the end."""
+    """The processes and their addresses. `async with` starts them all and stops them at the end."""
 
     def __init__(self, root: Path, topics: Sequence[str]) -> None:
         """`topics`: regular expressions for the mirror."""
@@ -80,9 +80,9 @@ class Datacenters:
             "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
             "datacenter": name,
             "offsets.topic.replication.factor": 1,
-            # What is published here may be years old, and is to be there as long as the directory is.
+            # Published records may be years old, and must stay as long as the directory does.
             "log.retention.ms": -1,
-            # A replica is created by the mirror, not by a consumer that comes first.
+            # The mirror creates the topics of the hub, and not a consumer that comes first.
             "auto.create.topics.enable": name != HUB,
         }
         self.brokers[name] = ServiceUnit(f"{name}-broker", "broker", directory / "broker", settings)
@@ -90,7 +90,7 @@ class Datacenters:
 
     @property
     def stages(self) -> list[list[Unit]]:
-        """What can be started at the same time, in order."""
+        """Processes in the order of their start; those of a stage start together."""
         return [
             list(self.zookeepers.values()),
             list(self.brokers.values()),
@@ -98,7 +98,7 @@ class Datacenters:
         ]
 
     async def start(self) -> None:
-        """Start everything. Raises the error of the first that does not come up."""
+        """Start all processes. Raises the error of the first that fails to start."""
         for stage in self.stages:
             with unwrapped_errors():
                 async with trio.open_nursery() as nursery:
@@ -106,16 +106,12 @@ class Datacenters:
                         nursery.start_soon(self.start_unit, unit)
 
     async def start_unit(self, unit: Unit) -> None:
-        """Start one of them (again)."""
+        """Start one process (again)."""
         self.pids[unit.name] = await unit.start()
 
     async def stop(self) -> None:
-        """Stop everything, in the opposite order, even when cancelled."""
-        with trio.CancelScope(shield=True):
-            for stage in reversed(self.stages):
-                async with trio.open_nursery() as nursery:
-                    for unit in stage:
-                        nursery.start_soon(unit.stop)
+        """Stop all processes in reverse order, even when cancelled."""
+        await stop_in_reverse(self.stages)
 
     async def __aenter__(self) -> "Datacenters":
         try:

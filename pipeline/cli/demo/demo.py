@@ -4,7 +4,6 @@ loads, and the proof.
 
 import contextlib
 import shutil
-import signal
 import sys
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import trio
 import typer
 
 from pipeline.cli.demo.access_log import PageView, home_datacenter, parse_line, sample_lines, sample_schema
-from pipeline.cli.foreground import read_json
+from pipeline.cli.foreground import read_json, run_until_signalled
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import addresses, randomness, wall_clock
 from pipeline.cli.terminal.files import held_alone, is_directory
@@ -64,7 +63,7 @@ def demo(
     with held_alone(directory):
         (directory / MARKER).touch()
         _remove_earlier(directory)
-        summary = trio.run(_until_signalled, DemoOptions(directory=directory, keep=keep, json=json))
+        summary = trio.run(_run, DemoOptions(directory=directory, keep=keep, json=json))
     if summary is None:
         raise typer.Exit(output.EXIT_INTERRUPTED)
     if json:
@@ -84,32 +83,24 @@ def _remove_earlier(directory: Path) -> None:
             output.fail(f"{directory / name} cannot be removed: {error}", output.EXIT_USAGE)
 
 
-async def _until_signalled(options: DemoOptions) -> dict[str, Any] | None:
-    """The demo's summary; None if a signal ended it before that."""
+async def _run(options: DemoOptions) -> dict[str, Any] | None:
+    """Run the demo and return its summary; None if a signal ended the demo before that."""
+    from pipeline.cli.demo.datacenters import Datacenters
+
     summary: dict[str, Any] | None = None
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
 
-            async def run() -> None:
-                nonlocal summary
-                from pipeline.cli.demo.datacenters import Datacenters
+    async def run() -> None:
+        nonlocal summary
+        show = Narrator(quiet=options.json)
+        async with contextlib.AsyncExitStack() as stack:
+            with show.step("Starting two live datacenters (east, west) and a hub, each with ZooKeeper and broker"):
+                datacenters = await stack.enter_async_context(Datacenters(options.directory, [TOPIC]))
+            summary = await Demo(datacenters, options.directory, show).run()
+            if options.keep:
+                show.say(_how_to_look_around(datacenters, options.directory))
+                await trio.sleep_forever()
 
-                show = Narrator(quiet=options.json)
-                with show.step("Starting two live datacenters (east, west) and a hub, each with ZooKeeper and broker"):
-                    datacenters = await Datacenters(options.directory, [TOPIC]).__aenter__()
-                try:
-                    summary = await Demo(datacenters, options.directory, show).run()
-                    if options.keep:
-                        show.say(_how_to_look_around(datacenters, options.directory))
-                        await trio.sleep_forever()
-                finally:
-                    await datacenters.stop()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(run)
-            async for _ in signals:
-                nursery.cancel_scope.cancel()
-                break
+    await run_until_signalled(run)
     return summary
 
 

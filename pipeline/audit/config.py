@@ -1,4 +1,4 @@
-"""The settings of an audit service. Pure."""
+"""Declares the settings of an audit service, and of a broker's counts. Pure."""
 
 from typing import ClassVar, Self
 
@@ -9,45 +9,55 @@ from pipeline.settings import Address, Addresses, SettingsModel
 
 
 class CountingConfig(SettingsModel):
-    """How a broker counts what it appends."""
+    """Settings of a broker's counts of appended records."""
 
     service: ClassVar[str] = "broker"
 
     window_ms: int = Field(default=DEFAULT_WINDOW_MS, alias="audit.window.ms", ge=60_000, le=HOUR_MS)
+    """Length in ms of the windows of the counts; must divide an hour."""
     interval_ms: int = Field(default=10_000, alias="audit.interval.ms", ge=100, le=600_000)
-    """How often it tells what it counted."""
+    """Interval in ms between reports of the counts to the topic `_audit`."""
 
     @model_validator(mode="after")
     def _window_divides_an_hour(self) -> Self:
         if HOUR_MS % self.window_ms:
-            raise ValueError("audit.window.ms must divide an hour, which is what reports are made of")
+            raise ValueError("audit.window.ms must divide an hour, because reports are made by the hour")
         return self
 
 
 class ClusterConfig(SettingsModel):
-    """A cluster whose audit topic is read."""
+    """A cluster whose `_audit` topic is read."""
 
     service: ClassVar[str] = "audited cluster"
 
     name: str = Field(alias="name", min_length=1)
+    """Name of the cluster, the same as `datacenter` of its brokers."""
     bootstrap: Addresses = Field(alias="bootstrap.servers", min_length=1)
+    """Addresses of brokers of the cluster, `host:port,...`."""
 
 
 class AuditConfig(SettingsModel):
-    """What one audit service is told: the live clusters, and the one that holds the replicas, if any."""
+    """Settings of one audit service."""
 
     service: ClassVar[str] = "audit"
 
     live: tuple[ClusterConfig, ...] = Field(alias="live", min_length=1, max_length=100)
+    """Tables `[[live]]` of the live clusters."""
     replica: tuple[ClusterConfig, ...] = Field(default=(), alias="replica", max_length=1)
+    """Table `[[replica]]` of the cluster that holds the replicas. Its mirror's partition table tells which partition is
+    a copy of which."""
     http_listen: Address = Field(alias="http.listen")
+    """Address of the HTTP server for `/v1/report`, `/metrics` and `/healthz`."""
     grace_ms: int = Field(default=60_000, alias="pending.grace.ms", ge=0, le=86_400_000)
-    """For how long producers and their broker may differ before that is called missing or extra."""
+    """Time in ms for which the counts of tiers may differ before records are reported missing or extra. Raise it if
+    tiers report their counts late."""
     pending_max_ms: int = Field(default=3_600_000, alias="pending.max.ms", ge=1_000, le=31 * 86_400_000)
-    """For how long a replica may stand still before what has not come is called missing."""
+    """Time in ms without new counts after which a replica is considered stopped; its outstanding records are then
+    reported missing."""
     retry_backoff_ms: int = Field(default=1_000, alias="retry.backoff.ms", ge=10, le=600_000)
+    """Time in ms between attempts to read a cluster that failed."""
 
     @property
     def clusters(self) -> tuple[ClusterConfig, ...]:
-        """All of them."""
+        """All clusters, the live ones first."""
         return (*self.live, *self.replica)

@@ -1,4 +1,4 @@
-"""The settings of a mirror. Pure."""
+"""Declares the settings of a mirror. Pure."""
 
 from typing import ClassVar
 
@@ -8,27 +8,39 @@ from pipeline.settings import Address, Addresses, SettingsModel
 
 
 class SourceConfig(SettingsModel):
-    """A live cluster to copy from."""
+    """Settings of a live cluster to copy from."""
 
     service: ClassVar[str] = "mirror's source"
 
     name: str = Field(alias="name", min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of the cluster, in letters, digits, dots, underscores and hyphens. Keep it: the partition table refers to
+    it."""
     bootstrap: Addresses = Field(alias="bootstrap.servers", min_length=1)
+    """Addresses of brokers of the cluster, `host:port,...`."""
 
 
 class MirrorConfig(SettingsModel):
-    """What one mirror service is told."""
+    """Settings of one mirror service."""
 
     service: ClassVar[str] = "mirror"
 
     destination: Addresses = Field(alias="destination.bootstrap.servers", min_length=1)
+    """Addresses of brokers of the hub, `host:port,...`."""
     sources: tuple[SourceConfig, ...] = Field(alias="sources", min_length=1, max_length=100)
+    """Tables `[[sources]]` of the live clusters."""
     topics: tuple[str, ...] = Field(alias="topics", min_length=1)
-    """Regular expressions; a topic is mirrored when one matches its whole name."""
+    """Regular expressions. A topic is mirrored if one of them matches its whole name."""
     exclude: tuple[str, ...] = Field(default=(), alias="topics.exclude")
+    """Regular expressions. A topic is not mirrored if one of them matches its whole name."""
     http_listen: Address = Field(alias="http.listen")
+    """Address of the HTTP server for `/v1/status`, `/metrics` and `/healthz`."""
     refresh_interval_ms: int = Field(default=5_000, alias="refresh.interval.ms", ge=100, le=3_600_000)
+    """Interval in ms between searches for new topics and partitions."""
     fetch_max_bytes: int = Field(default=16 * 1024 * 1024, alias="fetch.max.bytes", ge=1024, le=64 * 1024 * 1024)
+    """Maximum size in bytes of a source's Fetch response, of which one partition gets 4 MiB at most."""
     fetch_max_wait_ms: int = Field(default=500, alias="fetch.max.wait.ms", ge=0, le=60_000)
+    """Time in ms that a source waits for new records before it answers a Fetch request."""
     produce_timeout_ms: int = Field(default=10_000, alias="produce.timeout.ms", ge=100, le=600_000)
+    """Time in ms that the mirror waits for the hub's answer to a request."""
     retry_backoff_ms: int = Field(default=1_000, alias="retry.backoff.ms", ge=10, le=600_000)
+    """Time in ms that a partition waits after a failure before it is tried again."""

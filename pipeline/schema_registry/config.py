@@ -1,4 +1,4 @@
-"""Settings of a schema registry, under Confluent's names where they have one. Pure.
+"""Declares the settings of a schema registry, under Confluent's names where they have one. Pure.
 
 Every wait has an upper bound, which a value of zero cannot switch off.
 """
@@ -16,14 +16,21 @@ TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")
 
 
 class RegistryConfig(SettingsModel):
-    """What a registry needs to know before it starts."""
+    """Settings of one schema registry."""
 
     service: ClassVar[str] = "schema registry"
 
     http_listen: Address = Field(default=HostPort("127.0.0.1", 8081), alias="http.listen")
+    """Address of the HTTP server for the API, `/metrics` and `/healthz`."""
     bootstrap_servers: Addresses = Field(alias="bootstrap.servers")
+    """Addresses of brokers of the cluster that stores the schemas, `host:port,...`."""
     topic: TopicName = Field(default="_schemas", alias="kafkastore.topic")
+    """Topic that stores the schemas. A missing topic is created with one partition and `cleanup.policy=compact`."""
     replication_factor: int = Field(default=3, ge=1, le=100, alias="kafkastore.topic.replication.factor")
+    """Replicas of the topic when it is created. A cluster of fewer brokers gets one replica on each broker."""
     timeout_ms: Timeout = Field(default=5_000, alias="kafkastore.timeout.ms")
+    """Time in ms that a write to the topic may take."""
     init_timeout_ms: Timeout = Field(default=60_000, alias="kafkastore.init.timeout.ms")
+    """Time in ms that reading the topic at the start may take."""
     level: CompatibilityLevel = Field(default=CompatibilityLevel.BACKWARD, alias="schema.compatibility.level")
+    """Compatibility level of subjects for which the API has set no level."""

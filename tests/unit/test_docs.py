@@ -9,33 +9,25 @@ from pathlib import Path
 import pytest
 
 import pipeline.client
-from pipeline.audit.config import AuditConfig, CountingConfig
 from pipeline.broker.requests.dispatch import SERVED
-from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.broker.settings.topic import TopicSettings
-from pipeline.hadoop.load import LoadConfig
-from pipeline.mirror.config import MirrorConfig
-from pipeline.schema_registry.config import RegistryConfig
 from tests.support.kafka import KAFKA_REVISION
+from tests.support.setting_tables import MODELS, write_tables
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-SETTINGS = {
-    BrokerConfig: "broker.md",
-    CountingConfig: "broker.md",
-    TopicSettings: "broker.md",
-    MirrorConfig: "mirror.md",
-    AuditConfig: "audit.md",
-    LoadConfig: "load.md",
-    RegistryConfig: "registry.md",
-}
 
 
-@pytest.mark.parametrize("model", SETTINGS, ids=lambda model: model.__name__)
-def test_every_setting_is_on_its_page(model):
-    text = (DOCS / SETTINGS[model]).read_text()
-    assert [field.alias for field in model.model_fields.values() if f"`{field.alias}`" not in text] == []
+@pytest.mark.parametrize("page", sorted(set(MODELS.values())))
+def test_tables_of_settings_are_those_of_the_declarations(page):
+    """`python -m tests.support.setting_tables` writes them."""
+    text = (DOCS / page).read_text()
+    assert write_tables(page, text) == text
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_setting_has_a_description(model):
+    assert [name for name, text in model.descriptions().items() if not re.fullmatch(r"[A-Z].*\.", text)] == []
 
 
 def test_the_versions_served_are_those_of_the_table():

@@ -58,15 +58,15 @@ def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> It
         if name in BROKER_DEFAULTS:
             synonyms += _broker_synonyms(BROKER_DEFAULTS[name], settings)
         elif field.default is not None:
-            synonyms.append(_synonym(name, _as_text(name, field.default), ConfigSource.DEFAULT))
-        yield _entry(field, _as_text(name, getattr(values, attribute)), synonyms, TOPIC_TEXTS)
+            synonyms.append(_synonym(name, as_text(name, field.default), ConfigSource.DEFAULT))
+        yield _entry(field, as_text(name, getattr(values, attribute)), synonyms, TOPIC_TEXTS)
 
 
 def broker_entries(settings: DynamicSettings) -> Iterator[DescribeConfigsResourceResult]:
     """Yield all settings of this broker."""
     for attribute, field in BrokerConfig.model_fields.items():
         name = str(field.alias)
-        value = _as_text(name, getattr(settings.current, attribute))
+        value = as_text(name, getattr(settings.current, attribute))
         yield _entry(field, value, _broker_synonyms(name, settings), BROKER_TEXTS, read_only=name not in CHANGEABLE)
 
 
@@ -89,12 +89,12 @@ def _broker_synonyms(name: str, settings: DynamicSettings) -> list[DescribeConfi
         found += [_synonym(each, changed[each], source) for each in names if each in changed]
     for each in names:
         if FIELDS[each] in settings.static.model_fields_set:
-            text = _as_text(each, getattr(settings.static, FIELDS[each]))
+            text = as_text(each, getattr(settings.static, FIELDS[each]))
             found.append(_synonym(each, text, ConfigSource.STATIC))
     for each in names:
         field = BrokerConfig.model_fields[FIELDS[each]]
         if not field.is_required() and field.get_default() is not None:
-            found.append(_synonym(each, _as_text(each, field.get_default()), ConfigSource.DEFAULT))
+            found.append(_synonym(each, as_text(each, field.get_default()), ConfigSource.DEFAULT))
     return found
 
 
@@ -137,7 +137,8 @@ def _type_of(field: FieldInfo) -> ConfigType:
     return ConfigType.STRING
 
 
-def _as_text(name: str, value: Any) -> str | None:
+def as_text(name: str, value: Any) -> str | None:
+    """Return a value as a settings file and DescribeConfigs spell it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -56,13 +56,13 @@ class TopicSettings(SettingsModel):
     message_timestamp_type: TimestampType = _default_of("log.message.timestamp.type", alias="message.timestamp.type")
     mirror_source: str | None = Field(default=None, alias="mirror.source", min_length=1, max_length=1024)
     """Source of a mirrored topic, set by the mirror. Only a producer that keeps the source's offsets may write to the
-    topic."""
+    topic. Kafka has no such setting."""
     retention_ms: int = _default_of("log.retention.ms", alias="retention.ms")
     retention_bytes: int = _default_of("log.retention.bytes", alias="retention.bytes")
     file_delete_delay_ms: int = _default_of("log.segment.delete.delay.ms", alias="file.delete.delay.ms")
     visibility: Literal["appended", "flushed"] = Field(default="appended", alias="visibility")
-    """State of a record that consumers may read: `appended`, or `flushed` to disk, where a power failure cannot remove
-    it."""
+    """State from which consumers can read a record: `appended` to the log, or `flushed`, when the record survives a
+    power failure. Kafka has no such setting."""
     cleanup_policy: str = _default_of("log.cleanup.policy", alias="cleanup.policy")
     min_cleanable_dirty_ratio: float = _default_of("log.cleaner.min.cleanable.ratio", alias="min.cleanable.dirty.ratio")
     min_compaction_lag_ms: int = _default_of("log.cleaner.min.compaction.lag.ms", alias="min.compaction.lag.ms")

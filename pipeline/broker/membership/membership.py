@@ -40,6 +40,7 @@ from pipeline.errors import (
     NoNodeError,
 )
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.net.signals import Wakeup
 
 CONTROLLED_SHUTDOWN_S = 4.0
 REFERRAL_S = 1.0
@@ -71,7 +72,7 @@ class Membership:
         self._assigner = assigner
         self._states = states
         self._has_joined = False
-        self._registered = trio.Event()
+        self._registered = Wakeup()
         self._writing = trio.Lock()
         """Held while the registration is changed and written: what differs meanwhile was not written by others."""
 
@@ -172,8 +173,7 @@ class Membership:
         log.info("joined", broker=self._own_id, claimed=len(claimed))
 
     async def _lost(self) -> None:
-        if self._registered.is_set():  # else `keep_epoch` may wait for this one: it was lost before it joined
-            self._registered = trio.Event()
+        self._registered.clear()
         await self._assigner.pause()
 
     async def leave(self) -> None:

@@ -25,6 +25,7 @@ from pipeline.broker.replicas.lost_replicas import LostReplicas
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.settings.topic import TopicSettings
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.net.signals import Wakeup
 
 log = structlog.get_logger()
 
@@ -51,7 +52,7 @@ class ReplicaAssigner:
         self._postponed: set[str] = set()
         """Topics with partitions whose log dir did not answer."""
         self._is_active = False
-        self._resumed = trio.Event()
+        self._resumed = Wakeup()
         self._applying = trio.Lock()
 
     async def run(self) -> None:
@@ -81,8 +82,7 @@ class ReplicaAssigner:
     async def pause(self) -> None:
         """Lead nothing any more, and follow nothing that the view says, until resumed."""
         self._is_active = False
-        if self._resumed.is_set():  # else `run` may wait for this one: it is paused already
-            self._resumed = trio.Event()
+        self._resumed.clear()
         self._replicas.resign_all()
         async with self._applying:  # one that had begun may have made new leaders
             self._replicas.resign_all()

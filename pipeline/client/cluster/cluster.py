@@ -28,6 +28,7 @@ from pipeline.errors import (
 )
 from pipeline.model import BrokerId, HostPort
 from pipeline.net.connection_pool import Connect, ConnectionPool, open_connection_pool
+from pipeline.net.signals import Signal, Wakeup
 from pipeline.net.transport import connect
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -58,8 +59,8 @@ class Cluster:
         self._refreshing = trio.Lock()
         self._refreshes_begun = 0
         self._last_refreshed = 0
-        self._refresh_wanted = trio.Event()
-        self._view_replaced = trio.Event()
+        self._refresh_wanted = Wakeup()
+        self._view_replaced = Signal()
         self._failed_at: dict[HostPort, float] = {}
         self._told_last: BrokerId | None = None
         self._fallen_epochs = FallenEpochs()
@@ -108,8 +109,7 @@ class Cluster:
                 self.view = merge(self.view, response, fallen)
                 self._told_last = next((broker for broker, address in self._known() if address == told_by), None)
                 self._last_refreshed = self._refreshes_begun
-                self._view_replaced.set()
-                self._view_replaced = trio.Event()
+                self._view_replaced.notify()
         finally:
             self._refreshing.release()
         return self.view
@@ -226,8 +226,7 @@ class Cluster:
         failures = 0
         while True:
             with trio.move_on_after(self.config.metadata_max_age_ms / 1000):
-                await self._refresh_wanted.wait()
-            self._refresh_wanted = trio.Event()
+                await self._refresh_wanted.wait_and_clear()
             try:
                 await self.refresh()
                 failures = 0

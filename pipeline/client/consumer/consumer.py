@@ -37,6 +37,7 @@ from pipeline.client.consumer.fetch_plan import (
 from pipeline.client.consumer.opening import RecordIterator, open_payload
 from pipeline.errors import CorruptBatchError, OffsetOutOfRangeError, OpenedBatchTooLargeError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import FetchResponse
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
@@ -122,8 +123,8 @@ class Consumer:
         self._buffered_bytes: Counter[BrokerId] = Counter()
         self._errors: deque[tuple[FetchState, PipelineError]] = deque()
         self._fetching: set[BrokerId] = set()
-        self._changed = trio.Event()
-        self._arrived = trio.Event()
+        self._changed = Signal()
+        self._arrived = Signal()
         self._changes = 0
         self._is_over = False
         self._closed: Iterator[_ClosedBatch] = iter(())
@@ -278,7 +279,7 @@ class Consumer:
     def close(self) -> None:
         """Give back the memory of a batch whose records were not all taken. Nothing is handed out any more."""
         self._is_over = True
-        self._arrived.set()
+        self._arrived.notify()
         self._records.close()
 
     def _reject_batch(self, state: FetchState, header: BatchHeader, error: CorruptBatchError) -> None:
@@ -295,7 +296,6 @@ class Consumer:
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(timeout_s):
             while not self._ready and not self._errors and not self._is_over:
-                self._arrived = trio.Event()
                 await self._arrived.wait()
         if self._is_over:
             raise PipelineError("the consumer is closed: its block has ended")
@@ -307,7 +307,7 @@ class Consumer:
         taken = [(state, batches) for _, state, batches in self._ready]
         self._ready.clear()
         self._buffered_bytes.clear()
-        self._notify_change()
+        self._changed.notify()
         return taken
 
     def _forget_stale(self) -> None:
@@ -315,7 +315,7 @@ class Consumer:
         self._changes += 1
         self._keep_ready(self._is_current)
         self._errors = deque(entry for entry in self._errors if self._is_current(entry[0]))
-        self._notify_change()
+        self._changed.notify()
 
     def _keep_ready(self, is_kept: Callable[[FetchState], bool]) -> None:
         """Drop what was fetched for other partitions than these."""
@@ -329,17 +329,11 @@ class Consumer:
     def _is_current(self, state: FetchState) -> bool:
         return self._states.get(state.topic_partition) is state
 
-    def _notify_change(self) -> None:
-        """Have fetchers and dispatcher look again."""
-        self._changed.set()
-        self._changed = trio.Event()
-
     async def run(self) -> None:
         """Keep one fetcher at work for each broker that leads an assigned partition, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_leaders)
             while True:
-                changed = self._changed
                 leaderless = False
                 for state in self._states.values():
                     leader = self._cluster.view.leader_of(state.topic_partition)
@@ -353,12 +347,12 @@ class Consumer:
                     self._cluster.refresh_soon()
                 pause_s = self._cluster.config.retry_backoff_ms / 1000 if leaderless else math.inf
                 with trio.move_on_after(pause_s):
-                    await changed.wait()
+                    await self._changed.wait()
 
     async def _watch_leaders(self) -> None:
         while True:
             await self._cluster.wait_for_new_view()
-            self._notify_change()
+            self._changed.notify()
 
     def _note_leaderless(self, state: FetchState) -> None:
         """A topic that stays unknown is an error; a leader that stays away is waited for."""
@@ -375,7 +369,6 @@ class Consumer:
         """Fetch ahead from a broker as long as it leads an assigned partition."""
         turn = failures = 0
         while True:
-            changed = self._changed
             led = [
                 state
                 for state in self._states.values()
@@ -389,7 +382,7 @@ class Consumer:
             if not due or self._buffered_bytes[broker] >= self._config.max_bytes:
                 wake_ms = min((state.not_before_ms for state in active if state.not_before_ms > now), default=math.inf)
                 with trio.move_on_at(math.inf if due else wake_ms / 1000):
-                    await changed.wait()
+                    await self._changed.wait()
                 continue
             turn += 1
             try:
@@ -399,7 +392,7 @@ class Consumer:
                 failures += 1
                 self._fail_request(broker, due, error, failures)
         self._fetching.discard(broker)
-        self._notify_change()
+        self._changed.notify()
 
     def _same_topic(self, state: FetchState) -> bool:
         """Parks the partition if its topic was deleted and created again: its offsets mean other records now."""
@@ -451,7 +444,7 @@ class Consumer:
             state.offset = outcome.batches.next_offset
             self._ready.append((broker, state, outcome.batches))
             self._buffered_bytes[broker] += len(outcome.batches.data)
-            self._arrived.set()
+            self._arrived.notify()
         if outcome.error is None:
             state.failures = 0
         elif isinstance(outcome.error, CorruptBatchError) and outcome.skip_to is not None:
@@ -474,7 +467,7 @@ class Consumer:
             state.failures += 1
             self._fail_request(broker, [state], error, state.failures)
         state.is_asking = False
-        self._notify_change()
+        self._changed.notify()
 
     async def _reset(self, state: FetchState) -> None:
         """Reset the position as the policy says, or park the partition with an error that tells the log's bounds."""
@@ -507,7 +500,7 @@ class Consumer:
         if not isinstance(error, (PartitionOffsetOutOfRangeError, PartitionFetchError)):
             error = PartitionFetchError(state.topic_partition, error)
         self._errors.append((state, error))
-        self._arrived.set()
+        self._arrived.notify()
 
 
 def _closed_batches(taken: Taken) -> Iterator[_ClosedBatch]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
 from pipeline.model import TopicPartition
+from pipeline.net.signals import Outcome
 from pipeline.records.batch import NO_TIMESTAMP, BatchHeader, read_header, set_base_offset, write_header
 from pipeline.records.builder import BatchBuilder
 
@@ -73,7 +74,6 @@ class ProducerBatch:
     __slots__ = (
         "_builder",
         "_callbacks",
-        "_listeners",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -81,12 +81,11 @@ class ProducerBatch:
         "closed",
         "created_ms",
         "data",
-        "error",
         "identity",
-        "is_done",
         "last_error",
         "log_append_time_ms",
         "not_before_ms",
+        "outcome",
         "outcome_unknown",
         "record_count",
         "topic_partition",
@@ -108,14 +107,12 @@ class ProducerBatch:
         self.attempts = 0
         self.not_before_ms = 0
         self.last_error: Exception | None = None
+        self.outcome = Outcome()
         self.outcome_unknown = False
-        self.is_done = False
-        self.error: DeliveryError | None = None
         self.base_offset = UNKNOWN_OFFSET
         self.log_append_time_ms = NO_TIMESTAMP
         self._builder: BatchBuilder | None = builder
         self._callbacks: list[tuple[int, int, DeliveryCallback]] = []
-        self._listeners: list[Callable[[], None]] = []
 
     @property
     def builder(self) -> BatchBuilder:
@@ -132,13 +129,6 @@ class ProducerBatch:
     def add_callback(self, index: int, timestamp_ms: int, callback: DeliveryCallback) -> None:
         """Have the record's callback called when the outcome is known."""
         self._callbacks.append((index, timestamp_ms, callback))
-
-    def add_listener(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called once when the outcome is known, at once if it is."""
-        if self.is_done:
-            listener()
-        else:
-            self._listeners.append(listener)
 
     def stamp(self, identity: ProducerIdentity | None, base_sequence: int) -> bytearray:
         """The bytes to send, with this producer identity; built when called first."""
@@ -174,28 +164,23 @@ class ProducerBatch:
             set_base_offset(self.data, 0, base_offset)
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
-        self.is_done = True
+        self.outcome.end()
         return header._replace(base_offset=base_offset)
 
     def failed(self, now_ms: int) -> DeliveryError:
         """Set the outcome: not delivered. tell() comes next."""
-        self.error = DeliveryError(self, now_ms)
-        self.is_done = True
-        return self.error
+        error = DeliveryError(self, now_ms)
+        self.outcome.end(error)
+        return error
 
     def tell(self) -> list[Exception]:
-        """Call everybody who waits for the outcome, in the order of the records. Returns what callbacks raised."""
+        """Call the callbacks, in the order of the records. Returns what they raised."""
         raised: list[Exception] = []
         for index, timestamp_ms, callback in self._callbacks:
             try:
-                if self.error is not None:
-                    callback(None, self.error)
-                else:
-                    callback(self.metadata(index, timestamp_ms), None)
+                failure = self.outcome.error
+                callback(None if failure else self.metadata(index, timestamp_ms), failure)
             except Exception as error:  # a callback's fault must not stop the producer
                 raised.append(error)
         self._callbacks.clear()
-        for listener in self._listeners:
-            listener()
-        self._listeners.clear()
         return raised

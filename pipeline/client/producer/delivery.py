@@ -1,7 +1,5 @@
 """What the application holds of a record it sent."""
 
-import trio
-
 from pipeline.client.producer.batches import ProducerBatch, RecordMetadata
 
 
@@ -17,19 +15,10 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._batch.is_done
+        """True if `wait` returns at once."""
+        return self._batch.outcome.is_over
 
     async def wait(self) -> RecordMetadata:
-        """Where the record is, as soon as the broker acknowledged it. Raises DeliveryError."""
-        await wait_for_outcome(self._batch)
-        if self._batch.error is not None:
-            raise self._batch.error
+        """Wait until the broker has acknowledged the record, and return where it is. Raises DeliveryError."""
+        await self._batch.outcome.wait()
         return self._batch.metadata(self._index, self._timestamp_ms)
-
-
-async def wait_for_outcome(batch: ProducerBatch) -> None:
-    """Wait until the batch is delivered or given up."""
-    done = trio.Event()
-    batch.add_listener(done.set)
-    await done.wait()

@@ -20,7 +20,7 @@ from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.cluster.metadata import ClusterView, TopicView
 from pipeline.client.producer.accumulator import Accumulator, record_charge
 from pipeline.client.producer.batches import DeliveredBatch, DeliveryCallback, ProducerBatch
-from pipeline.client.producer.delivery import Delivery, wait_for_outcome
+from pipeline.client.producer.delivery import Delivery
 from pipeline.client.producer.partitioner import next_sticky_partition, partition_for_key
 from pipeline.client.producer.sender import Sender, now_ms
 from pipeline.errors import DeadlineExceededError, PipelineError
@@ -139,12 +139,13 @@ class Producer:
         self._sender.wake()
         batches = self._accumulator.incomplete()
         for batch in batches:
-            await wait_for_outcome(batch)
+            await batch.outcome.wait_over()
         failure, self._sender.first_failure = self._sender.first_failure, None
-        if failure is None:  # another flush may have raised it
-            failure = next((batch.error for batch in batches if batch.error is not None), None)
         if failure is not None:
             raise failure
+        for batch in batches:  # another flush may have raised the first failure
+            if batch.outcome.error is not None:
+                raise batch.outcome.error
 
     def close(self) -> None:
         """Take no more records, and give up those that were not acknowledged. Closing twice does nothing."""

@@ -20,6 +20,7 @@ from pipeline.client.producer.batches import DeliveredBatch, DeliveryError, Prod
 from pipeline.client.producer.produce_plan import ProduceVerdict, produce_answers, produce_request, verdict_of
 from pipeline.errors import NetworkError, PipelineError, ProtocolError
 from pipeline.model import BrokerId
+from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pipeline.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
@@ -52,7 +53,7 @@ class Sender:
         self._rng = rng
         self._on_delivered = on_delivered
         self._in_flight: Counter[BrokerId] = Counter()
-        self._wake = trio.Event()
+        self._wake = Wakeup()
         self._freed = trio.lowlevel.ParkingLot()
         self._identifying = False
         self._obstacle: Exception | None = None
@@ -71,7 +72,7 @@ class Sender:
         """Send for ever."""
         async with trio.open_nursery() as nursery:
             while True:
-                self._wake = trio.Event()
+                self._wake.clear()
                 self._expire()
                 wake_ms = self._send_due(nursery)
                 with trio.move_on_at(math.inf if wake_ms is None else wake_ms / 1000):
@@ -222,4 +223,4 @@ def _undecided(batches: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
     """Those that were not given up, by `abandon_all`, while their request was on its way, or by a callback of the
     batch before: each is looked at when its turn comes.
     """
-    return (batch for batch in batches if not batch.is_done)
+    return (batch for batch in batches if not batch.outcome.is_over)

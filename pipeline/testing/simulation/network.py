@@ -18,6 +18,7 @@ import trio
 from pipeline.errors import NetworkError
 from pipeline.model import FileRegion, HostPort
 from pipeline.net.network import ConnectionListener, HangupWatch
+from pipeline.net.signals import Signal
 from pipeline.net.transport import Piece, Transport
 from pipeline.testing.simulation.schedule import Channel, Schedule
 
@@ -170,19 +171,18 @@ class Listener:
     def __init__(self, host: Host, port: int) -> None:
         self._host = host
         self._waiting: deque[tuple[SimulatedTransport, HostPort]] = deque()
-        self._arrived = trio.Event()
+        self._arrived = Signal()
         self.port = port
 
     def arrived(self, transport: "SimulatedTransport", address: HostPort) -> None:
         """Somebody connects."""
         self._waiting.append((transport, address))
-        self._arrived.set()
+        self._arrived.notify()
 
     async def accept(self) -> tuple[Transport, HostPort]:
         """The next connection."""
         await trio.lowlevel.checkpoint()
         while not self._waiting:
-            self._arrived = trio.Event()
             await self._arrived.wait()
         return self._waiting.popleft()
 

@@ -41,6 +41,7 @@ from pipeline.log.directories.logs_set_aside import HeldLog
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.net.signals import Wakeup
 from pipeline.testing.faulty_files import FaultyFile
 from pipeline.testing.simulation.plan import Plan, Variant
 from pipeline.testing.simulation.plans import plan_for
@@ -273,10 +274,10 @@ class _WallTime:
         return trio.current_time() + (0.0 if process is None else process.clock_error_s)
 
 
-def _replacing_event(name: str) -> Callable[[Any], Any]:
+def _replacing_wakeup(name: str) -> Callable[[Any], Any]:
     def replacement(act: Any) -> Any:
         async def broken(owner: Any) -> None:
-            setattr(owner, name, trio.Event())
+            setattr(owner, name, Wakeup())
             await act(owner)
 
         return broken
@@ -423,8 +424,8 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "waits for what was replaced": BrokenVariant(
         rule="a broker that loses sessions again before it has joined follows the cluster afterwards",
         breaks=_both(
-            _replacing(ReplicaAssigner, "pause", _replacing_event("_resumed")),
-            _replacing(Membership, "_lost", _replacing_event("_registered")),
+            _replacing(ReplicaAssigner, "pause", _replacing_wakeup("_resumed")),
+            _replacing(Membership, "_lost", _replacing_wakeup("_registered")),
         ),
         first_seed=7,
         every=16,

@@ -15,8 +15,7 @@ import typer
 
 from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
-from pipeline.client.admin.offsets import list_offsets
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, PartitionBatchError, open_consumer
@@ -26,7 +25,6 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 if TYPE_CHECKING:
     from pipeline.client.registry.avro import AvroDeserializer
 
-TIMEOUT_S = 30.0
 LOOK_S = 0.5
 """How often it is looked whether the end was reached without a record."""
 
@@ -164,13 +162,9 @@ async def _range(
         numbers = [options.partition]
     partitions = [TopicPartition(options.topic, number) for number in numbers]
 
-    async def ask(position: int) -> dict[TopicPartition, int]:
-        found = await list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=TIMEOUT_S)
-        return {partition: listed.offset for partition, listed in found.items()}
-
-    ends = await ask(LATEST)
+    ends = await offsets_at(cluster, partitions, LATEST)
     if options.offset == "earliest":
-        return await ask(EARLIEST), ends
+        return await offsets_at(cluster, partitions, EARLIEST), ends
     if options.offset == "latest":
         return ends, ends
     if not re.fullmatch("[0-9]{1,19}", options.offset):

@@ -1,6 +1,6 @@
-"""`pipeline group`: list, describe and delete consumer groups, and set where they go on."""
+"""`pipeline group`: list, describe and delete consumer groups, and reset their offsets."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,10 +11,9 @@ import trio
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
 from pipeline.client.admin import groups
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
-from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer_protocol import CONSUMER, decode_assignment
@@ -26,7 +25,6 @@ from pipeline.settings import MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups of a cluster.")
 
-TIMEOUT_S = 30.0
 MAX_NAMED = 10
 """Partitions named in one message."""
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
@@ -34,22 +32,24 @@ Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """How far a group is in a partition. `end` is None when the partition is gone, or its leader does not tell it."""
+    """Progress of a group in a partition. `end` (the high watermark) is None if the partition is gone or has no leader
+    that answers.
+    """
 
     topic_partition: TopicPartition
     committed: int | None
     end: int | None
     member: GroupMember | None
     is_silent: bool = False
-    """True if the partition exists, and nobody tells its end."""
+    """True if the partition exists, and no broker reports its end."""
 
     @property
     def lag(self) -> int | None:
-        """Records that the group has not read yet."""
+        """Number of records that the group has not read yet; None if unknown."""
         return None if self.committed is None or self.end is None else max(0, self.end - self.committed)
 
     def to_json(self) -> dict[str, object]:
-        """As `--json` shows it."""
+        """The progress as `--json` prints it."""
         return {
             "topic": self.topic_partition.topic,
             "partition": self.topic_partition.partition,
@@ -85,12 +85,11 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
     """Show a group: state, members, and for each partition committed offset, end and lag.
 
-    Exit code 1 if nobody tells the end of a partition: the lag is unknown then.
+    Exit code 1 if no broker reports the end of a partition: the lag is unknown then.
     """
-    group, progress = trio.run(partial(_describe, name, bootstrap, zookeeper))
+    group, progress, unreadable = trio.run(partial(_describe, name, bootstrap, zookeeper))
     silent = [str(partition.topic_partition) for partition in progress if partition.is_silent]
     lag = None if silent else sum(partition.lag or 0 for partition in progress)
-    _, unreadable = read_assignments(group)
     if json:
         output.print_json(
             {
@@ -122,11 +121,11 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
         headings = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT-ID", "HOST"]
         output.say(output.table(headings, [list(partition.to_json().values()) for partition in progress]))
         for member in unreadable:
-            told = output.printable(f"{member.id} ({member.client_id}, {member.host})")
-            output.say(f"The assignment of member {told} cannot be read: its partitions are not shown as its own.")
+            named = output.printable(f"{member.id} ({member.client_id}, {member.host})")
+            output.say(f"The assignment of member {named} cannot be read: its partitions are shown without a member.")
     if silent:
-        named = ", ".join(silent[:MAX_NAMED]) + (f" and {len(silent) - MAX_NAMED} more" if silent[MAX_NAMED:] else "")
-        output.fail(f"nobody tells the end of {named}: `pipeline cluster describe` says which brokers are missing")
+        named = output.enumeration(silent, MAX_NAMED)
+        output.fail(f"no broker reports the end of {named}: `pipeline cluster describe` lists the brokers")
 
 
 @app.command("reset-offsets")
@@ -135,37 +134,37 @@ def reset_offsets(
     topic: Annotated[
         list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be repeated.")
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record in the log.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end: only new records are read.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=MAX_INT64, help="To this offset.")] = None,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", metavar="TIME", help="To the first record from this time on (ISO).")
+        str | None,
+        typer.Option("--to-datetime", metavar="TIME", help="To the first record since this time (ISO)."),
     ] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By so many records, back if negative.")] = None,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By this many records, back if negative.")] = None,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Set the offsets, or (default) only show them.")
+        bool, typer.Option("--execute/--dry-run", help="Set the offsets; the default only shows them.")
     ] = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
 ) -> None:
-    """Set where a group goes on. The group must have no members; without --execute nothing is changed.
+    """Reset the offsets of a group without members. Without --execute nothing is changed.
 
-    Topics are those for which it has offsets, unless --topic names others. Offsets end up within what the log holds.
+    Default: all topics with committed offsets; --topic chooses others. Offsets outside of the log are moved to its
+    nearest end.
     """
     target = _read_target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     changes = trio.run(partial(_reset, name, topic or [], target, execute, bootstrap, zookeeper))
     rows = [
-        {"topic": at.topic, "partition": at.partition, "committed": before, "new": after}
-        for at, (before, after) in sorted(changes.items())
+        {"topic": topic_partition.topic, "partition": topic_partition.partition, "committed": before, "new": after}
+        for topic_partition, (before, after) in sorted(changes.items())
     ]
     if json:
         output.print_json({"group": name, "executed": execute, "partitions": rows})
         return
     output.say(output.table(["TOPIC", "PARTITION", "COMMITTED", "NEW"], [list(row.values()) for row in rows]))
-    output.say(
-        f"Group {name} goes on there." if execute else "Nothing was changed: add --execute to set these offsets."
-    )
+    output.say(f"Set the offsets of group {name}." if execute else "Nothing was changed: --execute sets these offsets.")
 
 
 @app.command()
@@ -183,7 +182,7 @@ def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """Where offsets are to be set: a position of ListOffsets, an offset, or a distance."""
+    """The new position of a group: a position of ListOffsets, an offset, or a distance."""
 
     position: int | None = None
     offset: int | None = None
@@ -215,50 +214,58 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as error:
-        raise ConfigurationError("--to-datetime", f"{text!r} is no time such as 2026-01-31T12:00:00Z") from error
+        raise ConfigurationError("--to-datetime", f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from error
     milliseconds = int(moment.timestamp() * 1000)
     if milliseconds < 0:
-        raise ConfigurationError("--to-datetime", f"{text} lies before 1970")
+        raise ConfigurationError("--to-datetime", f"{text} is before 1970")
     return milliseconds
 
 
 async def _describe(
     name: str, bootstrap: str | None, zookeeper: str | None
-) -> tuple[GroupDescription, list[PartitionProgress]]:
+) -> tuple[GroupDescription, list[PartitionProgress], list[GroupMember]]:
+    """Return the group, its progress, and the members whose assignment is unreadable."""
     async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
         with _explained(name):
             group = await groups.describe_group(cluster, name, timeout_s=TIMEOUT_S)
-        return group, await progress_of(cluster, group)
+        owners, unreadable = read_assignments(group)
+        return group, await progress_of(cluster, name, owners), unreadable
 
 
 async def progress_of(
-    cluster: Cluster, group: GroupDescription, *, timeout_s: float = TIMEOUT_S
+    cluster: Cluster, group: str, owners: Mapping[TopicPartition, GroupMember]
 ) -> list[PartitionProgress]:
-    """Return the progress of a group in each partition that it has committed or that a member was given.
+    """Return the progress of a group in each partition that it has committed or that a member owns.
 
-    Ends that leaders do not tell are None. Raises KafkaError, NetworkError or DeadlineExceededError if the coordinator
-    does not answer.
+    Ends that leaders do not report are None. Raises KafkaError, NetworkError or DeadlineExceededError if the
+    coordinator does not answer.
     """
-    committed = await groups.fetch_offsets(cluster, group.id, timeout_s=timeout_s)
-    owners, _ = read_assignments(group)
+    committed = await groups.fetch_offsets(cluster, group, timeout_s=TIMEOUT_S)
     partitions = sorted(committed.keys() | owners.keys())
-    topics = await list_topics(cluster)
-    leaders = {
-        at: topics[at.topic].partitions[at.partition].leader
-        for at in partitions
-        if at.topic in topics and at.partition in topics[at.topic].partitions
-    }
-    ends = await _ends_told(cluster, leaders, timeout_s)
+    leaders = await _leaders(cluster, partitions)
+    ends = await _reported_ends(cluster, leaders)
     return [
         PartitionProgress(
-            topic_partition=at,
-            committed=committed[at].offset if at in committed else None,
-            end=ends.get(at),
-            member=owners.get(at),
-            is_silent=at in leaders and at not in ends,
+            topic_partition=topic_partition,
+            committed=committed[topic_partition].offset if topic_partition in committed else None,
+            end=ends.get(topic_partition),
+            member=owners.get(topic_partition),
+            is_silent=topic_partition in leaders and topic_partition not in ends,
         )
-        for at in partitions
+        for topic_partition in partitions
     ]
+
+
+async def _leaders(
+    cluster: Cluster, topic_partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, BrokerId | None]:
+    """Return the leaders of those partitions that exist."""
+    topics = await list_topics(cluster)
+    return {
+        topic_partition: topics[topic_partition.topic].partitions[topic_partition.partition].leader
+        for topic_partition in topic_partitions
+        if topic_partition.topic in topics and topic_partition.partition in topics[topic_partition.topic].partitions
+    }
 
 
 def read_assignments(group: GroupDescription) -> tuple[dict[TopicPartition, GroupMember], list[GroupMember]]:
@@ -273,19 +280,19 @@ def read_assignments(group: GroupDescription) -> tuple[dict[TopicPartition, Grou
     return owners, unreadable
 
 
-async def _ends_told(
-    cluster: Cluster, leaders: Mapping[TopicPartition, BrokerId | None], timeout_s: float
+async def _reported_ends(
+    cluster: Cluster, leaders: Mapping[TopicPartition, BrokerId | None]
 ) -> dict[TopicPartition, int]:
     """Return the ends of those partitions whose leaders answer."""
     ends: dict[TopicPartition, int] = {}
     shares: dict[BrokerId, list[TopicPartition]] = {}
-    for at, leader in leaders.items():
+    for topic_partition, leader in leaders.items():
         if leader is not None:
-            shares.setdefault(leader, []).append(at)
+            shares.setdefault(leader, []).append(topic_partition)
 
     async def ask(share: Sequence[TopicPartition]) -> None:
         with suppress(KafkaError, NetworkError, DeadlineExceededError):
-            ends.update(await _offsets_at(cluster, share, LATEST, timeout_s))
+            ends.update(await offsets_at(cluster, share, LATEST))
 
     async with trio.open_nursery() as nursery:
         for share in shares.values():
@@ -296,22 +303,22 @@ async def _ends_told(
 async def _reset(
     name: str, topics: Sequence[str], target: _Target, execute: bool, bootstrap: str | None, zookeeper: str | None
 ) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Each partition's committed offset, and the one that it is to have."""
+    """Return each partition's committed offset and its new one."""
     async with connected(bootstrap, zookeeper, "pipeline-group") as cluster:
         with _explained(name):
             committed = await groups.fetch_offsets(cluster, name, timeout_s=TIMEOUT_S)
-        partitions = [at for at in committed if not topics]
+        partitions = [p for p in committed if not topics]
         for topic in topics:
             view = await find_topic(cluster, topic)
             partitions += [TopicPartition(topic, index) for index in view.partitions]
         if not partitions:
-            output.fail(f"group {name} has no offsets; name the topics with --topic")
+            output.fail(f"group {name} has not committed any offsets; choose topics with --topic")
         wanted = await _new_offsets(cluster, target, partitions, committed)
         if execute:
             with _explained(name):
-                offsets = {at: CommittedOffset(offset=offset) for at, offset in wanted.items()}
+                offsets = {p: CommittedOffset(offset=offset) for p, offset in wanted.items()}
                 await groups.commit_offsets(cluster, name, offsets, timeout_s=TIMEOUT_S)
-        return {at: (committed[at].offset if at in committed else None, offset) for at, offset in wanted.items()}
+        return {p: (committed[p].offset if p in committed else None, offset) for p, offset in wanted.items()}
 
 
 async def _new_offsets(
@@ -320,40 +327,26 @@ async def _new_offsets(
     partitions: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, int]:
-    ends = await _existing_ends(cluster, partitions)
-    existing = [at for at in partitions if at in ends]
-    starts = await _offsets_at(cluster, existing, EARLIEST)
+    existing = list(await _leaders(cluster, partitions))
+    ends, starts = await offsets_at(cluster, existing, LATEST), await offsets_at(cluster, existing, EARLIEST)
     if target.position is not None:
-        found = await _offsets_at(cluster, existing, target.position)
-        wanted = {at: ends[at] if offset < 0 else offset for at, offset in found.items()}
+        found = await offsets_at(cluster, existing, target.position)
+        wanted = {p: ends[p] if offset < 0 else offset for p, offset in found.items()}
     elif target.offset is not None:
         wanted = dict.fromkeys(existing, target.offset)
     else:
-        wanted = {at: committed[at].offset + (target.distance or 0) for at in existing if at in committed}
-    return {at: min(max(offset, starts[at]), ends[at]) for at, offset in wanted.items()}
-
-
-async def _existing_ends(cluster: Cluster, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    topics = await list_topics(cluster)
-    existing = [at for at in partitions if at.topic in topics and at.partition in topics[at.topic].partitions]
-    return await _offsets_at(cluster, existing, LATEST)
-
-
-async def _offsets_at(
-    cluster: Cluster, partitions: Sequence[TopicPartition], position: int, timeout_s: float = TIMEOUT_S
-) -> dict[TopicPartition, int]:
-    listed = await list_offsets(cluster, dict.fromkeys(partitions, position), timeout_s=timeout_s)
-    return {at: found.offset for at, found in listed.items()}
+        wanted = {p: committed[p].offset + (target.distance or 0) for p in existing if p in committed}
+    return {p: min(max(offset, starts[p]), ends[p]) for p, offset in wanted.items()}
 
 
 @contextmanager
 def _explained(group: str) -> Iterator[None]:
-    """Ends the command with a sentence for what a group refuses."""
+    """End the command with one sentence if the group refuses a request."""
     try:
         yield
     except KafkaError as error:
         if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-            output.fail(f"group {group} does not exist: `pipeline group list` shows those that do")
+            output.fail(f"group {group} does not exist: `pipeline group list` lists groups")
         if error.code in {ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}:
             output.fail(f"group {group} has members: stop its consumers first")
         raise

@@ -7,10 +7,10 @@ import trio
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic
+from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
 from pipeline.cli.terminal.settings import parse_assignments
 from pipeline.client.admin import offsets
-from pipeline.client.admin.offsets import ALL_RECORDS, list_offsets
+from pipeline.client.admin.offsets import ALL_RECORDS
 from pipeline.client.admin.resource_configs import ConfigEntry, ConfigResource, alter_configs, describe_configs
 from pipeline.client.admin.topics import (
     BROKER_DEFAULT,
@@ -29,7 +29,6 @@ from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a cluster.")
 
-TIMEOUT_S = 30.0
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
 
@@ -208,9 +207,9 @@ async def _describe(
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
         topic = await find_topic(cluster, name)
         partitions = [TopicPartition(name, number) for number in topic.led_partitions]
-        starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), timeout_s=TIMEOUT_S)
-        ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=TIMEOUT_S)
+        starts = await offsets_at(cluster, partitions, EARLIEST)
+        ends = await offsets_at(cluster, partitions, LATEST)
         resource = ConfigResource(ResourceType.TOPIC, name)
         settings = await describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
-        ranges = {p.partition: (starts[p].offset, ends[p].offset) for p in partitions}
+        ranges = {p.partition: (starts[p], ends[p]) for p in partitions}
         return topic, ranges, settings[resource]

@@ -124,6 +124,6 @@ def test_a_group_goes(server: str, topic: str) -> None:
     commit(server, "goes", topic, 4, 6)
     assert described(server, "goes")["state"] == "Empty"
     assert pipeline("group", "delete", "goes", "-b", server).stdout == "Deleted group goes.\n"
-    gone = "pipeline: group goes does not exist: `pipeline group list` shows those that do\n"
+    gone = "pipeline: group goes does not exist: `pipeline group list` lists groups\n"
     assert pipeline("group", "describe", "goes", "-b", server, code=1).stderr == gone
     assert pipeline("group", "delete", "goes", "-b", server, code=1).stderr == gone

@@ -57,7 +57,7 @@ def nobody() -> str:
 @pytest.mark.parametrize("command", [["produce"], ["consume"], ["topic", "describe"], ["topic", "delete"]])
 def test_an_unknown_topic_is_said_with_what_to_do(cluster: LocalCluster, command: list[str]) -> None:
     line = complaint(*command, "nope", "-b", cluster.bootstrap)
-    assert line.startswith("topic nope does not exist: `pipeline topic create nope` makes it")
+    assert line.startswith("topic nope does not exist: `pipeline topic create nope` creates it")
 
 
 def test_offsets_past_the_end(cluster: LocalCluster) -> None:

@@ -1,7 +1,7 @@
-"""How commands find a cluster, and the clock and random numbers that every room is given."""
+"""Connections of commands: the cluster that options name, and the clock and random numbers for all rooms."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random, SystemRandom
 from typing import Annotated
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.terminal import output
+from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
@@ -16,19 +17,22 @@ from pipeline.client.cluster.discovery import from_zookeeper
 from pipeline.client.cluster.metadata import TopicView
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import ConfigurationError, NetworkError, NoNodeError
-from pipeline.model import HostPort
+from pipeline.model import HostPort, TopicPartition
 from pipeline.settings import parse_addresses
 
 Bootstrap = Annotated[
     str | None,
-    typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Brokers of the cluster, one or more."),
+    typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Brokers of the cluster."),
 ]
 ZooKeeper = Annotated[
     str | None,
-    typer.Option("--zookeeper", metavar="HOST:PORT", help="Or the cluster's ZooKeeper, to find its brokers."),
+    typer.Option(
+        "--zookeeper", metavar="HOST:PORT", help="Find the brokers through this ZooKeeper instead of --bootstrap."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+TIMEOUT_S = 30.0
 FIRST_CONTACT_S = 5.0
 ZOOKEEPER_CONNECT_MS = 5_000
 
@@ -44,7 +48,7 @@ def randomness() -> Random:
 
 
 def addresses(text: str) -> tuple[HostPort, ...]:
-    """A bootstrap list from the command line. Raises ConfigurationError."""
+    """Parse a bootstrap list. Raises ConfigurationError."""
     try:
         return parse_addresses(text)
     except ValueError as error:
@@ -53,13 +57,15 @@ def addresses(text: str) -> tuple[HostPort, ...]:
 
 @asynccontextmanager
 async def connected(bootstrap: str | None, zookeeper: str | None, client_id: str) -> AsyncIterator[Cluster]:
-    """The cluster that the options name, once one of its brokers has answered.
+    """Open the cluster that the options name, once one of its brokers has answered.
 
-    Raises ConfigurationError unless exactly one of the two is given, NetworkError when no broker answers soon: who
-    waits at a terminal wants to hear of a wrong address at once, while services wait for brokers that start late.
+    Raises ConfigurationError unless exactly one of the two is given, NetworkError when no broker answers soon: a user
+    at a terminal learns of a wrong address at once, while services wait for brokers that start late.
     """
-    if (bootstrap is None) == (zookeeper is None):
-        raise ConfigurationError("--bootstrap", "give it, or --zookeeper, to say which cluster is meant")
+    if bootstrap is None and zookeeper is None:
+        raise ConfigurationError("--bootstrap", "is missing: give --bootstrap HOST:PORT or --zookeeper HOST:PORT")
+    if bootstrap is not None and zookeeper is not None:
+        raise ConfigurationError("--bootstrap", "give either --bootstrap or --zookeeper, not both")
     if zookeeper is not None:
         async with open_zookeeper(zookeeper, connect_timeout_ms=ZOOKEEPER_CONNECT_MS) as client:
             discover = from_zookeeper(client)
@@ -79,13 +85,21 @@ async def connected(bootstrap: str | None, zookeeper: str | None, client_id: str
 
 
 async def find_topic(cluster: Cluster, name: str) -> TopicView:
-    """The topic as of now. Ends the command when there is none of that name."""
+    """Return the topic as it is now. Ends the command if there is none of that name."""
     topics = await list_topics(cluster)
     if name not in topics:
         output.fail(
-            f"topic {name} does not exist: `pipeline topic create {name}` makes it, `pipeline topic list` shows others"
+            f"topic {name} does not exist: `pipeline topic create {name}` creates it, `pipeline topic list` lists all"
         )
     return topics[name]
+
+
+async def offsets_at(
+    cluster: Cluster, topic_partitions: Iterable[TopicPartition], position: int
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition at a position of ListOffsets: EARLIEST, LATEST, or a time in ms."""
+    listed = await list_offsets(cluster, dict.fromkeys(topic_partitions, position), timeout_s=TIMEOUT_S)
+    return {topic_partition: found.offset for topic_partition, found in listed.items()}
 
 
 async def _require_answer(cluster: Cluster, brokers: Sequence[HostPort]) -> None:

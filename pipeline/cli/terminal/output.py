@@ -116,6 +116,17 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([line(headings), *(line(row) for row in cells)])
 
 
+def enumeration(names: Sequence[object], at_most: int) -> str:
+    """The first names, separated by commas, with the number of those left out."""
+    rest = len(names) - at_most
+    return ", ".join(map(str, names[:at_most])) + (f" and {rest} more" if rest > 0 else "")
+
+
+def joined(value: Any) -> Any:
+    """A cell of a table: the items of a list separated by commas (None if it is empty), other values as they are."""
+    return (",".join(map(str, value)) or None) if isinstance(value, list) else value
+
+
 def printable(text: str) -> str:
     """The text on one line, with escapes for what is not to be seen."""
     if text.isprintable():

@@ -2,10 +2,10 @@
 
 import itertools
 
+from pipeline.broker.groups import transitions
 from pipeline.broker.groups.events import Answer, Identity, Join, Leaver, Sync, Timer, Write, WriteResult
-from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.group import Group, GroupLimits
 from pipeline.broker.groups.model import Generation
-from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.protocol.errors import ErrorCode
 
 NO_GENERATION = Generation(-1)
@@ -45,7 +45,7 @@ class Driver:
         write = self.writes.pop(0)
         if error is ErrorCode.NONE:
             self.written.append(write.value)
-        return self.do(self.group.written(WriteResult(write.purpose, error), self.now_ms))
+        return self.do(transitions.WRITTEN.react(self.group, WriteResult(write.purpose, error), self.now_ms))
 
     def wait(self, duration_ms):
         """Let time pass; timers fire when they are due."""
@@ -54,7 +54,7 @@ class Driver:
             timer = min(due, key=lambda timer: timer.at_ms)
             self.timers.remove(timer)
             self.now_ms = max(self.now_ms, timer.at_ms)
-            self.do(self.group.fire(timer, self.now_ms))
+            self.do(transitions.fire(self.group, timer, self.now_ms))
         self.now_ms = end_ms
 
     def _waiter(self):
@@ -78,7 +78,7 @@ class Driver:
             protocols=protocols,
             **more,
         )
-        self.do(self.group.join(request, self.now_ms))
+        self.do(transitions.JOIN.react(self.group, request, self.now_ms))
         return waiter
 
     def enter(self, **more):
@@ -91,21 +91,22 @@ class Driver:
         waiter = self._waiter()
         generation = self.group.generation if generation is None else generation
         sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
-        self.do(self.group.sync(Sync(waiter=waiter, sender=sender, assignments=assignments or {}, **more), self.now_ms))
+        request = Sync(waiter=waiter, sender=sender, assignments=assignments or {}, **more)
+        self.do(transitions.SYNC.react(self.group, request, self.now_ms))
         return waiter
 
     def heartbeat(self, member_id, *, generation=None, instance=None):
         generation = self.group.generation if generation is None else generation
         sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
-        return self.do(self.group.heartbeat(sender, self.now_ms)).error
+        return self.do(transitions.HEARTBEAT.react(self.group, sender, self.now_ms)).error
 
     def commit(self, member_id="", *, generation=NO_GENERATION, instance=None):
         sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
-        return self.do(self.group.commit(sender, self.now_ms)).error
+        return self.do(transitions.COMMIT.react(self.group, sender, self.now_ms)).error
 
     def leave(self, *leavers):
         pairs = [leaver if isinstance(leaver, tuple) else (leaver, None) for leaver in leavers]
-        result = self.do(self.group.leave([Leaver(*pair) for pair in pairs], self.now_ms))
+        result = self.do(transitions.LEAVE.react(self.group, [Leaver(*pair) for pair in pairs], self.now_ms))
         return result.error or list(result.member_errors)
 
     def stable(self, count=2, *, instances=(), **more):

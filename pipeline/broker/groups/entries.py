@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.member import names_bytes
-from pipeline.broker.groups.transitions import State
+from pipeline.broker.groups.model import GroupState
 from pipeline.protocol.errors import ErrorCode
 
 Record = tuple[bytes, bytes | None]
@@ -44,7 +44,7 @@ class Entry:
     def is_void(self) -> bool:
         """True if nothing is known of the group that is worth keeping: it was asked for, and nobody came."""
         return (
-            self.group.state is State.EMPTY
+            self.group.state is GroupState.EMPTY
             and not self.has_records
             and not self.is_being_removed
             and not self.group.roster.pending

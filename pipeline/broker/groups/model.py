@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NewType, Protocol
 
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
@@ -11,6 +12,16 @@ Generation = NewType("Generation", int)
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose members subscribe to topics. Connect, for one, has another."""
+
+
+class GroupState(StrEnum):
+    """States of a group, by the names that clients see."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

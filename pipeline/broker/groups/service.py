@@ -9,9 +9,9 @@ import trio
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.group import GroupLimits
 from pipeline.broker.groups.journal import GroupJournal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
-from pipeline.broker.groups.rebalance import GroupLimits
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.model import Clock
@@ -46,7 +46,7 @@ class GroupService:
         """Load, write, fire timers, forget offsets of deleted topics and let others expire, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.journal.run)
-            await nursery.start(self.coordinator.run)
+            await nursery.start(self.coordinator.runtime.run)
             nursery.start_soon(self.offsets.forget_for_ever)
             nursery.start_soon(self.offsets.expire_for_ever, self._check_interval_ms)
             task_status.started()

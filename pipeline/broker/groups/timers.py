@@ -40,15 +40,15 @@ class Timers:
         if len(self._heap) > self._most:
             self._forget()
 
-    def due(self, now_ms: int, most: int) -> Iterator[tuple[int, Entry, Timer]]:
+    def due(self, now_ms: int, most: int) -> Iterator[tuple[Entry, Timer]]:
         """Take out timers that are due, at most so many, the earliest first."""
         self._wake = trio.Event()
         for _ in range(most):
             if not self._heap or self._heap[0][0] > now_ms:
                 return
-            at_ms, _number, entry, timer = heapq.heappop(self._heap)
+            _at_ms, _number, entry, timer = heapq.heappop(self._heap)
             if self._entries.holds(entry):
-                yield at_ms, entry, timer
+                yield entry, timer
 
     async def wait(self) -> None:
         """Return when the earliest is due."""

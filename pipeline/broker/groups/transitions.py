@@ -1,141 +1,155 @@
-"""The states of a group and its events, and how it reacts to each in each: the one table of `Group`."""
+"""The state machine of a group: for each event and state the function that reacts, and the states it may lead to.
 
-from collections.abc import Iterable, Iterator, Mapping
+The machine checks itself against this table after each event. The diagram in docs/groups.md is made from it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pipeline.broker.groups import departures, heartbeats, joins, lifecycle, syncs
+from pipeline.broker.groups.events import Identity, Join, Leaver, Result, Sync, Timer, TimerKind, WriteResult
+from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.model import GroupState
+
+E = TypeVar("E")
 
 
-class State(StrEnum):
-    """What a group is doing, by the names that clients are told."""
+class Transition(NamedTuple, Generic[E]):
+    """The reaction to an event in one state, and the states that the group may be in afterwards."""
 
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
-class Event(StrEnum):
-    """What can happen to a group."""
-
-    JOIN = "join"
-    SYNC = "sync"
-    HEARTBEAT = "heartbeat"
-    COMMIT = "commit"
-    LEAVE = "leave"
-    SESSION_ENDS = "session ends"
-    JOIN_ENDS = "join time is over"
-    SYNC_ENDS = "sync time is over"
-    WRITTEN = "written"
-    REMOVE = "remove"
-    UNLOAD = "unload"
+    function: Callable[[Group, E, int], Result]
+    to: frozenset[GroupState]
 
 
 @dataclass(frozen=True, slots=True)
-class Reaction:
-    """How a group reacts: the method of Group, and the states that it may be in afterwards."""
+class Reactions(Generic[E]):
+    """A row of the table: the reactions to one event, by state."""
 
-    by: str
-    to: frozenset[State]
+    event: str
+    transitions: Mapping[GroupState, Transition[E]]
+
+    def react(self, group: Group, event: E, now_ms: int) -> Result:
+        """Have the event happen to a group. Raises AssertionError if the table does not know the state it leads to."""
+        transition = self.transitions[group.state]
+        result = transition.function(group, event, now_ms)
+        if group.state not in transition.to:
+            raise AssertionError(f"{self.event} led group {group.id} to {group.state}, which the table does not know")
+        return result
 
 
-def _row(event: Event, **reactions: tuple[str, Iterable[State]]) -> dict[tuple[State, Event], Reaction]:
-    return {(State[name], event): Reaction(by, frozenset(to)) for name, (by, to) in reactions.items()}
+_Cell = tuple[Callable[[Group, E, int], Result], Iterable[GroupState]]
 
 
-_E, _P, _C, _S, _D = State
+def _row(
+    event: str, *, empty: _Cell[E], preparing: _Cell[E], completing: _Cell[E], stable: _Cell[E], dead: _Cell[E]
+) -> Reactions[E]:
+    cells = zip(GroupState, (empty, preparing, completing, stable, dead), strict=True)
+    return Reactions(event, {state: Transition(function, frozenset(to)) for state, (function, to) in cells})
 
-TABLE: Mapping[tuple[State, Event], Reaction] = MappingProxyType(
-    _row(
-        Event.JOIN,
-        EMPTY=("_join", {_E, _P}),
-        PREPARING=("_join", {_P, _C}),
-        COMPLETING=("_join", {_C, _P}),
-        STABLE=("_join", {_S, _P, _C}),
-        DEAD=("_join_dead", {_D}),
-    )
-    | _row(
-        Event.SYNC,
-        EMPTY=("_sync_unknown", {_E}),
-        PREPARING=("_sync_too_late", {_P}),
-        COMPLETING=("_sync_waits", {_C}),
-        STABLE=("_sync_at_once", {_S}),
-        DEAD=("_sync_dead", {_D}),
-    )
-    | _row(
-        Event.HEARTBEAT,
-        EMPTY=("_member_required", {_E}),
-        PREPARING=("_heartbeat_rejoin", {_P}),
-        COMPLETING=("_heartbeat", {_C}),
-        STABLE=("_heartbeat", {_S}),
-        DEAD=("_dead", {_D}),
-    )
-    | _row(
-        Event.COMMIT,
-        EMPTY=("_commit_unmanaged", {_E}),
-        PREPARING=("_heartbeat", {_P}),
-        COMPLETING=("_commit_too_late", {_C}),
-        STABLE=("_heartbeat", {_S}),
-        DEAD=("_dead", {_D}),
-    )
-    | _row(
-        Event.LEAVE,
-        EMPTY=("_leave", {_E}),
-        PREPARING=("_leave", {_P, _C, _E}),
-        COMPLETING=("_leave", {_C, _P, _E}),
-        STABLE=("_leave", {_S, _P, _C, _E}),
-        DEAD=("_dead", {_D}),
-    )
-    | _row(
-        Event.SESSION_ENDS,
-        EMPTY=("_session_ends", {_E}),
-        PREPARING=("_session_ends", {_P, _C, _E}),
-        COMPLETING=("_session_ends", {_C, _P, _E}),
-        STABLE=("_session_ends", {_S, _P, _C, _E}),
-        DEAD=("_ignore", {_D}),
-    )
-    | _row(
-        Event.JOIN_ENDS,
-        EMPTY=("_ignore", {_E}),
-        PREPARING=("_join_ends", {_P, _C, _E}),
-        COMPLETING=("_ignore", {_C}),
-        STABLE=("_ignore", {_S}),
-        DEAD=("_ignore", {_D}),
-    )
-    | _row(
-        Event.SYNC_ENDS,
-        EMPTY=("_ignore", {_E}),
-        PREPARING=("_ignore", {_P}),
-        COMPLETING=("_sync_ends", {_C, _P, _E}),
-        STABLE=("_sync_ends", {_S, _P, _C}),
-        DEAD=("_ignore", {_D}),
-    )
-    | _row(
-        Event.WRITTEN,
-        EMPTY=("_ignore", {_E}),
-        PREPARING=("_ignore", {_P}),
-        COMPLETING=("_assignment_written", {_C, _S, _P}),
-        STABLE=("_instance_written", {_S}),
-        DEAD=("_ignore", {_D}),
-    )
-    | _row(
-        Event.REMOVE,
-        EMPTY=("_remove", {_D}),
-        PREPARING=("_not_empty", {_P}),
-        COMPLETING=("_not_empty", {_C}),
-        STABLE=("_not_empty", {_S}),
-        DEAD=("_not_found", {_D}),
-    )
-    | _row(
-        Event.UNLOAD,
-        EMPTY=("_unload", {_D}),
-        PREPARING=("_unload", {_D}),
-        COMPLETING=("_unload", {_D}),
-        STABLE=("_unload", {_D}),
-        DEAD=("_ignore", {_D}),
-    )
+
+_E, _P, _C, _S, _D = GroupState
+
+JOIN: Reactions[Join] = _row(
+    "join",
+    empty=(joins.join, {_E, _P}),
+    preparing=(joins.join, {_P, _C}),
+    completing=(joins.join, {_C, _P}),
+    stable=(joins.join, {_S, _P, _C}),
+    dead=(joins.join_dead, {_D}),
 )
+SYNC: Reactions[Sync] = _row(
+    "sync",
+    empty=(syncs.sync_empty, {_E}),
+    preparing=(syncs.sync_preparing, {_P}),
+    completing=(syncs.sync_completing, {_C}),
+    stable=(syncs.sync_stable, {_S}),
+    dead=(syncs.sync_dead, {_D}),
+)
+HEARTBEAT: Reactions[Identity] = _row(
+    "heartbeat",
+    empty=(heartbeats.heartbeat_empty, {_E}),
+    preparing=(heartbeats.heartbeat_preparing, {_P}),
+    completing=(heartbeats.heartbeat, {_C}),
+    stable=(heartbeats.heartbeat, {_S}),
+    dead=(lifecycle.dead, {_D}),
+)
+COMMIT: Reactions[Identity] = _row(
+    "commit",
+    empty=(heartbeats.commit_empty, {_E}),
+    preparing=(heartbeats.heartbeat, {_P}),
+    completing=(heartbeats.commit_completing, {_C}),
+    stable=(heartbeats.heartbeat, {_S}),
+    dead=(lifecycle.dead, {_D}),
+)
+LEAVE: Reactions[Sequence[Leaver]] = _row(
+    "leave",
+    empty=(departures.leave, {_E}),
+    preparing=(departures.leave, {_P, _C, _E}),
+    completing=(departures.leave, {_C, _P, _E}),
+    stable=(departures.leave, {_S, _P, _C, _E}),
+    dead=(lifecycle.dead, {_D}),
+)
+SESSION_OVER: Reactions[Timer] = _row(
+    "session ends",
+    empty=(departures.session_over, {_E}),
+    preparing=(departures.session_over, {_P, _C, _E}),
+    completing=(departures.session_over, {_C, _P, _E}),
+    stable=(departures.session_over, {_S, _P, _C, _E}),
+    dead=(lifecycle.ignore, {_D}),
+)
+JOIN_TIME_OVER: Reactions[Timer] = _row(
+    "join time is over",
+    empty=(lifecycle.ignore, {_E}),
+    preparing=(joins.join_time_over, {_P, _C, _E}),
+    completing=(lifecycle.ignore, {_C}),
+    stable=(lifecycle.ignore, {_S}),
+    dead=(lifecycle.ignore, {_D}),
+)
+SYNC_TIME_OVER: Reactions[Timer] = _row(
+    "sync time is over",
+    empty=(lifecycle.ignore, {_E}),
+    preparing=(lifecycle.ignore, {_P}),
+    completing=(syncs.sync_time_over, {_C, _P, _E}),
+    stable=(syncs.sync_time_over, {_S, _P, _C}),
+    dead=(lifecycle.ignore, {_D}),
+)
+WRITTEN: Reactions[WriteResult] = _row(
+    "written",
+    empty=(lifecycle.ignore, {_E}),
+    preparing=(lifecycle.ignore, {_P}),
+    completing=(syncs.assignment_written, {_C, _S, _P}),
+    stable=(joins.instance_written, {_S}),
+    dead=(lifecycle.ignore, {_D}),
+)
+REMOVE: Reactions[None] = _row(
+    "remove",
+    empty=(lifecycle.remove_empty, {_D}),
+    preparing=(lifecycle.remove_with_members, {_P}),
+    completing=(lifecycle.remove_with_members, {_C}),
+    stable=(lifecycle.remove_with_members, {_S}),
+    dead=(lifecycle.remove_dead, {_D}),
+)
+UNLOAD: Reactions[None] = _row(
+    "unload",
+    empty=(lifecycle.unload, {_D}),
+    preparing=(lifecycle.unload, {_D}),
+    completing=(lifecycle.unload, {_D}),
+    stable=(lifecycle.unload, {_D}),
+    dead=(lifecycle.ignore, {_D}),
+)
+
+_OF_TIMERS: Mapping[TimerKind, Reactions[Timer]] = MappingProxyType(
+    {TimerKind.SESSION: SESSION_OVER, TimerKind.JOIN: JOIN_TIME_OVER, TimerKind.SYNC: SYNC_TIME_OVER}
+)
+
+TABLE: Sequence[Reactions[Any]] = (JOIN, SYNC, HEARTBEAT, COMMIT, LEAVE, *_OF_TIMERS.values(), WRITTEN, REMOVE, UNLOAD)
+
+
+def fire(group: Group, timer: Timer, now_ms: int) -> Result:
+    """Have a timer of a group fire."""
+    return _OF_TIMERS[timer.kind].react(group, timer, now_ms)
 
 
 def diagram() -> str:
@@ -145,9 +159,9 @@ def diagram() -> str:
     return "\n".join(lines)
 
 
-def _edges() -> Iterator[tuple[State, State, list[str]]]:
-    for before in State:
-        for after in State:
-            events = [str(event) for event in Event if before is not after and after in TABLE[before, event].to]
+def _edges() -> Iterator[tuple[GroupState, GroupState, list[str]]]:
+    for before in GroupState:
+        for after in GroupState:
+            events = [row.event for row in TABLE if before is not after and after in row.transitions[before].to]
             if events:
                 yield before, after, events

@@ -49,18 +49,26 @@ class GroupMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, read now."""
-        counts = self._coordinator.count_by_state()
+        runtime, counts = self._coordinator.runtime, self._coordinator.count_by_state()
         yield GaugeMetricFamily(_STATES, "Groups coordinated here.", value=sum(counts.values()))
         for state, count in counts.items():
             yield GaugeMetricFamily(f"{_STATES}{state.lower()}", f"Those that are {state}.", value=count)
         yield CounterMetricFamily(
             "kafka_server_group_coordinator_metrics_group_completed_rebalance",
             "Rebalances that came to an end.",
-            value=self._coordinator.rebalances,
+            value=runtime.rebalances,
         )
         for name, value, text in (
-            ("waiting_requests", self._coordinator.waiting_requests, "JoinGroup and SyncGroup requests that wait."),
-            ("writes_under_way", self._coordinator.writes_under_way, "Changes of groups that are being written."),
+            (
+                "waiting_requests",
+                runtime.waiting_requests,
+                "JoinGroup and SyncGroup requests that wait.",
+            ),
+            (
+                "writes_under_way",
+                runtime.writes_under_way,
+                "Changes of groups that are being written.",
+            ),
             ("offsets_under_way", self._offsets.under_way, "Offsets of which a change is being written."),
             ("offsets_held_bytes", self._offsets.held_bytes, "Memory that committed offsets take, about."),
             ("held_bytes", self._coordinator.held_bytes, "Memory that members of groups take, about."),

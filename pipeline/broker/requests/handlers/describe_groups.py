@@ -5,7 +5,7 @@ from v6 on it is GROUP_ID_NOT_FOUND, with words (KIP-1043).
 """
 
 from pipeline.broker.groups.group import Group
-from pipeline.broker.groups.transitions import State
+from pipeline.broker.groups.model import GroupState
 from pipeline.broker.requests.authorized_operations import GROUP_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.net.answers import LargeAnswer
@@ -50,7 +50,7 @@ def _describe(broker: BrokerContext, group_id: str, version: int, operations: in
     is_error = version >= FIRST_VERSION_OF_NOT_FOUND
     return DescribedGroup(
         group_id=group_id,
-        group_state=State.DEAD,
+        group_state=GroupState.DEAD,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
         error_message=shortened(f"Group {group_id} not found.") if is_error else None,
         authorized_operations=operations,
@@ -58,7 +58,7 @@ def _describe(broker: BrokerContext, group_id: str, version: int, operations: in
 
 
 def _described(group: Group, operations: int) -> DescribedGroup:
-    is_stable = group.state is State.STABLE
+    is_stable = group.state is GroupState.STABLE
     return DescribedGroup(
         group_id=group.id,
         group_state=group.state,

@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 import trio
 
-from pipeline.broker.groups import group as groups
-from pipeline.broker.groups import timers
+from pipeline.broker.groups import coordinator_runtime, timers
 from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
-from pipeline.broker.groups.model import LoadedGroup
-from pipeline.broker.groups.rebalance import GroupLimits
+from pipeline.broker.groups.group import GroupLimits
+from pipeline.broker.groups.joins import join_time_over
+from pipeline.broker.groups.model import GroupState, LoadedGroup
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
-from pipeline.broker.groups.transitions import TABLE, Event, Reaction, State
+from pipeline.broker.groups.syncs import assignment_written
+from pipeline.broker.groups.transitions import JOIN, JOIN_TIME_OVER, WRITTEN, Transition
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -53,7 +54,7 @@ async def running(delay_ms=0, kept_bytes=128 << 20):
         journal, limits, clock=lambda: 1_431_849_903_000, random=random.Random(1), kept=KeptMemory(kept_bytes)
     )
     async with trio.open_nursery() as nursery:
-        await nursery.start(coordinator.run)
+        await nursery.start(coordinator.runtime.run)
         yield coordinator, journal, nursery
         nursery.cancel_scope.cancel()
 
@@ -102,8 +103,8 @@ async def test_a_member_enters_alone(autojump_clock):
         started = trio.current_time()
         joined = await enter_alone(coordinator)
         assert trio.current_time() - started == pytest.approx(3, abs=0.01)
-        assert coordinator.find("g").state is State.STABLE
-        assert coordinator.rebalances == 1
+        assert coordinator.find("g").state is GroupState.STABLE
+        assert coordinator.runtime.rebalances == 1
         [(key, value)] = journal.records
         assert key == encode_group_key("g")
         assert joined.member_id.encode() in value
@@ -117,9 +118,9 @@ async def test_a_silent_member_is_taken_out_after_its_session(autojump_clock):
             await trio.sleep(SESSION_MS / 1000 - 1)
             assert coordinator.heartbeat("g", sender) is ErrorCode.NONE
         await trio.sleep(SESSION_MS / 1000 - 0.1)
-        assert coordinator.find("g").state is State.STABLE
+        assert coordinator.find("g").state is GroupState.STABLE
         await trio.sleep(0.2)
-        assert coordinator.find("g").state is State.EMPTY
+        assert coordinator.find("g").state is GroupState.EMPTY
         assert coordinator.heartbeat("g", sender) is ErrorCode.UNKNOWN_MEMBER_ID
         assert coordinator.standing("g").empty_since_ms == 1_431_849_903_000
 
@@ -153,7 +154,7 @@ async def test_a_write_that_fails_is_told_and_the_group_starts_again(autojump_cl
         joined = await join(coordinator)
         journal.error = error
         assert (await sync(coordinator, joined)).error_code == told
-        assert coordinator.find("g").state is State.PREPARING
+        assert coordinator.find("g").state is GroupState.PREPARING
         journal.error = None
         again = await join(coordinator, member_id=joined.member_id)
         assert (again.generation_id, (await sync(coordinator, again)).error_code) == (2, 0)
@@ -177,9 +178,9 @@ async def test_a_client_that_has_gone_leaves_its_join_behind(autojump_clock):
         with trio.move_on_after(1):
             await join(coordinator)
         await trio.sleep(10)
-        assert coordinator.find("g").state is State.COMPLETING
+        assert coordinator.find("g").state is GroupState.COMPLETING
         await trio.sleep(SESSION_MS / 1000 + 1)
-        assert coordinator.find("g").state is State.EMPTY
+        assert coordinator.find("g").state is GroupState.EMPTY
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
@@ -260,7 +261,7 @@ async def test_a_group_with_members_is_not_removed(autojump_clock):
             await coordinator.remove_group("g")
         assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
         assert coordinator.standing("g").has_members
-        assert coordinator.count_by_state()[State.STABLE] == 1
+        assert coordinator.count_by_state()[GroupState.STABLE] == 1
 
 
 @pytest.mark.parametrize("error", [None, ErrorCode.NOT_COORDINATOR])
@@ -325,9 +326,11 @@ async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock):
             successor.on_loaded(journal.partition_for(group_id), {group_id: loaded})
         sender = Identity(member_id=joined.member_id, generation=1)
         assert successor.heartbeat("g", sender) is ErrorCode.NONE
-        assert successor.count_by_state() == {state: int(state in {State.STABLE, State.EMPTY}) for state in State}
+        assert successor.count_by_state() == {
+            state: int(state in {GroupState.STABLE, GroupState.EMPTY}) for state in GroupState
+        }
         await trio.sleep(SESSION_MS / 1000 + 1)
-        assert successor.find("g").state is State.EMPTY
+        assert successor.find("g").state is GroupState.EMPTY
 
 
 async def test_a_group_that_breaks_its_rules_starts_anew_alone(autojump_clock, monkeypatch):
@@ -336,20 +339,19 @@ async def test_a_group_that_breaks_its_rules_starts_anew_alone(autojump_clock, m
         other = await enter_alone(coordinator, "other")
         for _ in range(3):
             joined = await join(coordinator)
-            generation, broken = joined.generation_id, dict(TABLE)
-            broken[State.COMPLETING, Event.WRITTEN] = Reaction("_assignment_written", frozenset())
+            generation, broken = joined.generation_id, Transition(assignment_written, frozenset())
             with monkeypatch.context() as patch:
-                patch.setattr(groups, "TABLE", broken)
+                patch.setitem(WRITTEN.transitions, GroupState.COMPLETING, broken)
                 answer = await sync(coordinator, joined)
             assert answer.error_code == ErrorCode.NOT_COORDINATOR
             sender = Identity(member_id=joined.member_id, generation=generation)
             assert coordinator.heartbeat("g", sender) is ErrorCode.UNKNOWN_MEMBER_ID
-            assert coordinator.find("g").state is State.EMPTY
+            assert coordinator.find("g").state is GroupState.EMPTY
         assert generation == 3
         with monkeypatch.context() as patch:
-            broken[State.PREPARING, Event.JOIN_ENDS] = Reaction("_join_ends", frozenset())
-            broken[State.PREPARING, Event.JOIN] = Reaction("_nothing", frozenset())
-            patch.setattr(groups, "TABLE", broken)
+            broken = Transition(join_time_over, frozenset())
+            patch.setitem(JOIN_TIME_OVER.transitions, GroupState.PREPARING, broken)
+            patch.setitem(JOIN.transitions, GroupState.PREPARING, Transition(None, frozenset()))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(join, coordinator)
                 await trio.sleep(0.1)
@@ -375,7 +377,7 @@ async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock
         async with trio.open_nursery() as entering:
             for number in range(2000):
                 entering.start_soon(enter, f"group-{number % 500}")
-        assert coordinator.count_by_state()[State.STABLE] == 500
+        assert coordinator.count_by_state()[GroupState.STABLE] == 500
         assert sum(len(group.roster.members) for group in coordinator.groups) == 2000
         assert len(nursery.child_tasks) == 1
         seconds, spent_s = 300, 0.0
@@ -387,7 +389,7 @@ async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock
                     assert coordinator.heartbeat(group.id, sender) is ErrorCode.NONE
             await trio.sleep(3)
             spent_s += time.process_time() - before
-        assert coordinator.count_by_state()[State.STABLE] == 500
+        assert coordinator.count_by_state()[GroupState.STABLE] == 500
         assert spent_s / seconds < 0.05
 
 
@@ -398,10 +400,10 @@ async def test_timers_that_mean_nothing_any_more_are_forgotten(autojump_clock, m
             joined = await enter_alone(coordinator)
             (error,) = coordinator.leave("g", [Leaver(member_id=joined.member_id)])
             assert error is ErrorCode.NONE
-        assert len(coordinator._timers) <= 11
+        assert len(coordinator.runtime.timers) <= 11
         joined = await enter_alone(coordinator)
         await trio.sleep(SESSION_MS / 1000 + 1)
-        assert coordinator.find("g").state is State.EMPTY
+        assert coordinator.find("g").state is GroupState.EMPTY
 
 
 async def test_an_id_that_nobody_used_takes_no_group_of_others_with_it(autojump_clock):
@@ -453,9 +455,9 @@ async def test_what_the_journal_has_no_room_for_ends_the_write_and_nothing_else(
         answer = await sync(coordinator, joined, group_id)
         assert (joined.error_code, answer.error_code) == (0, ErrorCode.UNKNOWN_SERVER_ERROR)
         await trio.sleep(10 * SESSION_MS / 1000)
-        assert coordinator.find(group_id).state is State.EMPTY
+        assert coordinator.find(group_id).state is GroupState.EMPTY
         await enter_alone(coordinator, "other")
-        assert all(not entry.is_writing and not entry.jobs for entry in coordinator._entries)
+        assert all(not entry.is_writing and not entry.jobs for entry in coordinator.runtime.entries)
 
 
 async def test_an_id_made_of_the_longest_name_fits_where_ids_go():
@@ -479,16 +481,16 @@ async def test_a_silent_static_member_is_waited_for_in_peace(autojump_clock, reb
             sender = Identity(member_id=member.member_id, generation=member.generation_id)
             nursery.start_soon(answer_of, coordinator.sync("g", Sync(waiter=coordinator.new_waiter(), sender=sender)))
         await trio.sleep(1)
-        assert coordinator.find("g").state is State.STABLE
+        assert coordinator.find("g").state is GroupState.STABLE
         coordinator.leave("g", [Leaver(joined.member_id)])
         fired = []
-        fire = groups.Group.fire
-        monkeypatch.setattr(groups.Group, "fire", lambda *given: (fired.append(given), fire(*given))[1])
+        fire = coordinator_runtime.fire
+        monkeypatch.setattr(coordinator_runtime, "fire", lambda *given: (fired.append(given), fire(*given))[1])
         with trio.move_on_after(2 * SESSION_MS / 1000):
-            while coordinator.find("g").state is not State.EMPTY:
+            while coordinator.find("g").state is not GroupState.EMPTY:
                 await trio.sleep(1)
         assert len(fired) < 20
-        assert coordinator.find("g").state is State.EMPTY
+        assert coordinator.find("g").state is GroupState.EMPTY
 
 
 async def test_giving_away_one_partition_of_very_many_groups_holds_up_nobody():

@@ -147,7 +147,7 @@ class History:
         self.highest[group_id] = generation
 
     def check(self):
-        for entry in self.coordinator._entries:
+        for entry in self.coordinator.runtime.entries:
             assert self.coordinator.find(entry.group.id) is entry.group
             assert entry.group.generation >= 0
         rosters = {group.id: group.roster.held_bytes for group in self.coordinator.groups}
@@ -161,7 +161,8 @@ async def test_whatever_happens_generations_go_on_and_everybody_is_answered(auto
         async with running(delay_ms=random.Random(seed).choice([0, 3000])) as (coordinator, journal, nursery):
             history = History(seed, coordinator, journal, nursery)
             await history.run()
-            assert history.waiting == coordinator.waiting_requests == coordinator.writes_under_way == 0
+            assert history.waiting == coordinator.runtime.waiting_requests == 0
+            assert coordinator.runtime.writes_under_way == 0
             assert coordinator.held_bytes == 0
             assert not [group.id for group in coordinator.groups if group.roster.members or group.roster.pending]
     unforeseen = [line for line in told if line["event"] in {"group_broken", "group_write_broken"}]

@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from pipeline.broker.groups.joins import NEW_MEMBER_TIMEOUT_MS
+from pipeline.broker.groups.lifecycle import load
 from pipeline.broker.groups.member import subscribed_topics
-from pipeline.broker.groups.model import GroupMetadataValue, MemberMetadataValue
-from pipeline.broker.groups.rebalance import NEW_MEMBER_TIMEOUT_MS
-from pipeline.broker.groups.transitions import State
+from pipeline.broker.groups.model import GroupMetadataValue, GroupState, MemberMetadataValue
+from pipeline.broker.groups.transitions import REMOVE, UNLOAD
 from pipeline.protocol.errors import ErrorCode
 from tests.support.groups import Driver
 
@@ -25,9 +26,9 @@ def error_of(driver, waiter):
 def test_a_dynamic_member_is_given_an_id_and_comes_back_with_it(driver):
     first = driver.answers[driver.ask_join()]
     assert (first.error_code, first.generation_id) == (ErrorCode.MEMBER_ID_REQUIRED, -1)
-    assert driver.group.state is State.EMPTY
+    assert driver.group.state is GroupState.EMPTY
     second = driver.ask_join(first.member_id)
-    assert driver.group.state is State.PREPARING
+    assert driver.group.state is GroupState.PREPARING
     driver.wait(3000)
     answer = driver.answers[second]
     assert (answer.error_code, answer.generation_id, answer.leader) == (0, 1, first.member_id)
@@ -83,9 +84,9 @@ def test_followers_wait_for_what_the_leader_gives():
     early = driver.ask_sync(one)
     brought = driver.ask_sync(leader, assignments={leader: b"L", one: b"1"})
     assert driver.waiting == {early, brought}
-    assert driver.group.state is State.COMPLETING
+    assert driver.group.state is GroupState.COMPLETING
     driver.end_write()
-    assert driver.group.state is State.STABLE
+    assert driver.group.state is GroupState.STABLE
     late = driver.ask_sync(other)
     assert [driver.answers[sync].assignment for sync in (brought, early, late)] == [b"L", b"1", b""]
     [value] = driver.written
@@ -101,7 +102,7 @@ def test_an_assignment_that_cannot_be_written_is_given_to_nobody():
     syncs = [driver.ask_sync(follower), driver.ask_sync(leader, assignments={leader: b"L", follower: b"F"})]
     driver.end_write(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert {error_of(driver, sync) for sync in syncs} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    assert driver.group.state is State.PREPARING
+    assert driver.group.state is GroupState.PREPARING
     assert all(member.assignment == b"" for member in driver.group.roster.members.values())
 
 
@@ -111,16 +112,16 @@ def test_a_write_that_ends_after_the_next_generation_began_changes_nothing():
     driver.wait(3000)
     driver.ask_sync(leader, assignments={leader: b"old"})
     driver.ask_join(leader, protocols=(("range", b"other"),))
-    assert (driver.group.state, driver.group.generation) == (State.COMPLETING, 2)
+    assert (driver.group.state, driver.group.generation) == (GroupState.COMPLETING, 2)
     driver.end_write()
-    assert driver.group.state is State.COMPLETING
+    assert driver.group.state is GroupState.COMPLETING
     assert driver.group.roster.members[leader].assignment == b""
 
 
 def test_a_newcomer_has_everybody_come_back(driver):
     leader, follower = driver.stable(2)
     newcomer, join = driver.enter()
-    assert driver.group.state is State.PREPARING
+    assert driver.group.state is GroupState.PREPARING
     assert driver.heartbeat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
     assert error_of(driver, driver.ask_sync(leader)) is ErrorCode.REBALANCE_IN_PROGRESS
     assert driver.commit(leader, generation=1) is ErrorCode.NONE
@@ -147,15 +148,15 @@ def test_a_leader_that_joins_again_starts_a_rebalance_and_a_follower_does_not(dr
     leader, follower = driver.stable(2)
     same = driver.answers[driver.ask_join(follower)]
     assert (same.generation_id, same.leader, same.members) == (1, leader, ())
-    assert driver.group.state is State.STABLE
+    assert driver.group.state is GroupState.STABLE
     driver.ask_join(leader)
-    assert driver.group.state is State.PREPARING
+    assert driver.group.state is GroupState.PREPARING
 
 
 def test_a_changed_subscription_starts_a_rebalance(driver):
     _, follower = driver.stable(2)
     driver.ask_join(follower, protocols=(("range", b"more topics"),))
-    assert driver.group.state is State.PREPARING
+    assert driver.group.state is GroupState.PREPARING
 
 
 def test_an_answer_that_got_lost_is_given_again(driver):
@@ -249,18 +250,18 @@ def test_who_never_syncs_is_out_after_the_rebalance_timeout(driver):
     driver.wait(6000)
     leader, lazy = (driver.answers[join].member_id for join in joins)
     driver.ask_sync(leader)
-    assert driver.group.state is State.STABLE
+    assert driver.group.state is GroupState.STABLE
     for _ in range(4):
         driver.heartbeat(leader), driver.heartbeat(lazy)
         driver.wait(5000)
     assert set(driver.group.roster.members) == {leader}
-    assert driver.group.state is State.PREPARING
+    assert driver.group.state is GroupState.PREPARING
 
 
 def test_the_last_to_leave_empties_the_group(driver):
     leader, follower = driver.stable(2)
     assert driver.leave(leader, follower) == [ErrorCode.NONE, ErrorCode.NONE]
-    assert (driver.group.state, driver.group.generation) == (State.EMPTY, 2)
+    assert (driver.group.state, driver.group.generation) == (GroupState.EMPTY, 2)
     value = driver.written[-1]
     assert (value.generation, value.members, value.protocol, value.leader) == (2, (), None, None)
     assert value.protocol_type == "consumer"
@@ -272,14 +273,14 @@ def test_who_leaves_while_waiting_is_answered(driver):
     assert driver.leave(leader) == [ErrorCode.NONE]
     assert error_of(driver, join) is ErrorCode.UNKNOWN_MEMBER_ID
     driver.wait(3000)
-    assert driver.group.state is State.EMPTY
+    assert driver.group.state is GroupState.EMPTY
 
 
 def test_an_id_given_out_can_leave_before_it_comes_back(driver):
     leader, _ = driver.stable(2)
     given = driver.answers[driver.ask_join()].member_id
     assert driver.leave(given) == [ErrorCode.NONE]
-    assert driver.group.state is State.STABLE
+    assert driver.group.state is GroupState.STABLE
     assert driver.heartbeat(leader) is ErrorCode.NONE
 
 
@@ -316,8 +317,8 @@ def test_a_group_that_was_loaded_too_large_lets_the_first_come_back():
     value = GroupMetadataValue(
         protocol_type="consumer", generation=4, protocol="range", leader="m0", state_since_ms=1, members=members
     )
-    driver.do(driver.group.load(value, 0))
-    assert driver.group.state is State.PREPARING
+    driver.do(load(driver.group, value, 0))
+    assert driver.group.state is GroupState.PREPARING
     joins = [driver.ask_join(f"m{number}") for number in range(3)]
     assert error_of(driver, joins[2]) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert [driver.answers[join].generation_id for join in joins[:2]] == [5, 5]
@@ -334,7 +335,7 @@ class TestStaticMembers:
     def test_a_leader_that_restarts_keeps_its_part_without_rebalance(self, driver, can_skip):
         leader, follower = driver.stable(0, instances=["a", "b"])
         answer = driver.answers[driver.ask_join(instance="a", can_skip_assignment=can_skip)]
-        assert (answer.error_code, answer.generation_id, driver.group.state) == (0, 1, State.STABLE)
+        assert (answer.error_code, answer.generation_id, driver.group.state) == (0, 1, GroupState.STABLE)
         assert answer.member_id not in {leader, follower}
         assert answer.skip_assignment is can_skip
         assert answer.leader == (answer.member_id if can_skip else leader)
@@ -385,7 +386,7 @@ class TestStaticMembers:
         follower = driver.ask_sync(driver.answers[joins[1]].member_id, instance="b")
         driver.ask_join(instance="a")
         assert error_of(driver, follower) is ErrorCode.REBALANCE_IN_PROGRESS
-        assert driver.group.state is State.PREPARING
+        assert driver.group.state is GroupState.PREPARING
 
     def test_a_return_that_cannot_be_written_is_taken_back(self):
         driver = Driver(auto_write=False)
@@ -420,9 +421,9 @@ class TestStaticMembers:
             for _ in range(12):
                 driver.heartbeat(other)
                 driver.wait(5000)
-        assert (driver.answers[join].generation_id, driver.group.state) == (2, State.COMPLETING)
+        assert (driver.answers[join].generation_id, driver.group.state) == (2, GroupState.COMPLETING)
         driver.end_write()
-        assert driver.group.state is State.COMPLETING
+        assert driver.group.state is GroupState.COMPLETING
 
     def test_a_static_member_is_waited_for_until_its_session_ends(self, driver):
         leader, away = driver.stable(0, instances=["a", "b"], session_ms=40_000, rebalance_ms=20_000)
@@ -430,7 +431,7 @@ class TestStaticMembers:
         driver.wait(20_000)
         assert {member.member_id for member in driver.answers[join].members} == {leader, away}
         driver.ask_sync(leader, instance="a")
-        assert driver.group.state is State.STABLE
+        assert driver.group.state is GroupState.STABLE
 
     def test_an_admin_removes_it_by_its_instance_id(self, driver):
         leader, follower = driver.stable(0, instances=["a", "b"])
@@ -444,9 +445,9 @@ class TestStaticMembers:
         driver.ask_join(leader, instance="a", protocols=(("range", b"x"),), session_ms=60_000, rebalance_ms=10_000)
         driver.leave((leader, "a"))
         driver.wait(25_000)
-        assert driver.group.state is State.PREPARING
+        assert driver.group.state is GroupState.PREPARING
         driver.wait(60_000)
-        assert driver.group.state is State.EMPTY
+        assert driver.group.state is GroupState.EMPTY
         assert driver.heartbeat(follower, instance="b") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -454,16 +455,16 @@ class TestLoading:
     def test_a_group_goes_on_where_it_was(self, driver):
         leader, follower = driver.stable(2)
         successor = Driver()
-        successor.do(successor.group.load(driver.written[-1], 0))
+        successor.do(load(successor.group, driver.written[-1], 0))
         assert successor.group.metadata() == driver.written[-1]
         assert successor.heartbeat(leader, generation=1) is ErrorCode.NONE
         assert successor.answers[successor.ask_sync(follower)].assignment == follower.encode()
         successor.wait(20_000)
-        assert successor.group.state is State.EMPTY
+        assert successor.group.state is GroupState.EMPTY
 
     def test_unloading_sends_everybody_to_the_next_coordinator(self, driver):
         leader, join = driver.enter()
-        driver.do(driver.group.unload(0))
+        driver.do(UNLOAD.react(driver.group, None, 0))
         assert error_of(driver, join) is ErrorCode.NOT_COORDINATOR
         assert driver.heartbeat(leader) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert error_of(driver, driver.ask_join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -471,11 +472,11 @@ class TestLoading:
 
     def test_only_a_group_without_members_is_removed(self, driver):
         driver.stable(2)
-        assert driver.group.remove(0).error is ErrorCode.NON_EMPTY_GROUP
+        assert REMOVE.react(driver.group, None, 0).error is ErrorCode.NON_EMPTY_GROUP
         empty = Driver()
-        assert empty.group.remove(0).error is ErrorCode.NONE
-        assert empty.group.remove(0).error is ErrorCode.GROUP_ID_NOT_FOUND
-        assert empty.group.state is State.DEAD
+        assert REMOVE.react(empty.group, None, 0).error is ErrorCode.NONE
+        assert REMOVE.react(empty.group, None, 0).error is ErrorCode.GROUP_ID_NOT_FOUND
+        assert empty.group.state is GroupState.DEAD
 
 
 def subscription(*topics):
@@ -507,7 +508,7 @@ def test_what_a_member_subscribes_to_is_not_opened_while_it_joins(driver):
     started = time.thread_time()
     driver.enter(protocols=(("range", names),))
     driver.wait(6000)
-    assert driver.group.state is State.COMPLETING
+    assert driver.group.state is GroupState.COMPLETING
     assert driver.group.subscribed_topics is None
     assert time.thread_time() - started < 0.2
 

@@ -7,7 +7,8 @@ import pytest
 
 from pipeline.broker.groups.events import TimerKind
 from pipeline.broker.groups.member import PENDING_BYTES
-from pipeline.broker.groups.transitions import State
+from pipeline.broker.groups.model import GroupState
+from pipeline.broker.groups.transitions import UNLOAD
 from pipeline.protocol.errors import ErrorCode
 from tests.support.groups import Driver
 
@@ -108,7 +109,7 @@ class Model(Driver):
         assert roster.static == {member.group_instance_id: member.id for member in members if member.group_instance_id}
         assert not roster.pending & set(roster.members)
         assert roster.leader in roster.members if members else roster.leader is None
-        assert bool(members) or group.state in {State.EMPTY, State.PREPARING}
+        assert bool(members) or group.state in {GroupState.EMPTY, GroupState.PREPARING}
         for member in members:
             if member.deadline_ms is None:
                 assert not member.is_new and (member.join is not None or member.sync is not None)
@@ -123,15 +124,15 @@ class Model(Driver):
     def check_state(self):
         group = self.group
         kinds = {timer.kind for timer in self.timers if timer.at_ms >= self.now_ms}
-        if group.state is State.PREPARING:
+        if group.state is GroupState.PREPARING:
             assert TimerKind.JOIN in kinds, "a rebalance ends by itself"
-        if group.state is State.COMPLETING:
+        if group.state is GroupState.COMPLETING:
             assert TimerKind.SYNC in kinds or self.writes, "the wait for the leader ends by itself"
-        if group.state is not State.COMPLETING:
+        if group.state is not GroupState.COMPLETING:
             assert all(member.sync is None for member in group.roster.members.values())
-        if group.state in {State.COMPLETING, State.STABLE}:
+        if group.state in {GroupState.COMPLETING, GroupState.STABLE}:
             assert all(member.metadata(group.protocol) for member in group.roster.members.values())
-        if group.state is State.STABLE:
+        if group.state is GroupState.STABLE:
             written = {member.assignment for member in self.written[-1].members}
             assert {member.assignment for member in group.roster.members.values()} <= written
 
@@ -142,7 +143,7 @@ class Model(Driver):
             while self.writes:
                 self.end_write()
             self.wait(60_000)
-        assert self.group.state is State.EMPTY
+        assert self.group.state is GroupState.EMPTY
         assert not self.waiting
         assert not self.timers
 
@@ -153,7 +154,7 @@ def test_whatever_happens_the_invariants_hold(seed):
     for _ in range(STEPS):
         model.step()
     if seed % 2:
-        model.do(model.group.unload(model.now_ms))
+        model.do(UNLOAD.react(model.group, None, model.now_ms))
         assert not model.waiting
     else:
         model.finish()

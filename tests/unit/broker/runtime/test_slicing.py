@@ -10,8 +10,7 @@ import trio
 import trio.testing
 
 from pipeline.broker.groups.coordinator import Coordinator
-from pipeline.broker.groups.group import Group
-from pipeline.broker.groups.rebalance import GroupLimits
+from pipeline.broker.groups.group import Group, GroupLimits
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.requests.handlers import fetch
 from pipeline.broker.requests.handlers.fetch import MAX_WAIT_MS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from pipeline.broker.groups import rebalance
+from pipeline.broker.groups import group as groups
 from pipeline.broker.requests.handlers import join_group
 from pipeline.net import conversation as conversation_module
 from pipeline.net.conversation import Conversation
@@ -323,7 +323,7 @@ async def test_what_members_subscribe_to_is_read_for_one_request_in_a_round(
     async with start(**SETTINGS) as broker, AsyncExitStack() as stack:
         await broker.create("clicks")
         askers = [await stack.enter_async_context(asking(broker)) for _ in names]
-        monkeypatch.setattr(rebalance, "subscribed_topics", note)
+        monkeypatch.setattr(groups, "subscribed_topics", note)
         for asker, name in zip(askers, names, strict=True):
             await enter(asker, name)
         assert not read_in

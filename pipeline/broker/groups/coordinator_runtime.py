@@ -1,0 +1,256 @@
+"""Has events happen to groups, and carries out what the groups decide: answers, timers and writes.
+
+Invariants: a group writes in the order of its decisions, one write at a time. There is one task for all timers and one
+for each group that is writing; a member costs an entry in a heap, and a heartbeat does not even touch that.
+
+A client that goes away while its request waits changes nothing, as in Kafka: its join holds until its time is over.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import structlog
+import trio
+
+from pipeline.broker.groups.entries import Entries, Entry, Job, Record
+from pipeline.broker.groups.events import (
+    Action,
+    Answer,
+    Join,
+    Purpose,
+    Result,
+    Sync,
+    Timer,
+    WaiterId,
+    Write,
+    WriteResult,
+)
+from pipeline.broker.groups.group import Group
+from pipeline.broker.groups.lifecycle import load
+from pipeline.broker.groups.model import GroupLog, GroupMetadataValue, GroupState
+from pipeline.broker.groups.records import encode_group_key, encode_group_value
+from pipeline.broker.groups.timers import Timers
+from pipeline.broker.groups.transitions import UNLOAD, WRITTEN, Reactions, fire
+from pipeline.errors import PipelineError
+from pipeline.model import Clock
+from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.join_group import JoinGroupResponse
+from pipeline.protocol.messages.sync_group import SyncGroupResponse
+
+MAX_AT_ONCE = 100
+"""So many timers are fired, or groups unloaded, before other tasks have their turn."""
+
+logger = structlog.get_logger()
+
+E = TypeVar("E")
+Request = TypeVar("Request", Join, Sync)
+Response = TypeVar("Response", JoinGroupResponse, SyncGroupResponse)
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """A request that waits. If `answered` is set and `response` is None, the group was dropped."""
+
+    group_id: str
+    answered: trio.Event = field(default_factory=trio.Event)
+    response: JoinGroupResponse | SyncGroupResponse | None = None
+
+
+@dataclass(slots=True)
+class CoordinatorRuntime:
+    """Runs the groups in `entries`. `run` must be running for anything but refusals to be answered."""
+
+    journal: GroupLog
+    entries: Entries
+    clock: Clock
+    rebalances: int = 0
+    """Rebalances that were completed: all members got their assignments."""
+    timers: Timers = field(init=False)
+    _waiters: dict[WaiterId, _Waiter] = field(default_factory=dict)
+    _nursery: trio.Nursery | None = None
+
+    def __post_init__(self) -> None:
+        self.timers = Timers(self.entries)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fire timers and write what groups decide, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for entry in self.entries:
+                self._start_writing(entry)
+            task_status.started()
+            try:
+                await self._fire_when_due()
+            finally:
+                self._nursery = None
+
+    @property
+    def waiting_requests(self) -> int:
+        """Joins and syncs that wait for others."""
+        return len(self._waiters)
+
+    @property
+    def writes_under_way(self) -> int:
+        """Writes of groups that have not ended."""
+        return sum(len(entry.jobs) + entry.is_writing for entry in self.entries)
+
+    # Events
+
+    def perform(self, entry: Entry, react: Callable[[Group, E, int], Result], event: E) -> Result:
+        """Have an event happen to a group, and carry out what the group decides."""
+        before = entry.group.state
+        now_ms = _now_ms()
+        try:
+            result = react(entry.group, event, now_ms)
+        except Exception:
+            logger.exception("group_broken", group=entry.group.id, state=str(before), generation=entry.group.generation)
+            result = self._start_anew(entry, now_ms)
+        after = entry.group.state
+        if after is not before:
+            entry.since_ms = self.clock()
+            self.rebalances += after is GroupState.STABLE and before is GroupState.COMPLETING
+            logger.debug("group_state", group=entry.group.id, state=str(after), generation=entry.group.generation)
+        for action in result.actions:
+            self._act(entry, action)
+        self.entries.count(entry)
+        if entry.is_void:
+            self.entries.remove(entry)
+        return result
+
+    def ask(
+        self, entry: Entry, reactions: Reactions[Request], request: Request, kind: type[Response]
+    ) -> Response | Awaitable[Response]:
+        """Have a request happen to a group that may wait for other members. Raises KafkaError."""
+        waiter = self._waiters[request.waiter] = _Waiter(entry.group.id)
+        error = self.perform(entry, reactions.react, request).error
+        if error is not ErrorCode.NONE:
+            self._waiters.pop(request.waiter, None)
+            raise KafkaError(error)
+        if isinstance(waiter.response, kind):
+            return waiter.response
+        return self._wait(request.waiter, waiter, kind)
+
+    def unload(self, partition: int) -> int:
+        """Drop the groups of a partition, whose members soon look for the next coordinator. Returns how many."""
+        entries = self.entries.remove_partition(partition)
+        if entries and self._nursery is not None:
+            self._nursery.start_soon(self._unload, entries)
+        return len(entries)
+
+    async def _unload(self, entries: Sequence[Entry]) -> None:
+        for number, entry in enumerate(entries, 1):
+            self.perform(entry, UNLOAD.react, None)
+            if number % MAX_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+
+    async def _fire_when_due(self) -> None:
+        while True:
+            for entry, timer in self.timers.due(_now_ms(), MAX_AT_ONCE):
+                self.perform(entry, fire, timer)
+            await self.timers.wait()
+            await trio.lowlevel.checkpoint()
+
+    def _start_anew(self, entry: Entry, now_ms: int) -> Result:
+        """Replace a group that broke its own rules: its members find it empty and join again.
+
+        Its generation and its offsets stay; what it had decided to write is still written, in order.
+        """
+        broken = entry.group
+        entry.group = Group(broken.id, broken.limits)
+        known = GroupMetadataValue(protocol_type=broken.protocol_type or "", generation=broken.generation)
+        load(entry.group, known, now_ms)
+        for waiter in self._waiters.values():
+            if waiter.group_id == broken.id:
+                waiter.answered.set()
+        return Result(error=ErrorCode.NOT_COORDINATOR)
+
+    def _act(self, entry: Entry, action: Action) -> None:
+        match action:
+            case Answer(waiter=waiter_id, response=response):
+                waiter = self._waiters.pop(waiter_id, None)
+                if waiter is not None:  # else the client has gone
+                    waiter.response = response
+                    waiter.answered.set()
+            case Timer():
+                self.timers.set(entry, action)
+            case Write(value=value, purpose=purpose):
+                since_ms = -1 if entry.since_ms is None else entry.since_ms
+                records = partial(_records_of, entry.group.id, replace(value, state_since_ms=since_ms))
+                entry.has_records = True
+                self._submit(entry, Job(records, partial(self._end_write, entry, purpose)))
+
+    async def _wait(self, waiter_id: WaiterId, waiter: _Waiter, kind: type[Response]) -> Response:
+        try:
+            await waiter.answered.wait()
+        finally:
+            self._waiters.pop(waiter_id, None)
+        if waiter.response is None:
+            return kind(error_code=ErrorCode.NOT_COORDINATOR)
+        if not isinstance(waiter.response, kind):
+            raise TypeError(f"a {type(waiter.response).__name__} for a {kind.__name__}")
+        return waiter.response
+
+    # Writes
+
+    async def write(self, entry: Entry, records: Sequence[Record]) -> None:
+        """Write after what the group has decided already. Raises KafkaError."""
+        ended = trio.Event()
+        errors: list[ErrorCode] = []
+
+        def end(error: ErrorCode) -> None:
+            errors.append(error)
+            ended.set()
+
+        self._submit(entry, Job(lambda: records, end))
+        await ended.wait()
+        if errors[0] is not ErrorCode.NONE:
+            raise KafkaError(errors[0])
+
+    def _submit(self, entry: Entry, job: Job) -> None:
+        entry.jobs.append(job)
+        self._start_writing(entry)
+
+    def _start_writing(self, entry: Entry) -> None:
+        if self._nursery is not None and entry.jobs and not entry.is_writing:
+            entry.is_writing = True
+            self._nursery.start_soon(self._write_jobs, entry)
+
+    async def _write_jobs(self, entry: Entry) -> None:
+        while entry.jobs:
+            job = entry.jobs.popleft()
+            job.ended(await self._outcome_of(entry, job))
+        entry.is_writing = False
+
+    async def _outcome_of(self, entry: Entry, job: Job) -> ErrorCode:
+        """Carry out a write and return its outcome. A value that cannot be written fails the write, not the broker."""
+        if not self.entries.holds(entry):  # the next coordinator may have written meanwhile
+            return ErrorCode.NOT_COORDINATOR
+        try:
+            await self.journal.write(entry.group.id, job.records())
+        except KafkaError as failure:
+            too_large = failure.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            return ErrorCode.UNKNOWN_SERVER_ERROR if too_large else failure.code
+        except PipelineError as failure:
+            logger.error("group_cannot_be_written", group=entry.group.id, error=str(failure))
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        except Exception:
+            logger.exception("group_write_broken", group=entry.group.id)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode.NONE
+
+    def _end_write(self, entry: Entry, purpose: Purpose, error: ErrorCode) -> None:
+        if error is not ErrorCode.NONE:
+            logger.warning("group_not_written", group=entry.group.id, error=error.name)
+        self.perform(entry, WRITTEN.react, WriteResult(purpose, error))
+
+
+def _records_of(group_id: str, value: GroupMetadataValue) -> Sequence[Record]:
+    """Raises ProtocolError if the journal has no room for a value."""
+    return [(encode_group_key(group_id), encode_group_value(value))]
+
+
+def _now_ms() -> int:
+    """Milliseconds of trio's clock, which sessions are measured by: it never goes back."""
+    return round(trio.current_time() * 1000)

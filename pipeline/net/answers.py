@@ -1,11 +1,7 @@
-"""The answers of a handler: at once, owed until others are done, large, or with a pause for a throttled client."""
+"""The answers of a handler: at once, large, or with a pause for a throttled client. Those that are owed: `owed`."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import trio
 
 from pipeline.model import HostPort
 from pipeline.protocol.connection import Request
@@ -51,60 +47,7 @@ class PendingAnswer:
     held_bytes: int
 
 
-class Owed(ABC, Awaitable[Answer]):
-    """An answer that waits for others: what the request asked for is done, and what comes behind it need not wait.
-    Whoever awaits it waits as for any other.
-    """
-
-    __slots__ = ("deadline",)
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        """Time by which the answer is given in any case, in trio's time."""
-
-    @property
-    @abstractmethod
-    def is_over(self) -> bool:
-        """True if the answer can be given."""
-
-    @abstractmethod
-    def when_over(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called once the answer can be given."""
-
-    @abstractmethod
-    def answer(self) -> Answer:
-        """Return the answer as things stand. Call once, when `is_over` is true or the deadline has passed."""
-
-    @abstractmethod
-    def give_up(self) -> None:
-        """Release the answer: nobody will ask for it."""
-
-    def __await__(self) -> Generator[None, None, Answer]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> Answer:
-        over = trio.Event()
-        self.when_over(over.set)
-        try:
-            with trio.move_on_at(self.deadline):
-                if not self.is_over:
-                    await over.wait()
-        except BaseException:
-            self.give_up()
-            raise
-        return self.answer()
-
-
-class Debt(NamedTuple):
-    """An answer that is owed, and the request it belongs to, without its body."""
-
-    request: Request[Message]
-    owed: Owed
-    arrived: float
-    asked: float
-
-
-Outcome = Answer | Throttled | LargeAnswer | PendingAnswer
+HandlerResult = Answer | Throttled | LargeAnswer | PendingAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,5 +57,5 @@ class Peer:
     address: HostPort
 
 
-Handler = Callable[[Request[Message], Peer], Outcome | Awaitable[Outcome]]
+Handler = Callable[[Request[Message], Peer], HandlerResult | Awaitable[HandlerResult]]
 """Answers a request at once, or returns a coroutine that will. Raises ProtocolError to have the connection closed."""

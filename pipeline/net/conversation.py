@@ -22,18 +22,18 @@ Invariants
      the client has sent. A single request is not interrupted.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
 
 from pipeline.errors import NetworkError
-from pipeline.net.answers import Answer, Debt, Handler, LargeAnswer, Outcome, Owed, Peer, PendingAnswer, Throttled
+from pipeline.net.answers import Answer, Handler, HandlerResult, LargeAnswer, Peer, PendingAnswer, Throttled
 from pipeline.net.claimed_sending import send_claimed
 from pipeline.net.garbage import RARE_COLLECTIONS
 from pipeline.net.memories import ELEMENTS_BYTES, Memories
 from pipeline.net.network import HangupWatch
+from pipeline.net.owed import MAX_OWED, Debt, Owed, OwedAnswers
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics
 from pipeline.net.transport import Piece, Transport
@@ -47,7 +47,6 @@ from pipeline.protocol.schema import Message
 MAX_HELD_BYTES = 1024 * 1024
 MAX_MUTE_S = 3600.0
 TURN_S = 0.002
-MAX_OWED = 64
 CODERS = 2
 """Large requests that are decoded, and large answers that are encoded, at a time."""
 
@@ -79,7 +78,6 @@ class Conversation:
     __slots__ = (
         "_arrived_at",
         "_claim",
-        "_debts",
         "_elements",
         "_granted",
         "_is_abandonable",
@@ -87,6 +85,7 @@ class Conversation:
         "_is_held_up",
         "_machine",
         "_memory",
+        "_owed",
         "_ready",
         "_ready_bytes",
         "_scope",
@@ -126,15 +125,15 @@ class Conversation:
         self.active_at = self._arrived_at
         """When something came last."""
         self._is_held_up = False
-        self._debts: deque[Debt] = deque()
+        self._owed = OwedAnswers()
         self._until_settled: trio.CancelScope | None = None
-        """While it waits for something else: cancelled when the first debt is settled."""
+        """While it waits for something else: cancelled when the first owed answer can be given."""
         self.ended_because: str | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether the peer is waiting for us, and not we for it."""
-        return self._is_held_up or bool(self._debts)
+        return self._is_held_up or bool(self._owed)
 
     def end(self, reason: str) -> None:
         """Have it closed, whatever it does."""
@@ -149,8 +148,7 @@ class Conversation:
         finally:
             if self._claim is not None:
                 self._release(self._claim)
-            for debt in self._debts:
-                debt.owed.give_up()
+            self._owed.leave()
             self._shared.hangups.forget(self._transport.descriptor)
 
     async def _converse(self) -> None:
@@ -161,7 +159,7 @@ class Conversation:
                     if not await self._receive():
                         return
                     continue
-                if self._debts and request.api_key is not self._debts[0].request.api_key:
+                if self._owed and request.api_key is not self._owed.api_key:  # invariant D
                     await self._settle_all()
                 unfinished = self._serve_large(request) if isinstance(request, LargeRequest) else self._serve(request)
                 del request  # with it goes what it was received into, once it is decoded
@@ -246,7 +244,7 @@ class Conversation:
         if request.is_large and isinstance(outcome, Message):
             outcome = LargeAnswer(outcome)
         if outcome is None or isinstance(outcome, Message):
-            if self._debts:
+            if self._owed:
                 return self._answer_behind(request, outcome, statistics, answered)
             self._answer(request, outcome, statistics, answered)
             return None if self._ready_bytes < MAX_HELD_BYTES else self._send_much()
@@ -260,23 +258,22 @@ class Conversation:
 
     def _owe(self, request: Request[Message], owed: Owed, asked: float) -> Awaitable[None] | None:
         """Answer later, or return what is to be awaited if that is too much."""
-        self._debts.append(Debt(request._replace(body=_HANDLED), owed, self._arrived_at, asked))
+        self._owed.append(Debt(request._replace(body=_HANDLED), owed, self._arrived_at, asked))
         owed.when_over(self._one_is_over)
         if self._claim is not None:
             self._release(self._claim)
-        return None if len(self._debts) < MAX_OWED else self._settle_all()
+        return None if len(self._owed) < MAX_OWED else self._settle_all()
 
     def _one_is_over(self) -> None:
-        if self._until_settled is not None and self._debts[0].owed.is_over:
+        if self._until_settled is not None and self._owed.is_over:
             self._until_settled.cancel()
 
     def _settle(self) -> None:
         """Make ready what can be answered now."""
-        if not self._debts:
+        if not self._owed:
             return
         now = trio.current_time()
-        while self._debts and (self._debts[0].owed.is_over or self._debts[0].owed.deadline <= now):
-            request, owed, arrived, asked = self._debts.popleft()
+        for request, owed, arrived, asked in self._owed.settle(now):
             statistics = self._shared.requests[request.api_key]
             statistics.remote_s += now - asked
             self._make_ready(request, owed.answer(), statistics, arrived, now)
@@ -284,18 +281,18 @@ class Conversation:
 
     async def _settle_all(self) -> None:
         """Return when nothing is owed."""
-        while self._debts:
+        while self._owed:
             self._machine.park()
             await self._wait_meanwhile(trio.sleep_forever)
 
     async def _wait_meanwhile(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait, but no longer than until the first of the debts can be settled, which is sent."""
-        if not self._debts:
+        """Wait, but no longer than until the first owed answer can be given, which is sent."""
+        if not self._owed:
             await wait()
             return
         self._settle()
         if not self._unsent:
-            with trio.CancelScope(deadline=self._debts[0].owed.deadline) as self._until_settled:
+            with trio.CancelScope(deadline=self._owed.deadline) as self._until_settled:
                 await wait()
             self._until_settled = None
             self._settle()
@@ -313,11 +310,11 @@ class Conversation:
     async def _serve_later(
         self,
         request: Request[Message],
-        outcome: Throttled | LargeAnswer | PendingAnswer | Awaitable[Outcome],
+        outcome: Throttled | LargeAnswer | PendingAnswer | Awaitable[HandlerResult],
         statistics: RequestStatistics,
         asked: float,
     ) -> None:
-        result: Outcome
+        result: HandlerResult
         if isinstance(outcome, Throttled | LargeAnswer | PendingAnswer):
             await self._settle_all()
             result, answered = outcome, asked
@@ -366,12 +363,12 @@ class Conversation:
         if self._claim is not None:
             memory.complete(self._claim)
 
-    async def _wait_for(self, outcome: Awaitable[Outcome], request: Request[Message]) -> Outcome:
+    async def _wait_for(self, outcome: Awaitable[HandlerResult], request: Request[Message]) -> HandlerResult:
         """Wait for the answer; what is ready already does not."""
         is_long_poll = request.api_key in self._shared.long_polls
         if self._claim is not None and is_long_poll and not (request.is_large and request.api_key is ApiKey.FETCH):
             self._release(self._claim)
-        if self._unsent or self._debts:
+        if self._unsent or self._owed:
             try:
                 await self._settle_all()
                 await self._send_much()

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from pipeline.errors import NetworkError, ProtocolError
-from pipeline.net.answers import Answer, Handler, Outcome, Peer, Throttled
+from pipeline.net.answers import Handler, Peer
 from pipeline.net.conversation import Conversation, Shared
 from pipeline.net.memories import Memories, memories_of
 from pipeline.net.network import SOCKETS, ConnectionListener, Network
@@ -28,17 +28,6 @@ from pipeline.net.request_statistics import RequestStatistics
 from pipeline.net.transport import Transport
 from pipeline.protocol.api import ApiKey
 from pipeline.settings import MAX_INT32
-
-__all__ = (
-    "Answer",
-    "Handler",
-    "Outcome",
-    "Peer",
-    "Server",
-    "ServerConfig",
-    "ServerStatistics",
-    "Throttled",
-)
 
 log = structlog.get_logger()
 

@@ -72,7 +72,8 @@ class Outcome:
         """Have the result known: success, or `error`."""
         if not self.is_over:
             self.error, self.is_over = error, True
-            for listener in self._listeners:
+            listeners, self._listeners = self._listeners, ()  # which may hold this outcome: no cycle outlives the end
+            for listener in listeners:
                 listener()
 
     def when_over(self, listener: Callable[[], None]) -> None:
@@ -81,6 +82,10 @@ class Outcome:
             listener()
         else:
             self._listeners += (listener,)
+
+    def leave(self) -> None:
+        """Wait no longer: no listener is called any more."""
+        self._listeners = ()
 
     async def wait_over(self, deadline: float = math.inf) -> None:
         """Return at the end, or at the deadline (trio's time)."""

@@ -10,9 +10,10 @@ import trio
 
 from pipeline.errors import ProtocolError
 from pipeline.model import BrokerId, HostPort, TopicPartition
+from pipeline.net.answers import Peer
 from pipeline.net.network import SOCKETS
 from pipeline.net.nurseries import unwrapped_errors
-from pipeline.net.server import Peer, Server, ServerConfig
+from pipeline.net.server import Server, ServerConfig
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode

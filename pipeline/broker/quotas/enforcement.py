@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.broker.quotas.keeper import QuotaClient, QuotaKeeper
 from pipeline.broker.quotas.table import QuotaKind
 from pipeline.model import BrokerId
-from pipeline.net.server import Answer, Outcome, Throttled
+from pipeline.net.answers import Answer, HandlerResult, Throttled
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
 from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -43,7 +43,7 @@ def replica_of(body: FetchRequest) -> tuple[BrokerId, int]:
 
 def handle_within(
     keeper: QuotaKeeper, client: QuotaClient, request: Request[Message], handle: _Handle
-) -> Outcome | Awaitable[Outcome]:
+) -> HandlerResult | Awaitable[HandlerResult]:
     """Have the body of a request with a quota handled, and its client throttled as the quota demands."""
     if isinstance(request.body, FetchRequest):
         return _fetch(keeper, client, request.body, handle)
@@ -55,11 +55,11 @@ def handle_within(
 
 async def _charge_later(
     keeper: QuotaKeeper, client: QuotaClient, size_bytes: int, answer: Awaitable[Answer]
-) -> Outcome:
+) -> HandlerResult:
     return _charge(keeper, client, size_bytes, await answer)
 
 
-def _charge(keeper: QuotaKeeper, client: QuotaClient, size_bytes: int, answer: Answer) -> Outcome:
+def _charge(keeper: QuotaKeeper, client: QuotaClient, size_bytes: int, answer: Answer) -> HandlerResult:
     delay_s = keeper.charge(QuotaKind.PRODUCE, client, size_bytes)
     if delay_s <= 0:
         return answer
@@ -72,7 +72,7 @@ def _throttled(keeper: QuotaKeeper, kind: QuotaKind, client: QuotaClient, answer
     return Throttled(answer, delay_s, partial(keeper.owed, kind, client), keeper.window_s)
 
 
-async def _fetch(keeper: QuotaKeeper, client: QuotaClient, body: Any, handle: _Handle) -> Outcome:
+async def _fetch(keeper: QuotaKeeper, client: QuotaClient, body: Any, handle: _Handle) -> HandlerResult:
     """Wait for the turn, then read no more than the share; what was read is paid for before anybody else's turn."""
     waited_s, max_bytes = await keeper.wait_for_turn(QuotaKind.FETCH, client)
     asked: FetchRequest = body

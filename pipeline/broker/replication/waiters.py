@@ -6,8 +6,8 @@ from typing import Protocol
 
 import trio
 
-from pipeline.errors import PipelineError
 from pipeline.model import Offset
+from pipeline.net.signals import Outcome
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 
@@ -49,32 +49,19 @@ class FetchWaiter:
         self.woken.set()
 
 
-class CommitWait:
-    """A write that waits until every replica in sync has it."""
+class CommitWait(Outcome):
+    """A write that waits until every replica in sync has it. An error says why nobody knows whether it ever will be."""
 
-    __slots__ = ("_error", "_leave", "_tell", "end_offset", "is_over")
+    __slots__ = ("_leave", "end_offset")
 
     def __init__(self, end_offset: Offset, leave: Callable[["CommitWait"], None]) -> None:
+        super().__init__()
         self.end_offset = end_offset
-        self.is_over = False
-        self._error: PipelineError | None = None
         self._leave = leave
-        self._tell: Callable[[], None] | None = None
-
-    def end(self, error: PipelineError | None = None) -> None:
-        """For the partition to call: it is committed, or this is why nobody knows whether it ever will be."""
-        self._error, self.is_over = error, True
-        if self._tell is not None:
-            self._tell()
-
-    def when_over(self, tell: Callable[[], None]) -> None:
-        """Call once it is."""
-        self._tell = tell
-        if self.is_over:
-            tell()
 
     def leave(self) -> None:
         """Wait no longer."""
+        super().leave()
         self._leave(self)
 
     def finish(self) -> None:
@@ -82,16 +69,13 @@ class CommitWait:
         self.leave()
         if not self.is_over:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the replicas in sync did not follow in time")
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
-    async def wait(self, deadline: float) -> None:
-        """Until it is over. Raises as `finish`, which is called at the deadline (trio's time)."""
-        over = trio.Event()
-        self.when_over(over.set)
+    async def wait(self, deadline: float = math.inf) -> None:
+        """Wait until it is over. Raises as `finish`, which is called at the deadline (trio's time)."""
         try:
-            with trio.move_on_at(deadline):
-                await over.wait()
+            await self.wait_over(deadline)
         finally:
             self.leave()
         self.finish()

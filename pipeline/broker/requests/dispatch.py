@@ -44,13 +44,13 @@ from pipeline.broker.requests.handlers import (
     sync_group,
 )
 from pipeline.broker.runtime.slicing import SLICINGS, handle_in_slices
-from pipeline.net.server import Outcome, Peer
+from pipeline.net.answers import HandlerResult, Peer
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import Request
 from pipeline.protocol.messages.fetch import FetchRequest
 from pipeline.protocol.schema import Message
 
-ApiHandler = Callable[[BrokerContext, Any, int, Caller], Outcome | Awaitable[Outcome]]
+ApiHandler = Callable[[BrokerContext, Any, int, Caller], HandlerResult | Awaitable[HandlerResult]]
 """Given the request's body, its version and who sent it; answers at once or returns a coroutine that will."""
 
 HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
@@ -107,7 +107,7 @@ class Dispatcher:
 
     broker: BrokerContext
 
-    def handle(self, request: Request[Message], peer: Peer) -> Outcome | Awaitable[Outcome]:
+    def handle(self, request: Request[Message], peer: Peer) -> HandlerResult | Awaitable[HandlerResult]:
         """Answer, at once or later."""
         caller = Caller(request.client_id, peer.address.host)
         handler, quotas = HANDLERS[request.api_key], self.broker.quotas

@@ -6,8 +6,9 @@ import pytest
 import trio
 
 from pipeline.model import HostPort
+from pipeline.net.answers import Handler
 from pipeline.net.network import SOCKETS
-from pipeline.net.server import Handler, Server, ServerConfig
+from pipeline.net.server import Server, ServerConfig
 from pipeline.protocol.api import API, ApiKey
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[HostPort, Server]]]

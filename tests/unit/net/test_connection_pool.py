@@ -5,9 +5,9 @@ import trio
 
 from pipeline.errors import DeadlineExceededError, NetworkError
 from pipeline.model import HostPort
+from pipeline.net.answers import Peer
 from pipeline.net.connection_pool import open_connection_pool
 from pipeline.net.network import SOCKETS
-from pipeline.net.server import Peer
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.api_versions import (

@@ -9,9 +9,8 @@ import trio
 from pipeline.errors import NetworkError
 from pipeline.net import memories as memories_module
 from pipeline.net import server as server_module
-from pipeline.net.answers import LargeAnswer, PendingAnswer
+from pipeline.net.answers import LargeAnswer, Peer, PendingAnswer
 from pipeline.net.memories import DECODED_FACTOR, ELEMENTS_BYTES
-from pipeline.net.server import Peer
 from pipeline.net.transport import SocketTransport
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import MAX_BYTES_WITHOUT_RECORDS, Request

@@ -1,7 +1,7 @@
 """Answers that wait for others, while what comes behind them on the connection is handled."""
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,9 +11,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from pipeline.errors import NetworkError, ProtocolError
 from pipeline.model import HostPort
-from pipeline.net.answers import Answer, Owed
-from pipeline.net.conversation import MAX_OWED
-from pipeline.net.server import Peer
+from pipeline.net.answers import Answer, Peer
+from pipeline.net.owed import MAX_OWED, Owed
+from pipeline.net.signals import Outcome
 from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.connection import ClientConnection, Request
 from pipeline.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -27,26 +27,15 @@ class Debt(Owed):
     """Over when the test says so."""
 
     def __init__(self, name: str, deadline: float) -> None:
-        super().__init__(deadline)
+        super().__init__([Outcome()], deadline, self._say)
         self.name = name
-        self.is_ended = self.is_given_up = False
-        self.tell: Callable[[], None] = lambda: None
+        self.is_given_up = False
 
-    @property
-    def is_over(self) -> bool:
-        return self.is_ended
+    def _say(self) -> Answer:
+        return MetadataResponse(cluster_id=self.name if self.is_over else f"{self.name} is late")
 
-    def when_over(self, tell: Callable[[], None]) -> None:
-        self.tell = tell
-
-    def end(self) -> None:
-        self.is_ended = True
-        self.tell()
-
-    def answer(self) -> Answer:
-        return MetadataResponse(cluster_id=self.name if self.is_ended else f"{self.name} is late")
-
-    def give_up(self) -> None:
+    def leave(self) -> None:
+        super().leave()
         self.is_given_up = True
 
 
@@ -236,3 +225,22 @@ async def test_whoever_awaits_it_in_vain_gives_it_up() -> None:
     with trio.move_on_after(0.01):
         await debt
     assert debt.is_given_up
+
+
+def test_an_owed_answer_is_over_with_the_last_of_its_outcomes() -> None:
+    first, second, told = Outcome(), Outcome(), list[str]()
+    second.end()
+    owed = Owed([first, second], 60, lambda: None)
+    owed.when_over(lambda: told.append("over"))
+    assert not owed.is_over
+    first.end()
+    assert (owed.is_over, told) == (True, ["over"])
+    assert Owed([], 60, lambda: None).is_over
+
+
+def test_an_owed_answer_that_was_left_is_never_over() -> None:
+    outcome = Outcome()
+    owed = Owed([outcome], 60, lambda: None)
+    owed.leave()
+    outcome.end()
+    assert not owed.is_over

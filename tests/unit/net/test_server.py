@@ -10,7 +10,7 @@ import trio.testing
 
 from pipeline.errors import NetworkError
 from pipeline.model import FileRegion, HostPort
-from pipeline.net.server import Peer, Throttled
+from pipeline.net.answers import Peer, Throttled
 from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.connection import ClientConnection, Request
 from pipeline.protocol.messages.api_versions import ApiVersionsResponse

@@ -11,7 +11,8 @@ import trio
 from pipeline.errors import NetworkError
 from pipeline.model import HostPort
 from pipeline.net import server as server_module
-from pipeline.net.server import Peer, Server, Throttled
+from pipeline.net.answers import Peer, Throttled
+from pipeline.net.server import Server
 from pipeline.net.transport import SocketTransport, connect
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.connection import ClientConnection, Request

@@ -18,8 +18,10 @@ a wait for a disk holds up its own connection. With one replica both mean the sa
 then closes the connection, which is all that can be said.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import uuid
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -42,7 +44,7 @@ from pipeline.errors import (
 )
 from pipeline.log.appends import AppendInfo, is_within_reach, within_reach
 from pipeline.model import Offset
-from pipeline.net.answers import Owed
+from pipeline.net.owed import Owed
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.produce import (
     ACKS_ALL,
@@ -125,7 +127,7 @@ def handle(
     if is_done:
         return _answer(broker, request, done)
     if all(_awaits_replicas_alone(outcome) for of_topic in outcomes for outcome in of_topic):
-        return _Uncommitted(broker, request, outcomes)
+        return _owe(broker, request, outcomes)
     return _answer_later(broker, request, outcomes)
 
 
@@ -202,47 +204,28 @@ def _awaits_replicas_alone(outcome: _Outcome) -> bool:
     )
 
 
-class _Uncommitted(Owed):
-    """The answer to a request of which all is appended, and on the disk if it must be: other replicas lack it."""
+def _owe(broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]) -> Owed:
+    """Owe the answer to a request of which all is appended, and on the disk if it must be: other replicas lack it."""
+    waits = [
+        outcome.committed
+        for of_topic in outcomes
+        for outcome in of_topic
+        if isinstance(outcome, _Appended) and outcome.committed is not None
+    ]
+    topics = [(topic.name, topic.topic_id) for topic in request.topic_data]  # the answer must not hold the records
+    return Owed(waits, _deadline(request), partial(_answer_owed, broker, topics, outcomes))
 
-    __slots__ = ("_broker", "_outcomes", "_topics", "_waits")
 
-    def __init__(self, broker: BrokerContext, request: ProduceRequest, outcomes: Sequence[_Outcomes]) -> None:
-        super().__init__(_deadline(request))
-        self._broker = broker
-        self._topics = [(topic.name, topic.topic_id) for topic in request.topic_data]
-        self._outcomes = outcomes
-        self._waits = [
-            outcome.committed
-            for of_topic in outcomes
-            for outcome in of_topic
-            if isinstance(outcome, _Appended) and outcome.committed is not None
-        ]
-
-    @property
-    def is_over(self) -> bool:
-        return all(wait.is_over for wait in self._waits)
-
-    def when_over(self, tell: Callable[[], None]) -> None:
-        for wait in self._waits:
-            wait.when_over(lambda: tell() if self.is_over else None)
-
-    def answer(self) -> ProduceResponse:
-        return _with_leaders(
-            self._broker,
-            [
-                TopicProduceResponse(
-                    name=name,
-                    topic_id=topic_id,
-                    partition_responses=[_finished(self._broker, outcome) for outcome in of_topic],
-                )
-                for (name, topic_id), of_topic in zip(self._topics, self._outcomes, strict=True)
-            ],
+def _answer_owed(
+    broker: BrokerContext, topics: Sequence[tuple[str, uuid.UUID]], outcomes: Sequence[_Outcomes]
+) -> ProduceResponse:
+    done = [
+        TopicProduceResponse(
+            name=name, topic_id=topic_id, partition_responses=[_finished(broker, outcome) for outcome in of_topic]
         )
-
-    def give_up(self) -> None:
-        for wait in self._waits:
-            wait.leave()
+        for (name, topic_id), of_topic in zip(topics, outcomes, strict=True)
+    ]
+    return _with_leaders(broker, done)
 
 
 def _of_topic(topic: TopicProduceData, responses: Sequence[PartitionProduceResponse]) -> TopicProduceResponse:

@@ -31,8 +31,9 @@ from pipeline.errors import DiskFullError
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log
 from pipeline.model import BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
+from pipeline.net.answers import Peer
 from pipeline.net.network import SOCKETS
-from pipeline.net.server import Peer, Server, ServerConfig
+from pipeline.net.server import Server, ServerConfig
 from pipeline.protocol.api import API
 from pipeline.protocol.connection import Request
 from pipeline.protocol.errors import ErrorCode

@@ -11,7 +11,7 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
-from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.admin.offsets import delete_records, list_offsets
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
@@ -239,6 +239,21 @@ async def test_a_replica_that_is_past_its_source_rests_with_the_reason_and_other
         await until_copied(site.hub, TopicPartition("clicks", 1), b"b")
         await stays_said(site, service)
         assert reason_of(service, partition=1) is None
+
+
+async def test_records_deleted_before_they_were_copied_stop_their_partition_alone(site):
+    await make(site.east, partitions=2)
+    await publish(site.east, b"copied")
+    async with site.mirroring():
+        await until_copied(site.hub, CLICKS, b"copied")
+    await publish(site.east, b"lost", b"kept")
+    await delete_records(site.east, {CLICKS: 2}, timeout_s=DEADLINE_S)
+    async with site.mirroring() as service:
+        await until_said(service, "offset 1 is outside of the log, which holds 2 to 3")
+        await publish(site.east, b"b", partition=1)
+        await until_copied(site.hub, TopicPartition("clicks", 1), b"b")
+        await stays_said(site, service)
+    assert await read(site.hub, CLICKS) == [(0, b"copied")]
 
 
 async def test_a_topic_created_again_while_no_mirror_ran_is_refused(site):

@@ -28,5 +28,5 @@ def publish(rows: list[Row], options: Options) -> None:
     rounds = options.rounds_or(ROUNDS)
     write_part(
         "broker",
-        f"Measured on {machine()}; medians of {rounds} round(s), {options.scale:g} of the records.\n\n{markdown(rows)}",
+        f"Measured on {machine()}; medians of {rounds} rounds, {options.scale:.0%} of records.\n\n{markdown(rows)}",
     )

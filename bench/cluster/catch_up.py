@@ -15,7 +15,7 @@ from bench.report import Options, Row, Show, Target
 from tests.support.cluster.observation import wait_until
 from tests.support.cluster.systems import KAFKA, OURS
 
-SPEED = "catch-up of a follower that was away for 2 GB"
+SPEED = "catch-up of a follower that was away"
 LATENCY = "latency p99 at 1,000 records/s while it catches up"
 BEFORE = "before it"
 RECORDS = 200_000

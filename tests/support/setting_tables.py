@@ -3,8 +3,12 @@
 A comment `<!-- settings: BrokerConfig -->` stands before the table of this class.
 """
 
+import ast
+import dataclasses
+import inspect
 import re
 import sys
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from types import UnionType
@@ -17,14 +21,15 @@ from pipeline.audit.config import AuditConfig, ClusterConfig, CountingConfig
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.dynamic import CHANGEABLE
 from pipeline.broker.settings.entries import BROKER_TEXTS, as_text
-from pipeline.broker.settings.topic import BROKER_DEFAULTS, TopicSettings
+from pipeline.broker.settings.topic import DefaultOf, TopicSettings
+from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig, bounds
 from pipeline.hadoop.load import LoadConfig
 from pipeline.mirror.config import MirrorConfig, SourceConfig
 from pipeline.schema_registry.config import RegistryConfig
 from pipeline.settings import MAX_INT32, MAX_INT64, SettingsModel
 
 DOCS = Path(__file__).parents[2] / "docs"
-MODELS: dict[type[SettingsModel], str] = {
+MODELS: Mapping[type[Any], str] = {
     BrokerConfig: "broker.md",
     CountingConfig: "broker.md",
     TopicSettings: "broker.md",
@@ -34,25 +39,40 @@ MODELS: dict[type[SettingsModel], str] = {
     ClusterConfig: "audit.md",
     LoadConfig: "load.md",
     RegistryConfig: "registry.md",
+    ClientConfig: "client.md",
+    ProducerConfig: "client.md",
+    ConsumerConfig: "client.md",
 }
 NUMBERS = {MAX_INT32: "2³¹−1", MAX_INT64: "2⁶³−1", sys.float_info.max: "no limit"}
 
 
-def settings_table(model: type[SettingsModel]) -> str:
-    """Return the settings of a service, or of a topic, as a Markdown table."""
-    is_broker = model is BrokerConfig
-    texts = model.descriptions() | (BROKER_TEXTS if is_broker else {})
-    header = ["setting", "default", "bounds", *(["dynamic"] if is_broker else []), "meaning"]
-    rows = [header]
-    for field in model.model_fields.values():
-        name = str(field.alias)
-        dynamic = ["yes" if name in CHANGEABLE else ""] if is_broker else []
-        default = (
-            f"`{BROKER_DEFAULTS[name]}`" if model is TopicSettings and name in BROKER_DEFAULTS else _default(field)
-        )
-        rows.append([f"`{name}`", default, _bounds(field), *dynamic, texts[name]])
-    lines = [re.sub(" +", " ", f"| {' | '.join(row)} |") for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+def settings_table(model: type[Any]) -> str:
+    """Return the settings of a service, a topic or a client as a Markdown table."""
+    texts = descriptions(model)
+    if model is BrokerConfig:
+        extra, texts = ["dynamic"], texts | dict(BROKER_TEXTS)
+        rows = [[*_cells(field), "yes" if field.alias in CHANGEABLE else ""] for field in model.model_fields.values()]
+    elif issubclass(model, SettingsModel):
+        extra, rows = [], [_cells(field) for field in model.model_fields.values()]
+    else:
+        extra, rows = [], [_client_cells(model, field) for field in dataclasses.fields(model)]
+    header = ["setting", "default", "bounds", *extra, "meaning"]
+    lines = [header, *([f"`{row[0]}`", *row[1:], texts[row[0]]] for row in rows)]
+    first, *rest = (re.sub(" +", " ", f"| {' | '.join(line)} |") for line in lines)
+    return "\n".join([first, "|" + "---|" * len(header), *rest])
+
+
+def descriptions(model: type[Any]) -> dict[str, str]:
+    """Return the description of each setting: the docstring under its field."""
+    if issubclass(model, SettingsModel):
+        return model.descriptions()
+    (declared,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(declared, ast.ClassDef)
+    return {
+        ast.unparse(field.target): " ".join(str(ast.literal_eval(text.value)).split())
+        for field, text in zip(declared.body, declared.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def write_tables(page: str, text: str) -> str:
@@ -65,14 +85,30 @@ def write_tables(page: str, text: str) -> str:
     return text
 
 
+def _cells(field: FieldInfo) -> list[str]:
+    return [str(field.alias), _default(field), _bounds(field)]
+
+
+def _client_cells(model: type[Any], field: "dataclasses.Field[Any]") -> list[str]:
+    value, bound = field.default, bounds(model).get(field.name)
+    if isinstance(value, Enum):
+        return [field.name, f"`{type(value).__name__}.{value.name}`", ", ".join(f"`{one.name}`" for one in type(value))]
+    limits = f"{_number(bound.lowest)} to {_number(bound.highest)}" if bound else ""
+    return [field.name, _text(field.name, value), limits]
+
+
 def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "needed"
-    value = field.get_default()
-    if isinstance(value, int | float):
-        return "true" if value is True else "false" if value is False else _number(value)
-    text = as_text(str(field.alias), value.value if isinstance(value, Enum) else value)
-    return f"`{text}`" if text else "none"
+    for mark in field.metadata:
+        if isinstance(mark, DefaultOf):
+            return f"`{mark.setting}`"
+    return "needed" if field.is_required() else _text(str(field.alias), field.get_default())
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool | Enum):
+        return _number(value)
+    text = as_text(name, value.value if isinstance(value, Enum) else value)
+    return text if isinstance(value, bool) and text else f"`{text}`" if text else "none"
 
 
 def _bounds(field: FieldInfo) -> str:

@@ -1,11 +1,13 @@
-"""Settings of cluster, producer and consumer: frozen values, checked once when they are built.
+"""Declares the settings of clients, producers and consumers: frozen values, checked once when they are built.
 
 Fields bear the names of Kafka's client settings with `_` for `.`; an error names the key in Kafka's spelling. Every
-setting has a lower and an upper bound, so that no wait is endless and no buffer unbounded.
+number has a lower and an upper bound, so that no wait is endless and no buffer unbounded. The docstring under a field
+is its description in docs/client.md.
 """
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Annotated, get_type_hints
 
 from pipeline.errors import ConfigurationError
 from pipeline.model import HostPort
@@ -20,8 +22,20 @@ MAX_BUFFER_BYTES = 8 * 1024**3
 MAX_FIELD_BYTES = 2**31 - 1
 
 
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Bounds of a number."""
+
+    lowest: int
+    highest: int
+    or_none: bool = False
+
+
+Timeout = Annotated[int, Between(1, MAX_TIMEOUT_MS)]
+
+
 class Acks(IntEnum):
-    """Who must have a batch before it counts as delivered."""
+    """Replicas that must have a batch before it counts as delivered."""
 
     NONE = 0
     LEADER = 1
@@ -29,16 +43,25 @@ class Acks(IntEnum):
 
 
 class OffsetReset(Enum):
-    """Where a consumer goes on when the offset it asks for is not in the log any more."""
+    """Offset at which a consumer continues if its own offset is no longer in the log."""
 
     NONE = "none"
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
-def _require_between(settings: object, bounds: dict[str, tuple[int, int]]) -> None:
-    for name, (lowest, highest) in bounds.items():
-        value = getattr(settings, name)
+def bounds(kind: type) -> dict[str, Between]:
+    """Return the bounds of each number of a settings class."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: bound for name, hint in hints.items() for bound in getattr(hint, "__metadata__", ())}
+
+
+def _check_bounds(settings: object, **lower_bounds: int) -> None:
+    """Raise ConfigurationError for a number out of bounds. `lower_bounds` depend on other settings."""
+    for name, bound in bounds(type(settings)).items():
+        value, lowest, highest = getattr(settings, name), lower_bounds.get(name, bound.lowest), bound.highest
+        if bound.or_none and value is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
             raise ConfigurationError(name.replace("_", "."), f"is {value!r}, must be from {lowest} to {highest}")
 
@@ -71,19 +94,24 @@ def _is_client_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How to reach a cluster. `bootstrap` may be empty where another discovery is given to `open_cluster`.
-
-    With `allow_auto_create_topics` a broker that has `auto.create.topics.enable` creates the topics that are asked for.
-    """
+    """Settings of a client of one cluster."""
 
     bootstrap: tuple[HostPort, ...] = ()
+    """Addresses of brokers, see `parse_addresses`. Empty if `open_cluster` discovers the brokers in another way."""
     client_id: str = "pipeline"
-    request_timeout_ms: int = 30_000
-    default_api_timeout_ms: int = 60_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = 300_000
+    """Name of the program in the brokers' quotas and logs."""
+    request_timeout_ms: Timeout = 30_000
+    """Time in ms to wait for a broker's answer before the request is tried again."""
+    default_api_timeout_ms: Timeout = 60_000
+    """Time in ms that a call with all its retries may take, unless the call is given a timeout."""
+    retry_backoff_ms: Annotated[int, Between(1, 60_000)] = 100
+    """Time in ms to wait before the first retry. The time doubles with every further retry."""
+    retry_backoff_max_ms: Annotated[int, Between(1, 600_000)] = 1_000
+    """Longest time in ms to wait before a retry, at least `retry_backoff_ms`."""
+    metadata_max_age_ms: Timeout = 300_000
+    """Age in ms at which the metadata of the cluster is requested again."""
     allow_auto_create_topics: bool = False
+    """True if a broker with `auto.create.topics.enable` may create the topics that the program asks for."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
@@ -92,39 +120,40 @@ class ClientConfig:
             raise ConfigurationError("bootstrap", f"is {self.bootstrap!r}, must hold addresses, see `parse_addresses`")
         if not _is_client_id(self.client_id):
             raise ConfigurationError("client.id", f"must be text of at most {MAX_STRING_BYTES} bytes")
-        _require_between(
-            self,
-            {
-                "request_timeout_ms": (1, MAX_TIMEOUT_MS),
-                "default_api_timeout_ms": (1, MAX_TIMEOUT_MS),
-                "retry_backoff_ms": (1, 60_000),
-                "retry_backoff_max_ms": (self.retry_backoff_ms, 600_000),
-                "metadata_max_age_ms": (1, MAX_TIMEOUT_MS),
-            },
-        )
+        _check_bounds(self, retry_backoff_max_ms=self.retry_backoff_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """How records become batches and how hard delivery is tried.
+    """Settings of a producer: batches, and their delivery."""
 
-    `batch_size` counts bytes before compression. `max_in_flight` counts requests under way to one broker. With
-    `window_ms` no batch holds records of two windows. `record_headers` are added to every record.
-    """
-
-    linger_ms: int = 5
-    batch_size: int = 64 * 1024
-    buffer_memory: int = 32 * 1024 * 1024
-    max_request_size: int = 1024 * 1024
-    max_block_ms: int = 60_000
-    max_in_flight: int = 5
+    linger_ms: Annotated[int, Between(0, 600_000)] = 5
+    """Time in ms that a batch waits for more records before it is sent. Raise it for larger batches."""
+    batch_size: Annotated[int, Between(1, 256 * 1024 * 1024)] = 64 * 1024
+    """Size in bytes, before compression, at which a batch is sent without waiting."""
+    buffer_memory: Annotated[int, Between(1, MAX_BUFFER_BYTES)] = 32 * 1024 * 1024
+    """Memory in bytes for undelivered records, at least `batch_size`."""
+    max_request_size: Annotated[int, Between(1024, MAX_FIELD_BYTES)] = 1024 * 1024
+    """Maximum size in bytes of a request, and of a record."""
+    max_block_ms: Annotated[int, Between(0, MAX_TIMEOUT_MS)] = 60_000
+    """Time in ms that `send` waits for memory or for metadata."""
+    max_in_flight: Annotated[int, Between(1, 100)] = 5
+    """Maximum number of unanswered requests to one broker."""
     acks: Acks = Acks.ALL
+    """Replicas that must have a batch before it counts as delivered. `Acks.NONE` and `Acks.LEADER` need
+    `idempotence=False`."""
     compression: Codec = Codec.NONE
-    request_timeout_ms: int = 30_000
-    delivery_timeout_ms: int = 120_000
+    """Codec of the batches."""
+    request_timeout_ms: Timeout = 30_000
+    """Time in ms to wait for a broker's answer before the request is tried again."""
+    delivery_timeout_ms: Annotated[int, Between(0, MAX_TIMEOUT_MS)] = 120_000
+    """Time in ms after which an undelivered record fails, at least `linger_ms`."""
     idempotence: bool = True
+    """True if retries neither duplicate nor reorder records."""
     record_headers: tuple[Header, ...] = ()
-    window_ms: int | None = None
+    """Headers that are added to every record. `open_audited_producer` sets them."""
+    window_ms: Annotated[int | None, Between(1, MAX_TIMEOUT_MS * 366, or_none=True)] = None
+    """Length in ms of windows of time; no batch holds records of two windows. `open_audited_producer` sets it."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
@@ -134,50 +163,31 @@ class ProducerConfig:
             encode_headers(self.record_headers)
         except (TypeError, ValueError, AttributeError) as error:
             raise ConfigurationError("record.headers", f"is {self.record_headers!r}: {error}") from error
-        _require_between(
-            self,
-            {
-                "linger_ms": (0, 600_000),
-                "batch_size": (1, 256 * 1024 * 1024),
-                "buffer_memory": (self.batch_size, MAX_BUFFER_BYTES),
-                "max_request_size": (1024, MAX_FIELD_BYTES),
-                "max_block_ms": (0, MAX_TIMEOUT_MS),
-                "max_in_flight": (1, 100),
-                "request_timeout_ms": (1, MAX_TIMEOUT_MS),
-                "delivery_timeout_ms": (self.linger_ms, MAX_TIMEOUT_MS),
-            },
-        )
-        if self.window_ms is not None:
-            _require_between(self, {"window_ms": (1, MAX_TIMEOUT_MS * 366)})
+        _check_bounds(self, buffer_memory=self.batch_size, delivery_timeout_ms=self.linger_ms)
         if self.idempotence and self.acks is not Acks.ALL:
             raise ConfigurationError("enable.idempotence", "needs acks=all; turn it off to use acks 0 or 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How much is fetched ahead.
+    """Settings of a consumer: how much it fetches ahead."""
 
-    For each broker at most one response of about `max_bytes` waits to be polled while the next one is on its way.
-    `max_opened_bytes` bounds what `records()` opens of a single compressed batch.
-    """
-
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = 16 * 1024 * 1024
-    max_partition_bytes: int = 4 * 1024 * 1024
-    max_opened_bytes: int = MIN_OPENED_BYTES
+    max_wait_ms: Annotated[int, Between(0, 600_000)] = 500
+    """Time in ms after which a broker answers a Fetch request even with fewer than `min_bytes`."""
+    min_bytes: Annotated[int, Between(0, MAX_FIELD_BYTES)] = 1
+    """Bytes that a broker waits for before it answers a Fetch request."""
+    max_bytes: Annotated[int, Between(1, MAX_FIELD_BYTES)] = 16 * 1024 * 1024
+    """Maximum size in bytes of a Fetch response. One response of each broker waits to be polled while the next one is
+    fetched."""
+    max_partition_bytes: Annotated[int, Between(1, MAX_FIELD_BYTES)] = 4 * 1024 * 1024
+    """Maximum bytes of one partition in a Fetch response."""
+    max_opened_bytes: Annotated[int, Between(1, MAX_OPENED_BYTES)] = MIN_OPENED_BYTES
+    """Maximum size in bytes of one decompressed batch in `records()`. A larger batch raises PartitionBatchError."""
     auto_offset_reset: OffsetReset = OffsetReset.NONE
+    """Offset at which the consumer continues if its own offset is no longer in the log. `OffsetReset.NONE` raises
+    PartitionOffsetOutOfRangeError instead."""
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         _take_members(self, {"auto_offset_reset": OffsetReset})
-        _require_between(
-            self,
-            {
-                "max_wait_ms": (0, 600_000),
-                "min_bytes": (0, MAX_FIELD_BYTES),
-                "max_bytes": (1, MAX_FIELD_BYTES),
-                "max_partition_bytes": (1, MAX_FIELD_BYTES),
-                "max_opened_bytes": (1, MAX_OPENED_BYTES),
-            },
-        )
+        _check_bounds(self)

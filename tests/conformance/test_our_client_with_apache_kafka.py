@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -43,7 +44,7 @@ async def cluster(apache_kafka: str) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def producing(cluster: Cluster, **settings) -> AsyncIterator[Producer]:
+async def producing(cluster: Cluster, **settings: Any) -> AsyncIterator[Producer]:
     config = ProducerConfig(**settings)
     clock = lambda: time.time_ns() // 1_000_000  # noqa: E731
     async with open_producer(cluster, config, clock=clock, rng=Random(1)) as producer:
@@ -67,7 +68,9 @@ async def read(cluster: Cluster, partition: TopicPartition, offset: int, count: 
 
 @pytest.mark.parametrize("acks", list(Acks))
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_records_come_back_as_they_were_sent(cluster: Cluster, apache_kafka: str, codec: Codec, acks: Acks):
+async def test_records_come_back_as_they_were_sent(
+    cluster: Cluster, apache_kafka: str, codec: Codec, acks: Acks
+) -> None:
     (partition,) = await new_topic(cluster, f"ours-{codec.name}-{acks.name}")
     sent = []
     settings = {"compression": codec, "acks": acks, "idempotence": acks is Acks.ALL, "batch_size": 2000}
@@ -86,7 +89,7 @@ async def test_records_come_back_as_they_were_sent(cluster: Cluster, apache_kafk
     assert [(key, value, tuple(headers), at) for _, key, value, headers, at in by_kcat] == sent
 
 
-async def test_topics_are_made_grown_described_and_removed(cluster: Cluster):
+async def test_topics_are_made_grown_described_and_removed(cluster: Cluster) -> None:
     await new_topic(cluster, "admin", 2)
     with pytest.raises(KafkaError) as caught:
         await new_topic(cluster, "admin")
@@ -105,7 +108,7 @@ async def test_topics_are_made_grown_described_and_removed(cluster: Cluster):
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_offsets(cluster: Cluster):
+async def test_offsets(cluster: Cluster) -> None:
     (partition,) = await new_topic(cluster, "times")
     async with producing(cluster) as producer:
         for number in range(100):
@@ -123,7 +126,7 @@ async def test_offsets(cluster: Cluster):
     assert [record.offset for record in await read(cluster, partition, 50, 3)] == [50, 51, 52]
 
 
-async def test_out_of_range_is_an_error_or_a_reset(cluster: Cluster):
+async def test_out_of_range_is_an_error_or_a_reset(cluster: Cluster) -> None:
     (partition,) = await new_topic(cluster, "range")
     async with producing(cluster) as producer:
         await producer.send("range", b"only")
@@ -137,7 +140,7 @@ async def test_out_of_range_is_an_error_or_a_reset(cluster: Cluster):
             assert (await anext(consumer.records())).value == b"only"
 
 
-async def test_a_record_too_large_is_refused(cluster: Cluster):
+async def test_a_record_too_large_is_refused(cluster: Cluster) -> None:
     await new_topic(cluster, "small", **{"max.message.bytes": "2000"})
     with pytest.raises(DeliveryError, match="MESSAGE_TOO_LARGE"):
         async with producing(cluster) as producer:
@@ -146,7 +149,7 @@ async def test_a_record_too_large_is_refused(cluster: Cluster):
         assert (await (await producer.send("small", b"x")).wait()).offset == 0
 
 
-async def test_batches_are_polled_whole(cluster: Cluster):
+async def test_batches_are_polled_whole(cluster: Cluster) -> None:
     (partition,) = await new_topic(cluster, "whole")
     async with producing(cluster, batch_size=1000, compression=Codec.LZ4) as producer:
         for number in range(3000):
@@ -161,7 +164,7 @@ async def test_batches_are_polled_whole(cluster: Cluster):
     assert values == list(range(3000))
 
 
-async def test_it_does_not_claim_to_keep_offsets(cluster: Cluster):
+async def test_it_does_not_claim_to_keep_offsets(cluster: Cluster) -> None:
     (partition,) = await new_topic(cluster, "features")
     leader = cluster.view.leader_of(partition)
     assert leader is not None

@@ -3,6 +3,8 @@
 The whole matrix, and the longest stops beside Apache Kafka's, are in `make test-faults`.
 """
 
+from pathlib import Path
+
 from tests.support.cluster.faults import Fault, Role, Scenario
 from tests.support.cluster.rolling import restart_all
 from tests.support.cluster.run import run_scenarios
@@ -21,7 +23,7 @@ LONGEST_STOP_S = 90.0
 """Of writing; several session timeouts and what a busy machine adds."""
 
 
-def test_faults_lose_and_double_nothing(tmp_path):
+def test_faults_lose_and_double_nothing(tmp_path: Path) -> None:
     outcomes = list(
         run_scenarios(
             OURS, REPRESENTATIVE, tmp_path, hold_s=HOLD_S, session_timeout_ms=SESSION_TIMEOUT_MS, settings=QUICK_GROUPS
@@ -34,7 +36,7 @@ def test_faults_lose_and_double_nothing(tmp_path):
         assert outcome.verdict.longest_stop_s < LONGEST_STOP_S
 
 
-def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path):
+def test_no_error_reaches_clients_while_every_broker_is_restarted(tmp_path: Path) -> None:
     with our_cluster(tmp_path, local_places(3), QUICK_GROUPS) as cluster:
         cluster.start()
         done = restart_all(cluster, topics=10, partitions=6, replicas=3, records_per_s=500)

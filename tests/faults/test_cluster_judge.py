@@ -1,5 +1,7 @@
 """The judge of the fault tests finds what is wrong."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.cluster.client import Log, Read, Written, judge
@@ -13,29 +15,29 @@ def judged(log: Log, read: set[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("unacknowledged", [[], [(b"b", 3)]])
-def test_nothing_is_wrong(unacknowledged):
+def test_nothing_is_wrong(unacknowledged: Any) -> None:
     log = {PLACE: [(b"a", 0), (b"a", 2)], OTHER: [(b"b", 1), *unacknowledged]}
     assert judged(log, {0, 1, 2, 3}) == []
 
 
-def test_a_lost_record_is_found():
+def test_a_lost_record_is_found() -> None:
     assert judged({PLACE: [(b"a", 0), (b"a", 1)]}, {0, 1, 2}) == ["1 lost [2]"]
 
 
-def test_a_doubled_record_is_found():
+def test_a_doubled_record_is_found() -> None:
     assert judged({PLACE: [(b"a", 0), (b"a", 1), (b"a", 2)], OTHER: [(b"a", 2)]}, {0, 1, 2}) == ["1 doubled [2]"]
 
 
-def test_a_record_before_an_older_one_of_its_key_is_found():
+def test_a_record_before_an_older_one_of_its_key_is_found() -> None:
     log = {PLACE: [(b"a", 0), (b"b", 2), (b"b", 1)]}
     assert judged(log, {0, 1, 2}) == ["1 out of order [1]"]
 
 
-def test_a_record_that_the_group_did_not_read_is_found():
+def test_a_record_that_the_group_did_not_read_is_found() -> None:
     assert judged({PLACE: [(b"a", 0), (b"a", 1), (b"a", 2)]}, {0, 2}) == ["1 unread [1]"]
 
 
-def test_failed_records_are_told():
+def test_failed_records_are_told() -> None:
     written = Written(sent=1)
     written.failed["timed out"] += 1
     assert judge(written, {}, Read()).faults == ["1 failed: timed out"]

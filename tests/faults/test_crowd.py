@@ -8,7 +8,7 @@ import itertools
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pipeline.net.open_files import raise_open_files_limit
@@ -91,7 +91,9 @@ def wait_for_connections(broker: BrokerProcess, good: GoodClient, opened: Sequen
         client.ask(MetadataRequest(), 4)
 
 
-def test_a_crowd_costs_little_and_takes_nothing_from_others(tmp_path: Path, zookeeper: str, record_property) -> None:
+def test_a_crowd_costs_little_and_takes_nothing_from_others(
+    tmp_path: Path, zookeeper: str, record_property: Callable[[str, object], None]
+) -> None:
     raise_open_files_limit(CONNECTIONS)
     port = free_port()
     address = ("127.0.0.1", port)

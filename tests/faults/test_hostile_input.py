@@ -7,7 +7,7 @@ import selectors
 import socket
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -124,7 +124,9 @@ def fetched(client: BlockingClient, topic: str) -> bytes:
 @pytest.mark.parametrize(
     "count", [CASES, pytest.param(MANY_CASES, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-def test_hostile_requests_harm_nobody(tmp_path: Path, zookeeper: str, record_property, count: int) -> None:
+def test_hostile_requests_harm_nobody(
+    tmp_path: Path, zookeeper: str, record_property: Callable[[str, object], None], count: int
+) -> None:
     port = free_port()
     address = ("127.0.0.1", port)
     outcomes: Counter[str] = Counter()

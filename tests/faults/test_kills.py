@@ -1,6 +1,8 @@
 """kill -9 of every part, again and again, under load: what was acknowledged is in the hub exactly once, and counted."""
 
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -26,7 +28,9 @@ async def kill_and_restart(datacenters: Datacenters, unit: ServiceUnit) -> None:
 @pytest.mark.parametrize(
     ("kills_of_each", "kills_of_all"), [FEW, pytest.param(*MANY, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-async def test_whoever_is_killed_nothing_is_lost_or_doubled(tmp_path, kills_of_each, kills_of_all):
+async def test_whoever_is_killed_nothing_is_lost_or_doubled(
+    tmp_path: Path, kills_of_each: Any, kills_of_all: Any
+) -> None:
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:
         published = await make_topic(datacenters, TOPIC)

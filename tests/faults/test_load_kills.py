@@ -4,8 +4,10 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ SEED = 117
 
 
 @contextmanager
-def driver_in_waiting(topic, log):
+def driver_in_waiting(topic: Any, log: Any) -> Iterator[Any]:
     """A driver that starts its Spark and then waits until it is told to load."""
     order = json.dumps({"settings": topic.settings(), "kill": None})
     command = [sys.executable, str(DRIVER), order]
@@ -37,7 +39,7 @@ def driver_in_waiting(topic, log):
 @pytest.mark.parametrize(
     "kills", [KILLS, pytest.param(MANY_KILLS, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-def test_a_load_killed_at_any_moment_and_run_again(tmp_path, kills):
+def test_a_load_killed_at_any_moment_and_run_again(tmp_path: Path, kills: Any) -> None:
     moments = random.Random(SEED)
     with LocalCluster(tmp_path / "local") as local, ExitStack() as stack:
         topic = LoadedTopic(local.bootstrap, (tmp_path / "root").as_uri())

@@ -1,5 +1,6 @@
 """Mirrors that die while the hub is away, and two that work on the same table at once: nothing twice, nothing lost."""
 
+from pathlib import Path
 from random import Random
 
 import trio
@@ -15,7 +16,7 @@ LONGEST_LIFE_S = 1.0
 SEED = 20110613
 
 
-async def test_two_mirrors_at_once_die_with_the_hub_and_double_nothing(tmp_path):
+async def test_two_mirrors_at_once_die_with_the_hub_and_double_nothing(tmp_path: Path) -> None:
     random = Random(SEED)
     async with Datacenters(tmp_path, [TOPIC]) as datacenters:
         hub, first = datacenters.brokers[HUB], datacenters.mirror

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 from random import Random
 
 import trio
@@ -40,7 +41,7 @@ async def until_registered(zookeeper: CoordinationClient, *, is_there: bool) -> 
             await trio.sleep(0.05)
 
 
-async def test_zookeeper_and_sessions_are_lost_and_nothing_stops(tmp_path):
+async def test_zookeeper_and_sessions_are_lost_and_nothing_stops(tmp_path: Path) -> None:
     random = Random(SEED)
     async with Datacenters(tmp_path, [".*"]) as datacenters:
         published = await make_topic(datacenters, TOPIC)

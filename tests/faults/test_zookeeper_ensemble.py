@@ -2,6 +2,8 @@
 
 import socket
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -18,7 +20,7 @@ PARTITIONS = 3
 LONGEST_STOP_S = 90.0
 
 
-def ensemble(directory) -> list[ZooKeeperProcess]:
+def ensemble(directory: Any) -> list[ZooKeeperProcess]:
     servers = {number: f"127.0.0.1:{free_port()}:{free_port()}" for number in MEMBERS}
     return [
         ZooKeeperProcess(directory / str(number), member=EnsembleMember(own_id=number, servers=servers))
@@ -46,7 +48,7 @@ def leads(zookeeper: ZooKeeperProcess) -> bool:
     return b"Mode: leader" in said
 
 
-def test_brokers_go_on_without_the_leader_of_the_ensemble(tmp_path):
+def test_brokers_go_on_without_the_leader_of_the_ensemble(tmp_path: Path) -> None:
     zookeepers = ensemble(tmp_path / "zookeeper")
     places = local_places(3)
     with ExitStack() as stack:

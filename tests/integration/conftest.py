@@ -1,6 +1,7 @@
 """What starts slowly and is shared by all integration tests: a Spark session, a real HDFS."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from tests.support.hdfs import HdfsCluster, running_hdfs
 
 
 @pytest.fixture(scope="session")
-def spark():
+def spark() -> Iterator[Any]:
     from pipeline.hadoop.spark_session import local_session
 
     session = local_session(app_name="tests", is_short=True)

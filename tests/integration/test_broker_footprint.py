@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def consume_some(bootstrap: str, topic: str, count: int) -> None:
 @pytest.mark.parametrize(
     "count", [TAKEN_RECORDS, pytest.param(MANY_RECORDS, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
 )
-def test_memory_after_gigabytes(tmp_path: Path, record_property, count: int) -> None:
+def test_memory_after_gigabytes(tmp_path: Path, record_property: Callable[[str, object], None], count: int) -> None:
     with LocalCluster() as cluster:
         admin = AdminClient({"log_level": 0, "bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic("large", PARTITIONS, 1)])["large"].result(DEADLINE_S)

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -49,19 +50,19 @@ async def cluster(local: LocalCluster) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def produce(cluster, **settings):
+async def produce(cluster: Any, **settings: Any) -> AsyncIterator[Any]:
     async with open_producer(
         cluster, ProducerConfig(**settings), clock=lambda: time.time_ns() // 1_000_000, rng=Random(1)
     ) as producer:
         yield producer
 
 
-async def new_topic(cluster, name, partitions=1, **configs):
+async def new_topic(cluster: Any, name: Any, partitions: int = 1, **configs: Any) -> Any:
     await create_topics(cluster, [NewTopic(name=name, partitions=partitions, replication_factor=1, configs=configs)])
     return [TopicPartition(name, number) for number in range(partitions)]
 
 
-async def read_all(cluster, partitions):
+async def read_all(cluster: Any, partitions: Any) -> Any:
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=DEADLINE_S)
     found = {partition: [] for partition in partitions}
     expected = sum(end.offset for end in ends.values())
@@ -75,7 +76,7 @@ async def read_all(cluster, partitions):
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_records_come_back_as_they_were_sent(cluster, codec):
+async def test_records_come_back_as_they_were_sent(cluster: Any, codec: Any) -> None:
     partitions = await new_topic(cluster, f"codec-{codec.name.lower()}", 3)
     sent = {}
     async with produce(cluster, compression=codec, batch_size=2000) as producer:
@@ -93,7 +94,7 @@ async def test_records_come_back_as_they_were_sent(cluster, codec):
         assert (record.key, record.value, record.headers) == fields
 
 
-async def test_topics_are_made_grown_described_and_removed(cluster):
+async def test_topics_are_made_grown_described_and_removed(cluster: Any) -> None:
     partitions = await new_topic(cluster, "admin", 2)
     with pytest.raises(KafkaError) as caught:
         await new_topic(cluster, "admin")
@@ -116,7 +117,7 @@ async def test_topics_are_made_grown_described_and_removed(cluster):
     await delete_topics(cluster, ["admin"], missing_ok=True)
 
 
-async def test_a_name_that_is_another_way_to_write_the_path_of_a_topic_is_no_topic(cluster):
+async def test_a_name_that_is_another_way_to_write_the_path_of_a_topic_is_no_topic(cluster: Any) -> None:
     await new_topic(cluster, "whole", 2)
     for name in ("whole/", "/whole", "x/../whole", "."):
         with pytest.raises(KafkaError) as caught:
@@ -127,7 +128,7 @@ async def test_a_name_that_is_another_way_to_write_the_path_of_a_topic_is_no_top
     assert len((await describe_topics(cluster, ["whole"]))["whole"].partitions) == 2
 
 
-async def test_offsets_by_time(cluster):
+async def test_offsets_by_time(cluster: Any) -> None:
     (partition,) = await new_topic(cluster, "times")
     async with produce(cluster, window_ms=1000) as producer:
         for timestamp_ms in range(10_000, 20_000, 100):
@@ -138,7 +139,7 @@ async def test_offsets_by_time(cluster):
     assert (await list_offsets(cluster, {partition: EARLIEST}, timeout_s=DEADLINE_S))[partition].offset == 0
 
 
-async def test_no_stored_batch_crosses_a_window(cluster):
+async def test_no_stored_batch_crosses_a_window(cluster: Any) -> None:
     (partition,) = await new_topic(cluster, "windows")
     random = Random(3)
     async with produce(cluster, window_ms=1000, compression=Codec.LZ4) as producer:
@@ -153,7 +154,7 @@ async def test_no_stored_batch_crosses_a_window(cluster):
                         assert header.base_timestamp // 1000 == header.max_timestamp // 1000
 
 
-async def test_batches_are_copied_as_they_are(cluster):
+async def test_batches_are_copied_as_they_are(cluster: Any) -> None:
     (source,) = await new_topic(cluster, "source")
     (replica,) = await new_topic(cluster, "replica", **{"mirror.source": "here"})
     leader = cluster.view.leader_of(replica)
@@ -176,7 +177,7 @@ async def test_batches_are_copied_as_they_are(cluster):
     assert [(r.offset, r.value) for r in found[replica]] == [(r.offset, r.value) for r in found[source]]
 
 
-async def test_a_cluster_is_found_through_zookeeper(local, cluster):
+async def test_a_cluster_is_found_through_zookeeper(local: Any, cluster: Any) -> None:
     await new_topic(cluster, "found")
     async with (
         open_zookeeper(local.zookeeper, session_timeout_ms=20_000) as zookeeper,

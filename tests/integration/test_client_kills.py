@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -23,7 +25,7 @@ DEADLINE_S = 400
 
 
 @pytest.fixture
-def local(tmp_path) -> Iterator[LocalCluster]:
+def local(tmp_path: Path) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path) as running:
         yield running
 
@@ -43,7 +45,7 @@ async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(loca
             await trio.to_thread.run_sync(local.wait_restarted, "broker-1", abandon_on_cancel=True)
         killing_is_over.set()
 
-    async def send(cluster) -> None:
+    async def send(cluster: Any) -> None:
         config = ProducerConfig(batch_size=2000, request_timeout_ms=5000)
         async with open_producer(cluster, config, clock=lambda: time.time_ns() // 1_000_000, rng=random) as producer:
             number = 0
@@ -57,7 +59,7 @@ async def test_all_that_was_acknowledged_is_there_exactly_once_and_in_order(loca
                     await trio.sleep(0.001)
         all_sent.set()
 
-    async def read(cluster) -> None:
+    async def read(cluster: Any) -> None:
         async with open_consumer(cluster, ConsumerConfig(max_wait_ms=100)) as consumer:
             consumer.assign(dict.fromkeys(PARTITIONS, 0))
             while not (all_sent.is_set() and sum(map(len, seen.values())) >= sum(map(len, sent.values()))):

@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ DEADLINE_S = 560
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = tmp_path_factory.mktemp("demo") / "data"
     command = [sys.executable, "-m", "pipeline", "demo", "--json", "--dir", str(directory)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -25,7 +26,7 @@ def demo(tmp_path_factory):
     return json.loads(result.stdout), directory
 
 
-def top_pages_of_the_plain_file():
+def top_pages_of_the_plain_file() -> Any:
     """Computed from the lines alone, with nothing of ours."""
     views, visitors = Counter(), defaultdict(set)
     for line in gzip.decompress(SAMPLE.read_bytes()).decode().splitlines():
@@ -38,11 +39,11 @@ def top_pages_of_the_plain_file():
     return [[path, views[path], len(visitors[path])] for path in best]
 
 
-def test_top_pages_are_those_of_the_plain_file(demo):
+def test_top_pages_are_those_of_the_plain_file(demo: Any) -> None:
     assert demo[0]["top_pages"] == top_pages_of_the_plain_file()
 
 
-def test_every_hour_is_exact_on_the_whole_way(demo):
+def test_every_hour_is_exact_on_the_whole_way(demo: Any) -> None:
     hours = demo[0]["hours"]
     assert len(hours) == 84
     assert {hour["status"] for hour in hours} == {"exact"}
@@ -50,7 +51,7 @@ def test_every_hour_is_exact_on_the_whole_way(demo):
         assert sum(hour["stages"][stage]["records"] for hour in hours) == 10_000
 
 
-def test_online_consumers_counted_what_was_published_where_they_are(demo):
+def test_online_consumers_counted_what_was_published_where_they_are(demo: Any) -> None:
     paths = {"east": Counter(), "west": Counter()}
     for line in gzip.decompress(SAMPLE.read_bytes()).decode().splitlines():
         home = ("east", "west")[zlib.crc32(line.split()[0].encode()) % 2]
@@ -62,14 +63,14 @@ def test_online_consumers_counted_what_was_published_where_they_are(demo):
     }
 
 
-def test_the_second_load_finds_only_what_is_new(demo):
+def test_the_second_load_finds_only_what_is_new(demo: Any) -> None:
     first, second = demo[0]["loads"]
     assert (first["commit"], second["commit"]) == (1, 2)
     assert first["records"] == 8000
     assert second["records"] == 2000
 
 
-def test_the_files_are_there_and_the_processes_are_gone(demo):
+def test_the_files_are_there_and_the_processes_are_gone(demo: Any) -> None:
     document, directory = demo
     assert all(Path(path.removeprefix("file://")).is_file() for path in document["files"])
     ours = []

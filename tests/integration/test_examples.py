@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ COUNT = 200
 DEADLINE_S = 400  # Spark, on a busy machine
 
 
-def run(program, *arguments):
+def run(program: Any, *arguments: Any) -> Any:
     command = [sys.executable, str(EXAMPLES / program), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert result.returncode == 0, result.stderr
@@ -25,7 +27,7 @@ def run(program, *arguments):
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster() -> Iterator[Any]:
     with LocalCluster(registry=True, audit=True, settings={"datacenter": "local", "audit.interval.ms": 200}) as running:
         create = ["topic", "create", "page_views", "--partitions", "2", "-b", running.bootstrap]
         subprocess.run([sys.executable, "-m", "pipeline", *create], check=True, timeout=DEADLINE_S)
@@ -34,14 +36,14 @@ def cluster():
         yield running
 
 
-def test_the_program_of_the_page_publishes_and_reads(cluster, tmp_path):
+def test_the_program_of_the_page_publishes_and_reads(cluster: Any, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "client.md").read_text()
     program = tmp_path / "clicks.py"
     program.write_text(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
     assert re.fullmatch(r"clicks-[01] 0 b'alice' b'/home'\n", run(program, cluster.bootstrap))
 
 
-def test_the_producer_is_counted_and_its_schema_registered(cluster):
+def test_the_producer_is_counted_and_its_schema_registered(cluster: Any) -> None:
     command = [sys.executable, "-m", "pipeline", "audit", "report", "--audit", cluster.audit, "--wait", "300", "--json"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     hours = json.loads(answer.stdout)["hours"]
@@ -50,13 +52,13 @@ def test_the_producer_is_counted_and_its_schema_registered(cluster):
         assert json.load(subjects) == ["page_views-value"]
 
 
-def test_columns_hold_every_record(cluster):
+def test_columns_hold_every_record(cluster: Any) -> None:
     lines = run("consume_columns.py", cluster.bootstrap, "page_views").splitlines()
     found = [re.fullmatch(r"partition \d: (\d+) records, \d+ bytes, (\d+) keys", line) for line in lines]
     assert sum(int(match[1]) for match in found) == COUNT
     assert sum(int(match[2]) for match in found) == 10
 
 
-def test_spark_counts_by_key(cluster):
+def test_spark_counts_by_key(cluster: Any) -> None:
     lines = run("spark_count_by_key.py", cluster.bootstrap, "page_views").splitlines()
     assert [line.split(",")[0] for line in lines] == [f"user-{number}: {COUNT // 10} records" for number in range(10)]

@@ -5,7 +5,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,31 +25,31 @@ DRIVER = Path(__file__).parents[1] / "support" / "load_driver.py"
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with LocalCluster(tmp_path_factory.mktemp("local")) as running:
         yield running
 
 
 @pytest.fixture
-def topic(local, hdfs, request):
+def topic(local: Any, hdfs: Any, request: Any) -> Any:
     return LoadedTopic(local.bootstrap, f"{hdfs.url}/{request.node.name.replace('[', '-').rstrip(']')}")
 
 
-def now_ms():
+def now_ms() -> Any:
     return time.time_ns() // 1_000_000
 
 
-def load(spark, topic, **settings):
+def load(spark: Any, topic: Any, **settings: Any) -> Any:
     return run_load(spark, LoadConfig.from_settings(topic.settings(**settings)), clock=now_ms)
 
 
-def drive(topic, kill):
+def drive(topic: Any, kill: Any) -> Any:
     order = json.dumps({"settings": topic.settings(), "kill": kill})
     command = [sys.executable, str(DRIVER), order]
     return subprocess.run(command, input="\n", capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
-def test_hdfs_keeps_what_the_commit_stands_on(hdfs):
+def test_hdfs_keeps_what_the_commit_stands_on(hdfs: Any) -> None:
     files, path = open_filesystem(f"{hdfs.url}/door")
     a, b = f"{path}/d/a", f"{path}/d/b"
     for name, content in ((a, b"1"), (b, b"2" * 100_000)):
@@ -74,12 +76,12 @@ def test_hdfs_keeps_what_the_commit_stands_on(hdfs):
         files.delete(f"{path}/d")
 
 
-def test_of_many_renames_to_one_name_one_succeeds(hdfs):
+def test_of_many_renames_to_one_name_one_succeeds(hdfs: Any) -> None:
     _, path = open_filesystem(f"{hdfs.url}/race")
     barrier = threading.Barrier(6)
     won = []
 
-    def commit(number):
+    def commit(number: Any) -> None:
         files = HdfsFileSystem(hdfs.url)
         with files.create(f"{path}/.{number}") as sink:
             sink.write(b"%d" % number)
@@ -100,7 +102,7 @@ def test_of_many_renames_to_one_name_one_succeeds(hdfs):
 
 
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
-def test_spark_reads_what_a_load_wrote(spark, topic, file_format):
+def test_spark_reads_what_a_load_wrote(spark: Any, topic: Any, file_format: Any) -> None:
     topic.produce(1500)
     result = load(spark, topic, format=file_format)
     assert topic.check_exact() == 1500
@@ -112,7 +114,7 @@ def test_spark_reads_what_a_load_wrote(spark, topic, file_format):
     assert load(spark, topic, format=file_format).manifest is None
 
 
-def test_killed_before_and_after_the_rename(spark, topic):
+def test_killed_before_and_after_the_rename(spark: Any, topic: Any) -> None:
     topic.produce(1200)
     before = drive(topic, "before")
     assert before.returncode == -9, before.stderr[-2000:]
@@ -129,7 +131,7 @@ def test_killed_before_and_after_the_rename(spark, topic):
     assert load(spark, topic).manifest is None
 
 
-def test_what_the_dead_left_is_cleaned_up_when_it_is_old(spark, topic):
+def test_what_the_dead_left_is_cleaned_up_when_it_is_old(spark: Any, topic: Any) -> None:
     topic.produce(300)
     assert drive(topic, "before").returncode == -9
     orphans = topic.files_on_disk()
@@ -146,26 +148,26 @@ def test_what_the_dead_left_is_cleaned_up_when_it_is_old(spark, topic):
 class PausedFileSystem:
     """Waits before it commits."""
 
-    def __init__(self, inner):
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.ready, self.go_on = threading.Event(), threading.Event()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: Any) -> Any:
         return getattr(self._inner, name)
 
-    def rename_exclusive(self, source, target):
+    def rename_exclusive(self, source: Any, target: Any) -> None:
         self.ready.set()
         assert self.go_on.wait(DEADLINE_S)
         self._inner.rename_exclusive(source, target)
 
 
-def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch):
+def test_of_two_loaders_one_wins_and_the_other_says_so(spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic.produce(600)
     files, path = open_filesystem(topic.root)
     paused = PausedFileSystem(files)
     outcome = []
 
-    def lose():
+    def lose() -> None:
         try:
             load(spark, topic)
         except CommitConflictError as error:

@@ -4,7 +4,9 @@ import io
 import json
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import httpx
@@ -32,26 +34,26 @@ EVENT = {
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with LocalCluster(tmp_path_factory.mktemp("local"), registry=True) as running:
         yield running
 
 
 @pytest.fixture
-def topic(local, tmp_path):
+def topic(local: Any, tmp_path: Path) -> Any:
     return LoadedTopic(local.bootstrap, tmp_path.as_uri())
 
 
-def now_ms():
+def now_ms() -> Any:
     return time.time_ns() // 1_000_000
 
 
-def load(spark, topic, **settings):
+def load(spark: Any, topic: Any, **settings: Any) -> Any:
     return run_load(spark, LoadConfig.from_settings(topic.settings(**settings)), clock=now_ms)
 
 
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
-def test_each_load_takes_what_is_new(spark, topic, file_format):
+def test_each_load_takes_what_is_new(spark: Any, topic: Any, file_format: Any) -> None:
     topic.produce(3000)
     first = load(spark, topic, format=file_format)
     assert (first.committed, first.records) == (True, 3000)
@@ -66,7 +68,7 @@ def test_each_load_takes_what_is_new(spark, topic, file_format):
     assert not list(Path(f"{topic.root.removeprefix('file://')}/{topic.name}/_runs").iterdir())
 
 
-def test_spark_reads_brokers_directly(spark, topic):
+def test_spark_reads_brokers_directly(spark: Any, topic: Any) -> None:
     topic.produce(2500)
     source = spark.read.format("pipeline").option("kafka.bootstrap.servers", topic.bootstrap)
     rows = source.option("subscribe", topic.name).option("maxRecordsPerTask", "100").load()
@@ -78,7 +80,7 @@ def test_spark_reads_brokers_directly(spark, topic):
         partial.option("endingOffsets", json.dumps({topic.name: {"1": 10**6}})).load().count()
 
 
-def test_a_stream_reads_what_comes(spark, topic, tmp_path):
+def test_a_stream_reads_what_comes(spark: Any, topic: Any, tmp_path: Path) -> None:
     topic.produce(300)
     rows = spark.readStream.format("pipeline").option("kafka.bootstrap.servers", topic.bootstrap)
     numbers = rows.option("subscribe", topic.name).load().selectExpr("cast(value as string) as number")
@@ -97,21 +99,23 @@ def test_a_stream_reads_what_comes(spark, topic, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def event_schema_id(local):
+def event_schema_id(local: Any) -> Any:
     answer = httpx.post(
         f"{local.registry}/subjects/events-value/versions", json={"schema": json.dumps(EVENT)}, timeout=60
     )
     return answer.raise_for_status().json()["id"]
 
 
-def event(schema_id, number):
+def event(schema_id: Any, number: Any) -> Any:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(EVENT), {"page": f"/{number}", "status": number % 7})
     return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
 
 
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
-def test_datums_by_the_registry_and_bad_ones_in_quarantine(spark, local, topic, event_schema_id, file_format):
+def test_datums_by_the_registry_and_bad_ones_in_quarantine(
+    spark: Any, local: Any, topic: Any, event_schema_id: Any, file_format: Any
+) -> None:
     topic.produce(200, lambda number: event(event_schema_id, number) if number != 77 else b"no datum")
     settings = {"value.format": "avro", "schema.registry.url": local.registry, "format": file_format}
     with pytest.raises(BadRecordError, match=f"{topic.name}-\\d offset \\d+: the value does not begin"):
@@ -130,22 +134,22 @@ def test_datums_by_the_registry_and_bad_ones_in_quarantine(spark, local, topic, 
 class PausedFileSystem(LocalFileSystem):
     """Waits before it commits."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.ready, self.go_on = threading.Event(), threading.Event()
 
-    def rename_exclusive(self, source, target):
+    def rename_exclusive(self, source: Any, target: Any) -> None:
         self.ready.set()
         assert self.go_on.wait(DEADLINE_S)
         super().rename_exclusive(source, target)
 
 
-def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch):
+def test_of_two_loaders_one_wins_and_the_other_says_so(spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic.produce(1000)
     paused = PausedFileSystem()
     real = load_module.open_filesystem
     outcome = []
 
-    def lose():
+    def lose() -> None:
         try:
             load(spark, topic)
         except CommitConflictError as error:
@@ -165,7 +169,7 @@ def test_of_two_loaders_one_wins_and_the_other_says_so(spark, topic, monkeypatch
     assert topic.files_on_disk() == winner.files
 
 
-def test_what_needs_no_spark_starts_none(topic):
+def test_what_needs_no_spark_starts_none(topic: Any) -> None:
     with pytest.raises(KafkaError, match="nowhere"):
         prepare_load(LoadConfig.from_settings(topic.settings(topic="nowhere")), clock=now_ms)
     config = LoadConfig.from_settings(topic.settings())
@@ -182,7 +186,9 @@ def test_what_needs_no_spark_starts_none(topic):
         ("SELEC value FROM `{}`", "Syntax error"),
     ],
 )
-def test_a_query_that_spark_refuses(spark, topic, capfd, query, said):
+def test_a_query_that_spark_refuses(
+    spark: Any, topic: Any, capfd: pytest.CaptureFixture[str], query: Any, said: Any
+) -> None:
     topic.produce(10)
     load(spark, topic)
     with pytest.raises(typer.Exit):
@@ -192,7 +198,7 @@ def test_a_query_that_spark_refuses(spark, topic, capfd, query, said):
     assert stderr.count("\n") == 1
 
 
-def test_a_job_that_fails_leaves_nothing(spark, topic):
+def test_a_job_that_fails_leaves_nothing(spark: Any, topic: Any) -> None:
     topic.produce(10)
     settings = {"value.format": "avro", "schema.registry.url": "ftp://nowhere"}
     topic.produce(10, lambda number: event(1, number))
@@ -202,7 +208,7 @@ def test_a_job_that_fails_leaves_nothing(spark, topic):
     assert topic.files_on_disk() == 0
 
 
-def test_a_topic_made_anew_is_refused(spark, local, topic):
+def test_a_topic_made_anew_is_refused(spark: Any, local: Any, topic: Any) -> None:
     from confluent_kafka.admin import AdminClient
 
     topic.produce(100)
@@ -221,7 +227,7 @@ def test_a_topic_made_anew_is_refused(spark, local, topic):
         load(spark, again)
 
 
-def test_a_load_may_begin_at_a_point_in_time(spark, topic):
+def test_a_load_may_begin_at_a_point_in_time(spark: Any, topic: Any) -> None:
     topic.produce(3000)
     start = FIRST_MS + 15 * 60_000
     load(spark, topic, **{"start.timestamp.ms": start})
@@ -232,6 +238,6 @@ def test_a_load_may_begin_at_a_point_in_time(spark, topic):
     ("setting", "value"),
     [("format", "orc"), ("window.ms", 1), ("value.format", "avro"), ("colour", "red"), ("root", "data")],
 )
-def test_wrong_settings_are_named(spark, topic, setting, value):
+def test_wrong_settings_are_named(spark: Any, topic: Any, setting: Any, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=setting if setting != "value.format" else "schema.registry.url"):
         load(spark, topic, **{setting: value})

@@ -1,7 +1,9 @@
 """The registry over a real broker: replay, loss of the broker, two registries at once."""
 
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import httpx
 import pytest
@@ -24,13 +26,13 @@ EVENT = '{"type":"record","name":"Event","fields":[{"name":"status","type":"int"
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with LocalCluster(tmp_path_factory.mktemp("local"), restart_after_s=1) as local:
         yield local
 
 
 @asynccontextmanager
-async def registry_over(bootstrap, topic, **settings):
+async def registry_over(bootstrap: Any, topic: Any, **settings: Any) -> AsyncIterator[Any]:
     """A registry in this process; gives its URL."""
     given = {
         "bootstrap.servers": bootstrap,
@@ -45,7 +47,7 @@ async def registry_over(bootstrap, topic, **settings):
         trio.open_nursery() as nursery,
     ):
 
-        async def serve(task_status):
+        async def serve(task_status: Any) -> None:
             await run_registry(
                 config,
                 cluster,
@@ -60,7 +62,7 @@ async def registry_over(bootstrap, topic, **settings):
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_registered_is_there_after_a_restart(local):
+async def test_what_was_registered_is_there_after_a_restart(local: Any) -> None:
     async with registry_over(local.bootstrap, "_schemas") as url, open_schema_registry([url]) as registry:
         data = await AvroSerializer(registry, EVENT).serialize("log", {"status": 200})
         await registry.set_level("FULL", "log-value")
@@ -70,7 +72,7 @@ async def test_what_was_registered_is_there_after_a_restart(local):
         assert await registry.register("other-value", '"int"') == 2
 
 
-async def test_two_registries_of_one_topic(local):
+async def test_two_registries_of_one_topic(local: Any) -> None:
     async with (
         registry_over(local.bootstrap, "_two") as one_url,
         registry_over(local.bootstrap, "_two") as other_url,
@@ -79,7 +81,7 @@ async def test_two_registries_of_one_topic(local):
     ):
         ids = {}
 
-        async def register(registry, name):
+        async def register(registry: Any, name: Any) -> None:
             for number in range(10):
                 text = f'{{"type":"fixed","name":"{name}{number}","size":1}}'
                 ids[text] = await registry.register(f"{name}{number}-value", text)
@@ -94,7 +96,7 @@ async def test_two_registries_of_one_topic(local):
             }
 
 
-async def test_the_broker_is_killed_and_comes_back(local):
+async def test_the_broker_is_killed_and_comes_back(local: Any) -> None:
     async with (
         registry_over(local.bootstrap, "_killed", **{"kafkastore.timeout.ms": 3000}) as url,
         httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as http,
@@ -109,7 +111,7 @@ async def test_the_broker_is_killed_and_comes_back(local):
         assert await registered(http, "/subjects/t/versions", '"long"') == {"id": 2}
 
 
-async def registered(http, path, schema):
+async def registered(http: Any, path: Any, schema: Any) -> Any:
     """What a registry says that may be without its broker, or slow, for a while."""
     with trio.fail_after(DEADLINE_S):
         while (response := await http.post(path, json={"schema": schema})).status_code != 200:
@@ -117,7 +119,7 @@ async def registered(http, path, schema):
     return response.json()
 
 
-async def test_a_topic_of_several_partitions_is_refused(local):
+async def test_a_topic_of_several_partitions_is_refused(local: Any) -> None:
     config = ClientConfig(
         bootstrap=RegistryConfig.from_settings({"bootstrap.servers": local.bootstrap}).bootstrap_servers
     )

@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -35,13 +37,13 @@ OPTIONAL = json.dumps(
 
 
 @pytest.fixture
-async def url():
+async def url() -> AsyncIterator[Any]:
     async with serving_registry(MemoryJournal()) as url:
         yield url
 
 
-async def test_every_call_of_their_client(url):
-    def calls():
+async def test_every_call_of_their_client(url: Any) -> None:
+    def calls() -> None:
         with SchemaRegistryClient({"url": url}) as client:
             event = Schema(EVENT, "AVRO")
             assert client.register_schema("s", event) == client.register_schema("s", event) == 1
@@ -67,8 +69,8 @@ async def test_every_call_of_their_client(url):
     await trio.to_thread.run_sync(calls)
 
 
-async def test_their_bytes_are_ours(url):
-    def theirs():
+async def test_their_bytes_are_ours(url: Any) -> None:
+    def theirs() -> Any:
         with SchemaRegistryClient({"url": url}) as client:
             written = TheirSerializer(client, EVENT)({"a": 5}, IN_LOG)
             return written, TheirDeserializer(client, OPTIONAL)(written, IN_LOG)
@@ -79,12 +81,12 @@ async def test_their_bytes_are_ours(url):
         assert await AvroDeserializer(registry, OPTIONAL).deserialize(written) == read == {"a": 5, "b": None}
 
 
-async def test_their_serializer_with_the_latest_version(url):
+async def test_their_serializer_with_the_latest_version(url: Any) -> None:
     async with open_schema_registry([url]) as registry:
         await registry.register("log-value", EVENT)
         await registry.register("log-value", OPTIONAL)
 
-        def theirs():
+        def theirs() -> Any:
             settings = {"auto.register.schemas": False, "use.latest.version": True}
             with SchemaRegistryClient({"url": url}) as client:
                 return TheirSerializer(client, None, conf=settings)({"a": 5, "b": 6}, IN_LOG)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from pipeline.testing.simulation.__main__ import main
 from pipeline.testing.simulation.done_seeds import DoneSeeds
 
@@ -37,7 +39,7 @@ def test_without_a_file_no_seed_is_left_out() -> None:
     assert done.seeds == frozenset()
 
 
-def test_a_resumed_run_counts_what_had_passed(tmp_path: Path, capsys) -> None:
+def test_a_resumed_run_counts_what_had_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--seeds", "1", "--first-seed", "10", "--jobs", "1", "--resume", str(tmp_path / "seeds")]
     assert main(arguments) == 0
     assert main([*arguments[:1], "2", "--first-seed", "10", *arguments[4:], "--trace"]) == 0

@@ -1,9 +1,13 @@
 """Logs without a broker, and what the audit counts of them."""
 
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pipeline.audit.broker_counter import BrokerCounter
+from pipeline.audit.checkpoints import PartitionCheckpoints
+from pipeline.audit.ledger import Ledger
 from pipeline.audit.message import Tier
 from pipeline.model import TopicPartition
 from pipeline.records.batch import BatchHeader
@@ -15,7 +19,7 @@ WINDOW_MS = 600_000
 FIRST_TOPIC_ID = uuid.UUID(int=1)
 
 
-def header(base_offset, records=1, *, timestamp=0, crc=1, epoch=0):
+def header(base_offset: int, records: int = 1, *, timestamp: int = 0, crc: int = 1, epoch: int = 0) -> BatchHeader:
     return BatchHeader(
         base_offset=base_offset,
         batch_length=88,
@@ -33,7 +37,7 @@ def header(base_offset, records=1, *, timestamp=0, crc=1, epoch=0):
     )
 
 
-def summed(batches):
+def summed(batches: Sequence[BatchHeader]) -> dict[int, Counts]:
     windows = {}
     for one in batches:
         start = window_start(one.base_timestamp, WINDOW_MS)
@@ -55,25 +59,25 @@ class Log:
     topic_partition = CLICKS
 
     @property
-    def log(self):
+    def log(self) -> "Log":
         return self
 
     @property
-    def log_end_offset(self):
+    def log_end_offset(self) -> int:
         return self.batches[-1].next_offset if self.batches else self.log_start_offset
 
     @property
-    def high_watermark(self):
+    def high_watermark(self) -> int:
         return self.log_end_offset if self.committed is None else self.committed
 
-    def lead(self, epoch):
+    def lead(self, epoch: int) -> None:
         self.is_leader, self.leader_epoch = True, epoch
         self.starts[epoch] = self.log_end_offset
 
-    def epoch_start(self, epoch):
+    def epoch_start(self, epoch: int) -> int:
         return self.starts.get(epoch)
 
-    def append(self, *shapes):
+    def append(self, *shapes: tuple[int, ...]) -> list[BatchHeader]:
         new = []
         for records, timestamp, crc in shapes:
             made = header(self.log_end_offset, records, timestamp=timestamp, crc=crc, epoch=self.leader_epoch)
@@ -81,21 +85,21 @@ class Log:
             new.append(made)
         return new
 
-    def headers(self, offset):
+    def headers(self, offset: int) -> Any:
         return iter([h for h in self.batches if h.next_offset > offset])
 
-    def expected(self):
+    def expected(self) -> dict[int, Counts]:
         return summed(self.batches)
 
 
-def counter(checkpoints, now_ms=lambda: 5):
+def counter(checkpoints: PartitionCheckpoints, now_ms: Any = lambda: 5) -> BrokerCounter:
     return BrokerCounter("east", WINDOW_MS, checkpoints, clock=now_ms)
 
 
-def load(broker, log):
+def load(broker: BrokerCounter, log: Log) -> None:
     broker.loaded(log)
 
 
-def ledger_counts(ledger):
+def ledger_counts(ledger: Ledger) -> dict[Any, Any] | Mapping[int, Counts]:
     found = ledger.counts("east", Tier.BROKER, CLICKS, WINDOW_MS)
     return {} if found is None else {start: report.counts for start, report in found.windows.items()}

@@ -1,9 +1,11 @@
 """A driver for one group on simulated time: it fires timers, ends writes and keeps what was answered."""
 
 import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipeline.broker.groups import transitions
-from pipeline.broker.groups.events import Answer, Identity, Join, Leaver, Sync, Timer, Write, WriteResult
+from pipeline.broker.groups.events import Answer, Identity, Join, Leaver, Result, Sync, Timer, Write, WriteResult
 from pipeline.broker.groups.group import Group, GroupLimits
 from pipeline.broker.groups.model import Generation
 from pipeline.protocol.errors import ErrorCode
@@ -15,7 +17,7 @@ RANGE = (("range", b"on"),)
 class Driver:
     """Has things happen to a group. Times are milliseconds since the driver was made."""
 
-    def __init__(self, *, delay_ms=3000, max_size=100, auto_write=True):
+    def __init__(self, *, delay_ms: int = 3000, max_size: int = 100, auto_write: bool = True) -> None:
         self.group = Group("g", GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=max_size))
         self.now_ms = 0
         self.answers = {}
@@ -26,7 +28,7 @@ class Driver:
         self.numbers = itertools.count(1)
         self.waiting = set()
 
-    def do(self, result):
+    def do(self, result: Result) -> Result:
         for action in result.actions:
             match action:
                 case Answer(waiter=waiter, response=response):
@@ -41,13 +43,13 @@ class Driver:
             self.end_write()
         return result
 
-    def end_write(self, error=ErrorCode.NONE):
+    def end_write(self, error: ErrorCode = ErrorCode.NONE) -> Result:
         write = self.writes.pop(0)
         if error is ErrorCode.NONE:
             self.written.append(write.value)
         return self.do(transitions.WRITTEN.react(self.group, WriteResult(write.purpose, error), self.now_ms))
 
-    def wait(self, duration_ms):
+    def wait(self, duration_ms: int) -> None:
         """Let time pass; timers fire when they are due."""
         end_ms = self.now_ms + duration_ms
         while due := [timer for timer in self.timers if timer.at_ms <= end_ms]:
@@ -57,12 +59,21 @@ class Driver:
             self.do(transitions.fire(self.group, timer, self.now_ms))
         self.now_ms = end_ms
 
-    def _waiter(self):
+    def _waiter(self) -> int:
         waiter = next(self.numbers)
         self.waiting.add(waiter)
         return waiter
 
-    def ask_join(self, member_id="", *, instance=None, protocols=RANGE, session_ms=10_000, rebalance_ms=60_000, **more):
+    def ask_join(
+        self,
+        member_id: str = "",
+        *,
+        instance: str | None = None,
+        protocols: tuple[Any, ...] | tuple[tuple[bytes | str, ...], ...] = RANGE,
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        **more: bool | str,
+    ) -> int:
         waiter = self._waiter()
         prefix = instance or "client"
         request = Join(
@@ -81,13 +92,21 @@ class Driver:
         self.do(transitions.JOIN.react(self.group, request, self.now_ms))
         return waiter
 
-    def enter(self, **more):
+    def enter(self, **more: int | str | tuple[tuple[bytes | str, ...], ...]) -> tuple[int | str, ...]:
         """A dynamic member: gets an id and comes back with it. Its id and the waiter of its second join."""
         given = self.answers[self.ask_join(**more)]
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return given.member_id, self.ask_join(given.member_id, **more)
 
-    def ask_sync(self, member_id, *, generation=None, instance=None, assignments=None, **more):
+    def ask_sync(
+        self,
+        member_id: str,
+        *,
+        generation: int | None = None,
+        instance: str | None = None,
+        assignments: Mapping[Any, Any] | Mapping[str, bytes] | None = None,
+        **more: str,
+    ) -> int:
         waiter = self._waiter()
         generation = self.group.generation if generation is None else generation
         sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
@@ -95,28 +114,34 @@ class Driver:
         self.do(transitions.SYNC.react(self.group, request, self.now_ms))
         return waiter
 
-    def heartbeat(self, member_id, *, generation=None, instance=None):
+    def heartbeat(self, member_id: str, *, generation: int | None = None, instance: str | None = None) -> ErrorCode:
         generation = self.group.generation if generation is None else generation
         sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
         return self.do(transitions.HEARTBEAT.react(self.group, sender, self.now_ms)).error
 
-    def commit(self, member_id="", *, generation=NO_GENERATION, instance=None):
+    def commit(self, member_id: str = "", *, generation: int = NO_GENERATION, instance: str | None = None) -> ErrorCode:
         sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
         return self.do(transitions.COMMIT.react(self.group, sender, self.now_ms)).error
 
-    def leave(self, *leavers):
+    def leave(self, *leavers: str | tuple[str | None, ...] | tuple[str, ...]) -> list[ErrorCode]:
         pairs = [leaver if isinstance(leaver, tuple) else (leaver, None) for leaver in leavers]
         result = self.do(transitions.LEAVE.react(self.group, [Leaver(*pair) for pair in pairs], self.now_ms))
         return result.error or list(result.member_errors)
 
-    def stable(self, count=2, *, instances=(), **more):
+    def stable(
+        self,
+        count: int = 2,
+        *,
+        instances: Sequence[str] | tuple[Any, ...] = (),
+        **more: int | tuple[tuple[bytes | str, ...], ...],
+    ) -> list[str]:
         """Members of a stable group, the leader first: dynamic ones, then static ones."""
         joins = [self.enter(**more)[1] for _ in range(count)]
         joins += [self.ask_join(instance=instance, **more) for instance in instances]
         self.wait(3_000 if not joins[1:] else 6_000)
         return self.settle(joins)
 
-    def settle(self, joins):
+    def settle(self, joins: Sequence[int]) -> list[str]:
         """Have those whose joins were answered sync; each gets its own id as its assignment."""
         answers = [self.answers[join] for join in joins]
         ids = [answer.member_id for answer in answers]

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 from pipeline.errors import PipelineError
 from pipeline.hadoop import load as load_module
@@ -21,19 +22,19 @@ from pipeline.hadoop.spark_session import local_session
 class KillingFileSystem:
     """Kills this process before or after the rename of the commit."""
 
-    def __init__(self, inner, kill):
+    def __init__(self, inner: Any, kill: Any) -> None:
         self._inner = inner
         self._kill = kill
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: Any) -> Any:
         return getattr(self._inner, name)
 
-    def create(self, path):
+    def create(self, path: Any) -> Any:
         if "/_runs/" in path:
             print("planned", flush=True)
         return self._inner.create(path)
 
-    def rename_exclusive(self, source, target):
+    def rename_exclusive(self, source: Any, target: Any) -> None:
         if self._kill == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         self._inner.rename_exclusive(source, target)
@@ -45,7 +46,7 @@ def main() -> None:
     order = json.loads(sys.argv[1])
     real = load_module.open_filesystem
 
-    def open_filesystem(url):
+    def open_filesystem(url: Any) -> Any:
         files, path = real(url)
         return KillingFileSystem(files, order["kill"]), path
 

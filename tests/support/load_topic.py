@@ -3,7 +3,9 @@
 import io
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import fastavro
 import pyarrow.parquet as pq
@@ -34,7 +36,7 @@ class LoadedTopic:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([topic])[self.name].result(120)
 
-    def produce(self, count: int, value=lambda number: b"%d" % number) -> None:
+    def produce(self, count: int, value: Any = lambda number: b"%d" % number) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": "lz4", "linger.ms": 5})
         for number in range(self.produced, self.produced + count):
             timestamp = FIRST_MS + number * MINUTE_MS // 100
@@ -45,7 +47,7 @@ class LoadedTopic:
         assert producer.flush(180) == 0
         self.produced += count
 
-    def settings(self, **more):
+    def settings(self, **more: Any) -> Any:
         return {
             "bootstrap.servers": self.bootstrap,
             "topic": self.name,
@@ -54,10 +56,10 @@ class LoadedTopic:
             "max.records.per.task": 1000,
         } | more
 
-    def manifests(self):
+    def manifests(self) -> Any:
         return read_manifests(self.root, self.name)
 
-    def rows(self):
+    def rows(self) -> Iterator[None]:
         """All committed rows, as plain values, in no order."""
         files, path = open_filesystem(self.root)
         for file in committed_files(self.manifests()):

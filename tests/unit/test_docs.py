@@ -5,6 +5,7 @@ import builtins
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,27 +20,27 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", sorted(set(MODELS.values())))
-def test_tables_of_settings_are_those_of_the_declarations(page):
+def test_tables_of_settings_are_those_of_the_declarations(page: Any) -> None:
     """`python -m tests.support.setting_tables` writes them."""
     text = (DOCS / page).read_text()
     assert write_tables(page, text) == text
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_every_setting_has_a_description(model):
+def test_every_setting_has_a_description(model: Any) -> None:
     texts = descriptions(model)
     assert texts
     assert [name for name, text in texts.items() if not re.fullmatch(r"[A-Z].*\.", text)] == []
 
 
-def test_the_versions_served_are_those_of_the_table():
+def test_the_versions_served_are_those_of_the_table() -> None:
     rows = re.findall(r"^\| (\d+) \| \w+ \| (\d+)–(\d+) \|", (DOCS / "protocol.md").read_text(), re.MULTILINE)
     assert [tuple(map(int, row)) for row in rows] == sorted(
         (api.key, api.min_version, api.max_version) for api in SERVED.values()
     )
 
 
-def test_clients_were_tried_in_the_versions_of_the_table():
+def test_clients_were_tried_in_the_versions_of_the_table() -> None:
     rows = dict(re.findall(r"^\| ([\w -]+) \| ([\d.]+) \|", (DOCS / "testing.md").read_text(), re.MULTILINE))
     pinned = dict(re.findall(r"^([\w-]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     python = {name: pinned[name] for name in ("confluent-kafka", "aiokafka", "kafka-python")}
@@ -47,12 +48,12 @@ def test_clients_were_tried_in_the_versions_of_the_table():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere(page: Any) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_files_of_the_way_of_a_batch_exist():
+def test_files_of_the_way_of_a_batch_exist() -> None:
     named = re.findall(r"`(\w+/[\w/]+\.py)`", (DOCS / "architecture.md").read_text())
     assert named
     assert [name for name in named if not (ROOT / "pipeline" / name).is_file()] == []
@@ -73,7 +74,7 @@ def names_without_definition(block: str) -> set[str]:
     return {name.id for name in names} - defined - set(dir(builtins))
 
 
-def test_the_page_of_the_client_defines_or_exports_every_name():
+def test_the_page_of_the_client_defines_or_exports_every_name() -> None:
     program, *blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "client.md").read_text(), re.MULTILINE | re.DOTALL)
     assert names_without_definition(program) == set()
     known = {*pipeline.client.__all__, "cluster", "consumer"}

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ TOOLS = ("sh", "dirname", "sed", "head", "touch", "env")
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path: Path) -> Any:
     """A checkout and a PATH with hardly anything on it."""
     checkout, path = tmp_path / "checkout", tmp_path / "bin"
     (checkout / "deploy" / "local").mkdir(parents=True)
@@ -23,12 +24,12 @@ def machine(tmp_path):
     return checkout, path
 
 
-def put(path, name, script):
+def put(path: Any, name: Any, script: Any) -> None:
     (path / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     (path / name).chmod(0o755)
 
 
-def install(machine, **environment):
+def install(machine: Any, **environment: Any) -> Any:
     checkout, path = machine
     command = [checkout / "deploy" / "local" / "install.sh"]
     result = subprocess.run(
@@ -51,7 +52,7 @@ OLD_PYTHON = 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac'
         ({"python3": "exit 0", "java": JAVA_8}, "Java 8", "Java 17 or newer is needed"),
     ],
 )
-def test_what_is_missing_or_too_old_is_said_in_one_line(machine, programs, found, needed):
+def test_what_is_missing_or_too_old_is_said_in_one_line(machine: Any, programs: Any, found: Any, needed: Any) -> None:
     for name, script in programs.items():
         put(machine[1], name, script)
     code, lines = install(machine)
@@ -62,7 +63,7 @@ def test_what_is_missing_or_too_old_is_said_in_one_line(machine, programs, found
     assert "Install" in lines[0]
 
 
-def test_what_is_installed_is_not_installed_again(machine):
+def test_what_is_installed_is_not_installed_again(machine: Any) -> None:
     checkout, path = machine
     put(path, "python3", "exit 0")
     put(path, "java", JAVA_17)
@@ -74,7 +75,7 @@ def test_what_is_installed_is_not_installed_again(machine):
 
 
 @pytest.mark.parametrize(("script", "found"), [("exit 1", "mine, which is no Python"), (OLD_PYTHON, "Python 3.9.2")])
-def test_the_python_that_was_named_is_the_one_complained_of(machine, script, found):
+def test_the_python_that_was_named_is_the_one_complained_of(machine: Any, script: Any, found: Any) -> None:
     put(machine[1], "python3", 'case "$1" in --version) echo Python 3.12.0;; esac')
     put(machine[1], "mine", script)
     code, lines = install(machine, PYTHON="mine")

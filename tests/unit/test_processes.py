@@ -35,7 +35,7 @@ trio.run(main)
 """
 
 
-def test_programs_that_look_for_ports_at_the_same_time_get_different_ones():
+def test_programs_that_look_for_ports_at_the_same_time_get_different_ones() -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", TAKE_PORTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(PROCESSES)
@@ -49,7 +49,7 @@ def test_programs_that_look_for_ports_at_the_same_time_get_different_ones():
     assert len(ports) == len(set(ports)) == PROCESSES * PORTS_EACH
 
 
-def test_a_server_listens_on_its_port_comes_back_to_it_and_keeps_a_second_one_out():
+def test_a_server_listens_on_its_port_comes_back_to_it_and_keeps_a_second_one_out() -> None:
     port = free_port()
     assert is_port_free(port)
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_a_server_listens_on_its_port_comes_back_to_it_and_keeps_a_second_one_ou
             socket.create_connection(("127.0.0.1", port))
 
 
-def test_a_free_port_is_given_to_no_connection_and_to_nobody_who_asks_for_any():
+def test_a_free_port_is_given_to_no_connection_and_to_nobody_who_asks_for_any() -> None:
     ports = {free_port() for _ in range(200)}
     with socket.create_server(("127.0.0.1", 0), backlog=2000) as server:
         opened = []
@@ -78,12 +78,12 @@ def test_a_free_port_is_given_to_no_connection_and_to_nobody_who_asks_for_any():
     assert ports.isdisjoint(taken)
 
 
-def test_an_address_of_another_machine_has_no_free_port():
+def test_an_address_of_another_machine_has_no_free_port() -> None:
     with pytest.raises(PipelineError, match=r"no free port on 192\.0\.2\.1"):
         free_port("192.0.2.1")
 
 
-def test_the_end_of_a_child_is_waited_for_without_a_descriptor_too(tmp_path: Path):
+def test_the_end_of_a_child_is_waited_for_without_a_descriptor_too(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WAIT_WITHOUT_DESCRIPTORS, str(tmp_path / "log")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.stdout == "-9\n", done.stderr

@@ -1,6 +1,7 @@
 """Settings are refused with the name of the key and what to do."""
 
-from typing import ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ class Example(SettingsModel):
         return self
 
 
-def test_values_are_read_by_their_dotted_names():
+def test_values_are_read_by_their_dotted_names() -> None:
     config = Example.from_settings({"http.listen": "[::1]:80", "bootstrap.servers": "a:1, b:2", "linger.ms": "7"})
     assert config.listen == HostPort("::1", 80)
     assert config.bootstrap == (HostPort("a", 1), HostPort("b", 2))
@@ -52,13 +53,13 @@ def test_values_are_read_by_their_dotted_names():
         ({"http.listen": "a:1", "linger.ms": 15}, "settings of the example", "they do not go together$"),
     ],
 )
-def test_errors_name_the_key(settings, key, reason):
+def test_errors_name_the_key(settings: Any, key: Any, reason: Any) -> None:
     with pytest.raises(ConfigurationError, match=reason) as caught:
         Example.from_settings(settings)
     assert caught.value.key == key
 
 
-def test_address_without_host_listens_everywhere():
+def test_address_without_host_listens_everywhere() -> None:
     assert parse_address(":9092") == HostPort("", 9092)
 
 
@@ -69,21 +70,23 @@ flat = st.dictionaries(
 
 
 @given(flat, st.lists(flat.filter(bool), min_size=1, max_size=3))
-def test_settings_files_are_read_as_written(tmp_path_factory, settings, tables):
+def test_settings_files_are_read_as_written(
+    tmp_path_factory: pytest.TempPathFactory, settings: Any, tables: Any
+) -> None:
     path = tmp_path_factory.mktemp("settings") / "file.toml"
     written = {**settings, "tables": tables}
     write_settings(path, written)
     assert read_settings(path) == written
 
 
-def test_dotted_and_nested_keys_are_the_same(tmp_path):
+def test_dotted_and_nested_keys_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text('broker.id = 1\n[log]\ndirs = "d"\n[[sources]]\nname = "east"\nretry.ms = 2\n', encoding="utf-8")
     assert read_settings(path) == {"broker.id": 1, "log.dirs": "d", "sources": [{"name": "east", "retry.ms": 2}]}
     assert flatten({"a": {"b": {"c": 1}}}) == {"a.b.c": 1}
 
 
-def test_unreadable_files_and_assignments_are_explained(tmp_path):
+def test_unreadable_files_and_assignments_are_explained(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = ", encoding="utf-8")
     (tmp_path / "binary.toml").write_bytes(b"\xff")
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000, encoding="utf-8")

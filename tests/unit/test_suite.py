@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ def test_soak(): pass
 
 
 @pytest.mark.parametrize(("options", "selected"), [([], "test_ordinary"), (["-m", "long"], "test_soak")])
-def test_long_tests_run_only_when_they_are_asked_for(tmp_path, options, selected):
+def test_long_tests_run_only_when_they_are_asked_for(tmp_path: Path, options: Any, selected: Any) -> None:
     (tmp_path / "test_sample.py").write_text(TESTS, encoding="utf-8")
     command = [
         sys.executable,
@@ -36,7 +38,7 @@ def test_long_tests_run_only_when_they_are_asked_for(tmp_path, options, selected
     assert [line.rpartition("::")[2] for line in listed.splitlines() if "::" in line] == [selected]
 
 
-def test_each_file_of_tests_is_in_one_part_of_the_suite():
+def test_each_file_of_tests_is_in_one_part_of_the_suite() -> None:
     files = {path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
     found = Counter()
     for part in PARTS:

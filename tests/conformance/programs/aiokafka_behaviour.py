@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
@@ -15,10 +16,10 @@ FIRST_MS = 1_431_849_903_000
 class Behaviour:
     """One server, asked in many ways."""
 
-    def __init__(self, bootstrap, admin):
+    def __init__(self, bootstrap: Any, admin: Any) -> None:
         self.bootstrap, self.admin = bootstrap, admin
 
-    async def topic(self, partitions=1, **config):
+    async def topic(self, partitions: int = 1, **config: Any) -> Any:
         name = f"aiokafka-{uuid.uuid4().hex}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         await self.admin.create_topics([NewTopic(name, partitions, 1, topic_configs=settings)])
@@ -27,19 +28,19 @@ class Behaviour:
             deadline.check()
         return name
 
-    async def error_of(self, name):
+    async def error_of(self, name: Any) -> Any:
         return (await self.admin.describe_topics([name]))[0]["error_code"]
 
-    async def partitions_of(self, name):
+    async def partitions_of(self, name: Any) -> Any:
         return len((await self.admin.describe_topics([name]))[0]["partitions"])
 
-    async def produce(self, topic, values, partition=0, **settings):
+    async def produce(self, topic: Any, values: Any, partition: int = 0, **settings: Any) -> Any:
         """Offsets or error names, in the order of the values."""
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=20, **settings) as producer:
             futures = [await producer.send(topic, value, partition=partition) for value in values]
             return [await attempt(offset_of(future)) for future in futures]
 
-    async def produce_batch(self, topic, values):
+    async def produce_batch(self, topic: Any, values: Any) -> Any:
         """All in one batch, a second apart."""
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap) as producer:
             batch = producer.create_batch()
@@ -47,7 +48,7 @@ class Behaviour:
                 assert batch.append(key=None, value=value, timestamp=FIRST_MS + 1000 * number)
             return await offset_of(await producer.send_batch(batch, topic, partition=0))
 
-    async def consume(self, topic, offset, count, **settings):
+    async def consume(self, topic: Any, offset: Any, count: Any, **settings: Any) -> Any:
         """Records of partition 0, as soon as there are `count`."""
         partition = TopicPartition(topic, 0)
         async with AIOKafkaConsumer(bootstrap_servers=self.bootstrap, **settings) as consumer:
@@ -60,12 +61,12 @@ class Behaviour:
             return found
 
 
-async def offset_of(future):
+async def offset_of(future: Any) -> Any:
     record = await asyncio.wait_for(future, DEADLINE_S)
     return record.offset if record is not None else None
 
 
-async def attempt(awaitable):
+async def attempt(awaitable: Any) -> Any:
     """What is awaited, or the name of its error."""
     try:
         return await awaitable
@@ -73,19 +74,19 @@ async def attempt(awaitable):
         return type(error).__name__
 
 
-async def unknown_topic(server):
+async def unknown_topic(server: Any) -> Any:
     return await server.error_of("never-made")
 
 
-async def produce_to_unknown_topic(server):
+async def produce_to_unknown_topic(server: Any) -> Any:
     async with AIOKafkaProducer(bootstrap_servers=server.bootstrap, request_timeout_ms=8000) as producer:
         return await attempt(producer.send("never-made", b"value"))
 
 
-async def creating(server):
+async def creating(server: Any) -> Any:
     name = await server.topic(3)
 
-    async def create(*arguments, **options):
+    async def create(*arguments: Any, **options: Any) -> Any:
         answer = await server.admin.create_topics([NewTopic(*arguments)], **options)
         return answer.topic_errors[0][1]
 
@@ -100,10 +101,10 @@ async def creating(server):
     }
 
 
-async def growing(server):
+async def growing(server: Any) -> Any:
     name = await server.topic(2)
 
-    async def grow(topic, count):
+    async def grow(topic: Any, count: Any) -> Any:
         answer = await attempt(server.admin.create_partitions({topic: NewPartitions(count)}))
         return answer if isinstance(answer, str) else answer.topic_errors[0][1]
 
@@ -118,10 +119,10 @@ async def growing(server):
     }
 
 
-async def deleting(server):
+async def deleting(server: Any) -> Any:
     name = await server.topic()
 
-    async def delete():
+    async def delete() -> Any:
         return (await server.admin.delete_topics([name])).topic_error_codes[0][1]
 
     deleted, deadline = await delete(), Deadline("deleting")
@@ -130,14 +131,14 @@ async def deleting(server):
     return {"deleted": deleted, "then": await server.error_of(name), "again": await delete()}
 
 
-async def offsets_and_a_batch(server):
+async def offsets_and_a_batch(server: Any) -> Any:
     name = await server.topic()
     base_offset = await server.produce_batch(name, [b"%d" % n for n in range(10)])
     partition = TopicPartition(name, 0)
     async with AIOKafkaConsumer(bootstrap_servers=server.bootstrap) as consumer:
         consumer.assign([partition])
 
-        async def at(timestamp_ms):
+        async def at(timestamp_ms: Any) -> Any:
             found = (await consumer.offsets_for_times({partition: timestamp_ms}))[partition]
             return found and [found.offset, found.timestamp]
 
@@ -160,7 +161,7 @@ async def offsets_and_a_batch(server):
     }
 
 
-async def sizes(server):
+async def sizes(server: Any) -> Any:
     name = await server.topic(max_message_bytes="2000")
     large = await server.topic()
     await server.produce(large, [b"x" * 50_000] * 3)
@@ -172,7 +173,7 @@ async def sizes(server):
     }
 
 
-async def acknowledging(server):
+async def acknowledging(server: Any) -> Any:
     found = {}
     for acks in (0, 1, "all"):
         name = await server.topic()
@@ -181,14 +182,14 @@ async def acknowledging(server):
     return found
 
 
-async def idempotence(server):
+async def idempotence(server: Any) -> Any:
     name = await server.topic()
     offsets = await server.produce(name, [b"%d" % n for n in range(1000)], enable_idempotence=True, max_batch_size=500)
     read = [int(record.value) for record in await server.consume(name, 0, 1000)]
     return {"offsets": offsets == list(range(1000)), "read": read == list(range(1000))}
 
 
-async def time_of_append(server):
+async def time_of_append(server: Any) -> Any:
     name = await server.topic(message_timestamp_type="LogAppendTime")
     await server.produce_batch(name, [b"0", b"1"])
     return [
@@ -196,14 +197,14 @@ async def time_of_append(server):
     ]
 
 
-async def configuring(server):
+async def configuring(server: Any) -> Any:
     name = await server.topic(flush_ms="9")
 
-    def resource(**configs):
+    def resource(**configs: Any) -> Any:
         wanted = {key.replace("_", "."): value for key, value in configs.items()}
         return ConfigResource(ConfigResourceType.TOPIC, name, wanted)
 
-    async def told():
+    async def told() -> Any:
         (answer,) = await server.admin.describe_configs([resource(flush_ms="", retention_ms="")])
         return sorted([entry[0], entry[1], entry[3]] for entry in answer.resources[0][4])
 
@@ -214,23 +215,23 @@ async def configuring(server):
     return {"given": given, "altered": answer.resources[0][0], "then": await told()}
 
 
-async def deleting_records(server):
+async def deleting_records(server: Any) -> Any:
     name = await server.topic()
     await server.produce(name, [b"value"] * 10)
     partition = TopicPartition(name, 0)
 
-    async def delete(offset):
+    async def delete(offset: Any) -> Any:
         found = await attempt(server.admin.delete_records({partition: RecordsToDelete(offset)}))
         return found if isinstance(found, str) else found[partition]
 
     return {"some": await delete(4), "beyond the end": await delete(11), "all": await delete(-1)}
 
 
-async def groups(server):
+async def groups(server: Any) -> Any:
     name = await server.topic()
     partition = TopicPartition(name, 0)
 
-    async def described(group):
+    async def described(group: Any) -> Any:
         (answer,) = await server.admin.describe_consumer_groups([group])
         ((error, _, state, kind, protocol, members, *_),) = answer.groups
         return [error, state, kind, protocol, len(members)]
@@ -269,7 +270,7 @@ QUESTIONS = [
 ]
 
 
-async def ask(bootstrap):
+async def ask(bootstrap: Any) -> Any:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:

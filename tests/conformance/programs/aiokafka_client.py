@@ -1,12 +1,13 @@
 """aiokafka writes, reads, and produces through restarts."""
 
 import asyncio
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from exchange import DEADLINE_S, Deadline, main, read_record, was_told_to_stop, write_record
 
 
-async def write(bootstrap, asked):
+async def write(bootstrap: Any, asked: Any) -> Any:
     for topic in asked["topics"]:
         codec = None if topic["codec"] == "none" else topic["codec"]
         async with AIOKafkaProducer(bootstrap_servers=bootstrap, compression_type=codec, linger_ms=10) as producer:
@@ -22,7 +23,7 @@ async def write(bootstrap, asked):
     return {}
 
 
-async def read(bootstrap, asked):
+async def read(bootstrap: Any, asked: Any) -> Any:
     found = {name: [] for name in asked["counts"]}
     deadline = Deadline("reading")
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
@@ -39,7 +40,7 @@ async def read(bootstrap, asked):
     return found
 
 
-async def produce_until_told(bootstrap, asked):
+async def produce_until_told(bootstrap: Any, asked: Any) -> Any:
     """Numbered records until standard input ends: those that were acknowledged, with their offsets."""
     async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2, request_timeout_ms=120_000
@@ -53,7 +54,7 @@ async def produce_until_told(bootstrap, asked):
     return {"acknowledged": [[number, record.offset] for number, record in enumerate(delivered)], "sent": len(sent)}
 
 
-def _synchronous(command):
+def _synchronous(command: Any) -> Any:
     return lambda bootstrap, asked: asyncio.run(command(bootstrap, asked))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -12,17 +13,17 @@ from exchange import main, was_told_to_stop
 class Listener(ConsumerRebalanceListener):
     """Notes when how many partitions were given."""
 
-    def __init__(self, given):
+    def __init__(self, given: Any) -> None:
         self.given = given
 
-    def on_partitions_revoked(self, revoked):
+    def on_partitions_revoked(self, revoked: Any) -> None:
         """Nothing to note."""
 
-    def on_partitions_assigned(self, assigned):
+    def on_partitions_assigned(self, assigned: Any) -> None:
         self.given.append([time.time(), len(assigned)])
 
 
-async def join(bootstrap, asked):
+async def join(bootstrap: Any, asked: Any) -> Any:
     """What it read, when it was given how many partitions, and the error that ended it."""
     given, values, error = [], [], None
     consumer = AIOKafkaConsumer(

@@ -1,6 +1,7 @@
 """What clients are told of the offsets that they commit without joining a group, as plain values."""
 
 import asyncio
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -16,23 +17,23 @@ TOO_LONG = "x" * 4097
 QUIET = {"log_level": 0}
 
 
-def confluent(bootstrap, asked):
+def confluent(bootstrap: Any, asked: Any) -> Any:
     """librdkafka through confluent-kafka."""
     topic = asked["topic"]
     settings = {"bootstrap.servers": bootstrap, "group.id": asked["group"], "enable.auto.commit": False, **QUIET}
     consumer = confluent_kafka.Consumer(settings)
 
-    def part(index, *offset, name=topic, **more):
+    def part(index: Any, *offset: Any, name: Any = topic, **more: Any) -> Any:
         return confluent_kafka.TopicPartition(name, index, *offset, **more)
 
-    def commit(*parts):
+    def commit(*parts: Any) -> Any:
         try:
             done = consumer.commit(offsets=list(parts), asynchronous=False)
         except KafkaException as error:
             return error.args[0].name()
         return [found.error.name() if found.error else found.offset for found in done]
 
-    def committed():
+    def committed() -> Any:
         found = consumer.committed([part(0), part(1), part(2)], timeout=DEADLINE_S)
         return [[item.offset, item.metadata] for item in found]
 
@@ -51,19 +52,19 @@ def confluent(bootstrap, asked):
     return answers
 
 
-def kafka_python(bootstrap, asked):
+def kafka_python(bootstrap: Any, asked: Any) -> Any:
     """kafka-python."""
     topic = asked["topic"]
     consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=asked["group"], enable_auto_commit=False)
 
-    def commit(offset, metadata):
+    def commit(offset: Any, metadata: Any) -> Any:
         try:
             consumer.commit({kafka.TopicPartition(topic, 0): OffsetAndMetadata(offset, metadata, -1)})
         except KafkaError as error:
             return type(error).__name__
         return offset
 
-    def committed(index):
+    def committed(index: Any) -> Any:
         found = consumer.committed(kafka.TopicPartition(topic, index), metadata=True)
         return None if found is None else [found.offset, found.metadata]
 
@@ -78,18 +79,18 @@ def kafka_python(bootstrap, asked):
     return answers
 
 
-def aio(bootstrap, asked):
+def aio(bootstrap: Any, asked: Any) -> Any:
     """aiokafka."""
     return asyncio.run(_aio(bootstrap, asked))
 
 
-async def _aio(bootstrap, asked):
+async def _aio(bootstrap: Any, asked: Any) -> Any:
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=asked["group"], enable_auto_commit=False)
     await consumer.start()
     here, there = (AioTopicPartition(asked["topic"], index) for index in range(2))
     consumer.assign([here, there])
 
-    async def commit(offset, metadata):
+    async def commit(offset: Any, metadata: Any) -> Any:
         try:
             await consumer.commit({here: (offset, metadata)})
         except aiokafka.errors.KafkaError as error:

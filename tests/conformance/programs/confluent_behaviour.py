@@ -1,6 +1,7 @@
 """What confluent-kafka (librdkafka) is told by a server, as plain values that any right server gives."""
 
 import uuid
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -32,29 +33,29 @@ QUIET = {"log_level": 0}
 class Behaviour:
     """One server, asked in many ways."""
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: Any) -> None:
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
-    def topic(self, partitions=1, **config):
+    def topic(self, partitions: int = 1, **config: Any) -> Any:
         name = f"confluent-{uuid.uuid4().hex}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(DEADLINE_S)
         self.wait_for_partitions(name, partitions)
         return name
 
-    def wait_for_partitions(self, name, count):
+    def wait_for_partitions(self, name: Any, count: Any) -> None:
         deadline = Deadline(f"{name} having {count} partitions")
         while len(self.admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions) != count:
             deadline.check()
 
-    def produce(self, topic, values, partition=0, timestamps=None, **settings):
+    def produce(self, topic: Any, values: Any, partition: int = 0, timestamps: Any = None, **settings: Any) -> Any:
         """Offsets or error names, in the order of the values."""
         outcome = {}
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 50, **QUIET, **settings})
         for number, value in enumerate(values):
 
-            def delivered(error, message, number=number):
+            def delivered(error: Any, message: Any, number: Any = number) -> None:
                 outcome[number] = error.name() if error else message.offset()
 
             extra = {"timestamp": timestamps[number]} if timestamps else {}
@@ -62,7 +63,7 @@ class Behaviour:
         assert producer.flush(DEADLINE_S) == 0
         return [outcome[number] for number in range(len(values))]
 
-    def consume(self, topic, offset, count, **settings):
+    def consume(self, topic: Any, offset: Any, count: Any, **settings: Any) -> Any:
         """Messages or error names of partition 0, as soon as there are `count`."""
         consumer = self.consumer(**settings)
         consumer.assign([TopicPartition(topic, 0, offset)])
@@ -73,7 +74,7 @@ class Behaviour:
         consumer.close()
         return found
 
-    def consumer(self, **settings):
+    def consumer(self, **settings: Any) -> Any:
         return Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -85,7 +86,7 @@ class Behaviour:
         )
 
 
-def answer(futures):
+def answer(futures: Any) -> Any:
     """The names of the errors of an admin call, None for success."""
     names = []
     for future in futures.values():
@@ -97,15 +98,15 @@ def answer(futures):
     return names[0] if len(names) == 1 else names
 
 
-def unknown_topic(server):
+def unknown_topic(server: Any) -> Any:
     return server.admin.list_topics("never-made", timeout=DEADLINE_S).topics["never-made"].error.name()
 
 
-def invalid_topic_name(server):
+def invalid_topic_name(server: Any) -> Any:
     return server.admin.list_topics("not a name", timeout=DEADLINE_S).topics["not a name"].error.name()
 
 
-def cluster(server):
+def cluster(server: Any) -> Any:
     found = server.admin.list_topics(timeout=DEADLINE_S)
     described = server.admin.describe_cluster().result(DEADLINE_S)
     return {
@@ -116,12 +117,12 @@ def cluster(server):
     }
 
 
-def produce_to_unknown_topic(server):
+def produce_to_unknown_topic(server: Any) -> Any:
     settings = {"topic.metadata.propagation.max.ms": 500, "message.timeout.ms": 20000}
     return server.produce("never-made", [b"value"], **settings)
 
 
-def produce_to_unknown_partition(server):
+def produce_to_unknown_partition(server: Any) -> Any:
     settings = {"topic.metadata.propagation.max.ms": 500, "message.timeout.ms": 20000}
     name = server.topic()
     server.admin.list_topics(name, timeout=DEADLINE_S)
@@ -131,11 +132,11 @@ def produce_to_unknown_partition(server):
         return [error.args[0].name()]
 
 
-def creating(server):
+def creating(server: Any) -> Any:
     name = server.topic(3)
     other = f"other-{name}"
 
-    def create(*arguments, **options):
+    def create(*arguments: Any, **options: Any) -> Any:
         validate_only = options.pop("validate_only", False)
         return answer(server.admin.create_topics([NewTopic(*arguments, **options)], validate_only=validate_only))
 
@@ -158,17 +159,17 @@ def creating(server):
     return {**found, "described": [describe(future) for future in described.values()]}
 
 
-def describe(future):
+def describe(future: Any) -> Any:
     try:
         return len(future.result(DEADLINE_S).partitions)
     except KafkaException as error:
         return error.args[0].name()
 
 
-def growing(server):
+def growing(server: Any) -> Any:
     name = server.topic(2)
 
-    def grow(topic, count):
+    def grow(topic: Any, count: Any) -> Any:
         return answer(server.admin.create_partitions([NewPartitions(topic, count)]))
 
     grown = grow(name, 4)
@@ -182,7 +183,7 @@ def growing(server):
     }
 
 
-def deleting(server):
+def deleting(server: Any) -> Any:
     name = server.topic()
     server.produce(name, [b"old"] * 3)
     deleted = answer(server.admin.delete_topics([name]))
@@ -195,15 +196,15 @@ def deleting(server):
     return {"deleted": deleted, "then": error.name(), "again": again, "anew": server.produce(name, [b"new"])}
 
 
-def listing_offsets(server):
+def listing_offsets(server: Any) -> Any:
     name = server.topic()
     server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + 1000 * n for n in range(10)])
     consumer = server.consumer()
 
-    def at(timestamp_ms):
+    def at(timestamp_ms: Any) -> Any:
         return consumer.offsets_for_times([TopicPartition(name, 0, timestamp_ms)], timeout=DEADLINE_S)[0].offset
 
-    def listed(spec):
+    def listed(spec: Any) -> Any:
         futures = server.admin.list_offsets({TopicPartition(name, 0): spec})
         found = next(iter(futures.values())).result(DEADLINE_S)
         return [found.offset, found.timestamp]
@@ -223,7 +224,7 @@ def listing_offsets(server):
     return found
 
 
-def reading(server):
+def reading(server: Any) -> Any:
     name = server.topic()
     server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + n for n in range(10)])
     middle = server.consume(name, 5, 6, enable_partition_eof=True)
@@ -237,7 +238,7 @@ def reading(server):
     }
 
 
-def sizes(server):
+def sizes(server: Any) -> Any:
     name = server.topic(max_message_bytes="2000")
     large = server.topic()
     server.produce(large, [b"x" * 50_000] * 3)
@@ -251,7 +252,7 @@ def sizes(server):
     }
 
 
-def acknowledging(server):
+def acknowledging(server: Any) -> Any:
     found = {}
     for acks in ("0", "1", "all"):
         name = server.topic()
@@ -261,7 +262,7 @@ def acknowledging(server):
     return found
 
 
-def idempotence(server):
+def idempotence(server: Any) -> Any:
     name = server.topic()
     values = [b"%d" % n for n in range(2000)]
     settings = {"enable.idempotence": True, "batch.num.messages": 50, "max.in.flight.requests.per.connection": 5}
@@ -270,7 +271,7 @@ def idempotence(server):
     return {"offsets": offsets == list(range(2000)), "read": read == values}
 
 
-def time_of_append(server):
+def time_of_append(server: Any) -> Any:
     name = server.topic(message_timestamp_type="LogAppendTime")
     server.produce(name, [b"value"], timestamps=[FIRST_MS])
     (message,) = server.consume(name, OFFSET_BEGINNING, 1)
@@ -278,23 +279,25 @@ def time_of_append(server):
     return {"kind": kind, "now": timestamp_ms > FIRST_MS + 10**10}
 
 
-def configuring(server):
+def configuring(server: Any) -> Any:
     name = server.topic(flush_ms="9")
 
-    def entry(key, kind=ConfigResource.Type.TOPIC, target=name):
+    def entry(key: Any, kind: Any = ConfigResource.Type.TOPIC, target: Any = name) -> Any:
         (future,) = server.admin.describe_configs([ConfigResource(kind, target)]).values()
         return future.result(DEADLINE_S)[key]
 
-    def told(key):
+    def told(key: Any) -> Any:
         found = entry(key)
         return [found.value, ConfigSource(found.source).name, found.is_default, found.is_read_only, found.is_sensitive]
 
-    def change(*entries, kind=ConfigResource.Type.TOPIC, target=name, validate_only=False):
+    def change(
+        *entries: Any, kind: Any = ConfigResource.Type.TOPIC, target: Any = name, validate_only: bool = False
+    ) -> Any:
         configs = [ConfigEntry(key, value, incremental_operation=operation) for key, operation, value in entries]
         resource = ConfigResource(kind, target, incremental_configs=configs)
         return answer(server.admin.incremental_alter_configs([resource], validate_only=validate_only))
 
-    def changed(key, *entries):
+    def changed(key: Any, *entries: Any) -> Any:
         """Once it counts: a server may answer before."""
         before, outcome, deadline = entry(key).value, change(*entries), Deadline(f"change of {key}")
         while entry(key).value == before:
@@ -332,11 +335,11 @@ def configuring(server):
     }
 
 
-def deleting_records(server):
+def deleting_records(server: Any) -> Any:
     name, compacted = server.topic(), server.topic(cleanup_policy="compact")
     server.produce(name, [b"value"] * 10)
 
-    def delete(topic, offset, partition=0):
+    def delete(topic: Any, offset: Any, partition: int = 0) -> Any:
         (future,) = server.admin.delete_records([TopicPartition(topic, partition, offset)]).values()
         try:
             return future.result(DEADLINE_S).low_watermark
@@ -355,7 +358,7 @@ def deleting_records(server):
     }
 
 
-def authorized_operations(server):
+def authorized_operations(server: Any) -> Any:
     name = server.topic()
     described = server.admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
     cluster = server.admin.describe_cluster(include_authorized_operations=True).result(DEADLINE_S)
@@ -365,10 +368,10 @@ def authorized_operations(server):
     }
 
 
-def electing(server):
+def electing(server: Any) -> Any:
     name = server.topic()
 
-    def elect(kind, *partitions):
+    def elect(kind: Any, *partitions: Any) -> Any:
         found = server.admin.elect_leaders(kind, [TopicPartition(*partition) for partition in partitions]).result(
             DEADLINE_S
         )
@@ -381,20 +384,20 @@ def electing(server):
     }
 
 
-def groups(server):
+def groups(server: Any) -> Any:
     name = server.topic(2)
 
-    def asked(*positions):
+    def asked(*positions: Any) -> Any:
         return [ConsumerGroupTopicPartitions(name, list(positions) or None)]
 
-    def altered(*positions):
+    def altered(*positions: Any) -> Any:
         try:
             found = server.admin.alter_consumer_group_offsets(asked(*positions))[name].result(DEADLINE_S)
         except KafkaException as error:
             return error.args[0].name()
         return [position.error and position.error.name() for position in found.topic_partitions]
 
-    def described(group):
+    def described(group: Any) -> Any:
         found = server.admin.describe_consumer_groups([group])[group].result(DEADLINE_S)
         return [found.state.name, found.is_simple_consumer_group, found.partition_assignor, len(found.members)]
 
@@ -451,7 +454,7 @@ QUESTIONS = [
 ]
 
 
-def ask(bootstrap, _asked):
+def ask(bootstrap: Any, _asked: Any) -> Any:
     server = Behaviour(bootstrap)
     return {question.__name__: question(server) for question in QUESTIONS}
 

@@ -1,6 +1,7 @@
 """confluent-kafka writes, reads, and produces through restarts."""
 
 from contextlib import suppress
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from exchange import DEADLINE_S, Deadline, main, read_record, was_told_to_stop, write_record
@@ -8,7 +9,7 @@ from exchange import DEADLINE_S, Deadline, main, read_record, was_told_to_stop, 
 QUIET = {"log_level": 0}
 
 
-def write(bootstrap, asked):
+def write(bootstrap: Any, asked: Any) -> Any:
     failures = []
     for topic in asked["topics"]:
         producer = Producer({"bootstrap.servers": bootstrap, "compression.type": topic["codec"], **QUIET})
@@ -28,7 +29,7 @@ def write(bootstrap, asked):
     return {}
 
 
-def read(bootstrap, asked):
+def read(bootstrap: Any, asked: Any) -> Any:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **QUIET})
     consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING) for name in asked["counts"]])
     found = {name: [] for name in asked["counts"]}
@@ -46,11 +47,11 @@ def read(bootstrap, asked):
     return found
 
 
-def produce_until_told(bootstrap, asked):
+def produce_until_told(bootstrap: Any, asked: Any) -> Any:
     """Numbered records until standard input ends: those that were acknowledged, with their offsets."""
     acknowledged = []
 
-    def delivered(error, message):
+    def delivered(error: Any, message: Any) -> None:
         assert error is None, error
         acknowledged.append([int(message.value()), message.offset()])
 
@@ -66,7 +67,7 @@ def produce_until_told(bootstrap, asked):
     return {"acknowledged": acknowledged, "sent": number}
 
 
-def consume_until_told(bootstrap, asked):
+def consume_until_told(bootstrap: Any, asked: Any) -> Any:
     """The offsets read from a topic while it is written; once standard input has ended, up to the end of the log."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **QUIET})
     partition = TopicPartition(asked["topic"], 0, OFFSET_BEGINNING)

@@ -1,12 +1,13 @@
 """A member of a consumer group with confluent-kafka: reads and commits until it is told to stop, then leaves."""
 
 import time
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 from exchange import main, was_told_to_stop
 
 
-def member(bootstrap, asked):
+def member(bootstrap: Any, asked: Any) -> Any:
     """What it read, when it was given how many partitions, and the error that ended it."""
     given, values, error = [], [], None
     consumer = Consumer(

@@ -7,36 +7,37 @@ import base64
 import json
 import sys
 import time
+from typing import Any
 
 DEADLINE_S = 180
 
 
-def main(commands):
+def main(commands: Any) -> None:
     name, bootstrap = sys.argv[1:]
     asked = json.loads(sys.stdin.readline())
     json.dump(commands[name](bootstrap, asked), sys.stdout)
 
 
-def encoded(data):
+def encoded(data: Any) -> Any:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def decoded(text):
+def decoded(text: Any) -> Any:
     return None if text is None else base64.b64decode(text)
 
 
-def read_record(record):
+def read_record(record: Any) -> Any:
     """Key, value, headers, timestamp from JSON."""
     key, value, headers, timestamp_ms = record
     return decoded(key), decoded(value), [(name, decoded(data)) for name, data in headers], timestamp_ms
 
 
-def write_record(offset, key, value, headers, timestamp_ms):
+def write_record(offset: Any, key: Any, value: Any, headers: Any, timestamp_ms: Any) -> Any:
     """What a reader tells of one record."""
     return [offset, encoded(key), encoded(value), [[name, encoded(data)] for name, data in headers], timestamp_ms]
 
 
-def was_told_to_stop(seen=[]):  # noqa: B006
+def was_told_to_stop(seen: Any = []) -> Any:  # noqa: B006
     """True once standard input has ended; asked again and again, never waits."""
     import selectors
 
@@ -51,9 +52,9 @@ def was_told_to_stop(seen=[]):  # noqa: B006
 class Deadline:
     """Raises when what is waited for does not happen."""
 
-    def __init__(self, what, seconds=DEADLINE_S):
+    def __init__(self, what: Any, seconds: Any = DEADLINE_S) -> None:
         self.what, self.end = what, time.monotonic() + seconds
 
-    def check(self):
+    def check(self) -> None:
         if time.monotonic() > self.end:
             raise TimeoutError(f"{self.what} did not happen in time")

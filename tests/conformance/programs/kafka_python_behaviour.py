@@ -2,6 +2,7 @@
 
 import uuid
 import warnings
+from typing import Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -19,20 +20,20 @@ FIRST_MS = 1_431_849_903_000
 class Behaviour:
     """One server, asked in many ways."""
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: Any) -> None:
         self.bootstrap = bootstrap
         self.admin = KafkaAdminClient(bootstrap_servers=bootstrap)
 
-    def topic(self, partitions=1, **config):
+    def topic(self, partitions: int = 1, **config: Any) -> Any:
         name = f"kafka-python-{uuid.uuid4().hex}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, topic_configs=settings)], wait_for_metadata=True)
         return name
 
-    def error_of(self, name):
+    def error_of(self, name: Any) -> Any:
         return self.admin.describe_topics([name])[0]["error_code"]
 
-    def produce(self, topic, values, timestamps=None, partition=0, **settings):
+    def produce(self, topic: Any, values: Any, timestamps: Any = None, partition: int = 0, **settings: Any) -> Any:
         """Offsets or error names, in the order of the values."""
         producer = KafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=200, **settings)
         futures = [
@@ -43,7 +44,7 @@ class Behaviour:
         producer.close()
         return outcome
 
-    def consume(self, topic, offset, count, **settings):
+    def consume(self, topic: Any, offset: Any, count: Any, **settings: Any) -> Any:
         """Records of partition 0, as soon as there are `count`."""
         consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False, **settings)
         partition = TopicPartition(topic, 0)
@@ -59,7 +60,7 @@ class Behaviour:
         return found
 
 
-def attempt(call):
+def attempt(call: Any) -> Any:
     """What a call gives, or the name of its error."""
     try:
         return call()
@@ -67,21 +68,21 @@ def attempt(call):
         return type(error).__name__
 
 
-def unknown_topic(server):
+def unknown_topic(server: Any) -> Any:
     return server.error_of("never-made")
 
 
-def produce_to_unknown_topic(server):
+def produce_to_unknown_topic(server: Any) -> Any:
     producer = KafkaProducer(bootstrap_servers=server.bootstrap, max_block_ms=1000)
     found = attempt(lambda: producer.send("never-made", b"value").get(10))
     producer.close()
     return found
 
 
-def creating(server):
+def creating(server: Any) -> Any:
     name = server.topic(3)
 
-    def create(*arguments, **options):
+    def create(*arguments: Any, **options: Any) -> Any:
         return attempt(lambda: server.admin.create_topics([NewTopic(*arguments)], **options) and None)
 
     return {
@@ -95,10 +96,10 @@ def creating(server):
     }
 
 
-def growing(server):
+def growing(server: Any) -> Any:
     name = server.topic(2)
 
-    def grow(topic, count):
+    def grow(topic: Any, count: Any) -> Any:
         return attempt(lambda: server.admin.create_partitions({topic: NewPartitions(count)}) and None)
 
     grown = grow(name, 4)
@@ -113,11 +114,11 @@ def growing(server):
     }
 
 
-def deleting(server):
+def deleting(server: Any) -> Any:
     name = server.topic()
     server.produce(name, [b"old"])
 
-    def delete():
+    def delete() -> Any:
         return attempt(lambda: server.admin.delete_topics([name]) and None)
 
     deleted, deadline = delete(), Deadline("deleting")
@@ -126,17 +127,17 @@ def deleting(server):
     return {"deleted": deleted, "then": server.error_of(name), "again": delete()}
 
 
-def listing_offsets(server):
+def listing_offsets(server: Any) -> Any:
     name = server.topic()
     server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + 1000 * n for n in range(10)])
     partition = TopicPartition(name, 0)
     consumer = KafkaConsumer(bootstrap_servers=server.bootstrap)
 
-    def at(timestamp_ms):
+    def at(timestamp_ms: Any) -> Any:
         found = consumer.offsets_for_times({partition: timestamp_ms})[partition]
         return found and [found.offset, found.timestamp]
 
-    def listed(spec):
+    def listed(spec: Any) -> Any:
         found = server.admin.list_partition_offsets({partition: spec})[partition]
         return [found.offset, found.timestamp]
 
@@ -154,7 +155,7 @@ def listing_offsets(server):
     return found
 
 
-def reading(server):
+def reading(server: Any) -> Any:
     name = server.topic()
     server.produce(name, [b"%d" % n for n in range(10)], timestamps=[FIRST_MS + n for n in range(10)])
     return {
@@ -164,7 +165,7 @@ def reading(server):
     }
 
 
-def sizes(server):
+def sizes(server: Any) -> Any:
     name = server.topic(max_message_bytes="2000")
     large = server.topic()
     server.produce(large, [b"x" * 50_000] * 3)
@@ -175,7 +176,7 @@ def sizes(server):
     }
 
 
-def acknowledging(server):
+def acknowledging(server: Any) -> Any:
     found = {}
     for acks in (0, 1, "all"):
         name = server.topic()
@@ -184,31 +185,31 @@ def acknowledging(server):
     return found
 
 
-def idempotence(server):
+def idempotence(server: Any) -> Any:
     name = server.topic()
     offsets = server.produce(name, [b"%d" % n for n in range(1000)], enable_idempotence=True, batch_size=500)
     read = [int(record.value) for record in server.consume(name, 0, 1000)]
     return {"offsets": offsets == list(range(1000)), "read": read == list(range(1000))}
 
 
-def cluster(server):
+def cluster(server: Any) -> Any:
     found = server.admin.describe_cluster()
     return {"brokers": len(found["brokers"]), "has id": bool(found["cluster_id"])}
 
 
-def configuring(server):
+def configuring(server: Any) -> Any:
     name = server.topic(flush_ms="9")
 
-    def told(*keys):
+    def told(*keys: Any) -> Any:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         (entries,) = server.admin.describe_configs([resource], config_filter="all")["topic"].values()
         return [[entries[key]["value"], entries[key]["config_source"], entries[key]["read_only"]] for key in keys]
 
-    def change(settings, kind=ConfigResourceType.TOPIC, target=name, **options):
+    def change(settings: Any, kind: Any = ConfigResourceType.TOPIC, target: Any = name, **options: Any) -> Any:
         found = attempt(lambda: server.admin.alter_configs([ConfigResource(kind, target, settings)], **options))
         return found if isinstance(found, str) else "done"
 
-    def changed(key, settings, **options):
+    def changed(key: Any, settings: Any, **options: Any) -> Any:
         """Once it counts: a server may answer before."""
         before, outcome, deadline = told(key), change(settings, **options), Deadline(f"change of {key}")
         while told(key) == before:
@@ -225,11 +226,11 @@ def configuring(server):
     }
 
 
-def deleting_records(server):
+def deleting_records(server: Any) -> Any:
     name, compacted = server.topic(), server.topic(cleanup_policy="compact")
     server.produce(name, [b"value"] * 10)
 
-    def delete(topic, offset):
+    def delete(topic: Any, offset: Any) -> Any:
         partition = TopicPartition(topic, 0)
         found = attempt(lambda: server.admin.delete_records({partition: offset}))
         return found if isinstance(found, str) else found[partition]["low_watermark"]
@@ -243,7 +244,7 @@ def deleting_records(server):
     }
 
 
-def describing(server):
+def describing(server: Any) -> Any:
     name = server.topic(3)
     server.produce(name, [b"value"] * 10)
     partition = TopicPartition(name, 0)
@@ -268,14 +269,14 @@ def describing(server):
     }
 
 
-def groups(server):
+def groups(server: Any) -> Any:
     name, other = server.topic(2), server.topic()
     first, second = TopicPartition(name, 0), TopicPartition(name, 1)
 
-    def names(found):
+    def names(found: Any) -> Any:
         return found if isinstance(found, str) else {str(key.partition): error.__name__ for key, error in found.items()}
 
-    def committed():
+    def committed() -> Any:
         return sorted(
             [at.partition, found.offset] for at, found in server.admin.list_group_offsets([name])[name].items()
         )
@@ -307,12 +308,12 @@ def groups(server):
     return {**found, "deleted": deletion(server, name), "again": deletion(server, name)}
 
 
-def described(server, group):
+def described(server: Any, group: Any) -> Any:
     found = server.admin.describe_groups([group])[group]
     return [found["group_state"], found["protocol_type"], found["protocol_data"], len(found["members"])]
 
 
-def deletion(server, group):
+def deletion(server: Any, group: Any) -> Any:
     ((_, error),) = server.admin.delete_groups([group]).items()
     return getattr(error, "__name__", error)
 
@@ -336,7 +337,7 @@ QUESTIONS = [
 ]
 
 
-def ask(bootstrap, _asked):
+def ask(bootstrap: Any, _asked: Any) -> Any:
     server = Behaviour(bootstrap)
     return {question.__name__: question(server) for question in QUESTIONS}
 

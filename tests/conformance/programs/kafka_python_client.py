@@ -1,6 +1,7 @@
 """kafka-python writes, reads, and produces through restarts. Its snappy is `snappy.py` beside this file."""
 
 import warnings
+from typing import Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -9,7 +10,7 @@ with warnings.catch_warnings():
 from exchange import DEADLINE_S, Deadline, main, read_record, was_told_to_stop, write_record
 
 
-def write(bootstrap, asked):
+def write(bootstrap: Any, asked: Any) -> Any:
     for topic in asked["topics"]:
         codec = None if topic["codec"] == "none" else topic["codec"]
         producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec, linger_ms=10)
@@ -26,7 +27,7 @@ def write(bootstrap, asked):
     return {}
 
 
-def read(bootstrap, asked):
+def read(bootstrap: Any, asked: Any) -> Any:
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(name, 0) for name in asked["counts"]])
     consumer.seek_to_beginning()
@@ -43,7 +44,7 @@ def read(bootstrap, asked):
     return found
 
 
-def produce_until_told(bootstrap, asked):
+def produce_until_told(bootstrap: Any, asked: Any) -> Any:
     """Numbered records until standard input ends: those that were acknowledged, with their offsets."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2)
     sent = []

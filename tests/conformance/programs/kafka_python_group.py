@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from typing import Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -18,17 +19,17 @@ ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeS
 class Listener(ConsumerRebalanceListener):
     """Notes when how many partitions were given."""
 
-    def __init__(self, given):
+    def __init__(self, given: Any) -> None:
         self.given = given
 
-    def on_partitions_revoked(self, revoked):
+    def on_partitions_revoked(self, revoked: Any) -> None:
         """Nothing to note."""
 
-    def on_partitions_assigned(self, assigned):
+    def on_partitions_assigned(self, assigned: Any) -> None:
         self.given.append([time.time(), len(assigned)])
 
 
-def member(bootstrap, asked):
+def member(bootstrap: Any, asked: Any) -> Any:
     """What it read, when it was given how many partitions, and the error that ended it."""
     given, values, error = [], [], None
     consumer = KafkaConsumer(

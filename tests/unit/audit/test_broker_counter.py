@@ -2,6 +2,8 @@
 
 import itertools
 import uuid
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,12 +28,12 @@ from tests.support.counted_logs import (
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
+def checkpoints(tmp_path: Path) -> Any:
     (tmp_path / str(CLICKS)).mkdir()
     return PartitionCheckpoints([tmp_path], DiskFiles())
 
 
-def test_appended_batches_are_told_by_window(checkpoints):
+def test_appended_batches_are_told_by_window(checkpoints: Any) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 10, 7), (2, WINDOW_MS, 8)))
@@ -43,7 +45,7 @@ def test_appended_batches_are_told_by_window(checkpoints):
     assert broker.take_events() == []
 
 
-def test_internal_topics_are_not_counted(checkpoints):
+def test_internal_topics_are_not_counted(checkpoints: Any) -> None:
     broker = counter(checkpoints)
     log = Log(batches=[header(0)])
     log.topic_partition = INTERNAL
@@ -54,7 +56,7 @@ def test_internal_topics_are_not_counted(checkpoints):
     assert broker.take_events() == []
 
 
-def test_what_could_not_be_published_is_told_again(checkpoints):
+def test_what_could_not_be_published_is_told_again(checkpoints: Any) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 10, 7)))
@@ -64,7 +66,7 @@ def test_what_could_not_be_published_is_told_again(checkpoints):
     assert broker.take_events() == events
 
 
-def test_a_log_that_lost_its_end_is_counted_anew(checkpoints):
+def test_a_log_that_lost_its_end_is_counted_anew(checkpoints: Any) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -79,7 +81,7 @@ def test_a_log_that_lost_its_end_is_counted_anew(checkpoints):
     assert ledger_counts(ledger) == log.expected()
 
 
-def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints):
+def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints: Any) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7)))
@@ -96,7 +98,7 @@ def test_a_log_that_lost_all_voids_what_was_told_of_it(checkpoints):
     assert ledger_counts(ledger) == {}
 
 
-def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(checkpoints):
+def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(checkpoints: Any) -> None:
     log, broker, ledger = Log(), counter(checkpoints), Ledger()
     load(broker, log)
     broker.appended(CLICKS, log.append((1, 0, 7)))
@@ -114,7 +116,7 @@ def test_a_log_that_lost_its_end_and_grew_again_is_not_taken_for_the_old_one(che
     assert ledger_counts(ledger) == log.expected()
 
 
-def test_a_topic_created_again_is_counted_by_itself(checkpoints, tmp_path):
+def test_a_topic_created_again_is_counted_by_itself(checkpoints: Any, tmp_path: Path) -> None:
     broker = counter(checkpoints, itertools.count().__next__)
     former, log, ledger = Log(), Log(uuid.UUID(int=2)), Ledger()
     load(broker, former)
@@ -129,7 +131,7 @@ def test_a_topic_created_again_is_counted_by_itself(checkpoints, tmp_path):
     assert ledger_counts(ledger) == log.expected()
 
 
-def test_a_damaged_checkpoint_only_costs_time(checkpoints, tmp_path):
+def test_a_damaged_checkpoint_only_costs_time(checkpoints: Any, tmp_path: Path) -> None:
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7)))
@@ -141,7 +143,7 @@ def test_a_damaged_checkpoint_only_costs_time(checkpoints, tmp_path):
 
 
 @pytest.fixture
-def appending(checkpoints, tmp_path):
+def appending(checkpoints: Any, tmp_path: Path) -> Any:
     """A broker that told of two batches: the second is appended to the checkpoint."""
     log, broker = Log(), counter(checkpoints)
     load(broker, log)
@@ -152,7 +154,7 @@ def appending(checkpoints, tmp_path):
     return log, broker
 
 
-def test_what_changed_is_appended_and_gone_on_from(appending, checkpoints):
+def test_what_changed_is_appended_and_gone_on_from(appending: Any, checkpoints: Any) -> None:
     log, _ = appending
     found = checkpoints.read(CLICKS)
     assert (found.revision, found.windows) == (log.log_end_offset, log.expected())
@@ -164,7 +166,7 @@ def test_what_changed_is_appended_and_gone_on_from(appending, checkpoints):
     assert restarted.take_events() == []
 
 
-def test_a_line_that_was_not_appended_to_its_end_is_not_there(appending, checkpoints, tmp_path):
+def test_a_line_that_was_not_appended_to_its_end_is_not_there(appending: Any, checkpoints: Any, tmp_path: Path) -> None:
     log, _ = appending
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
     path.write_bytes(path.read_bytes()[:-1])
@@ -175,7 +177,9 @@ def test_a_line_that_was_not_appended_to_its_end_is_not_there(appending, checkpo
     assert checkpoints.read(CLICKS).windows == log.expected()
 
 
-def test_a_checkpoint_is_written_whole_again_before_it_grows_long(appending, checkpoints, tmp_path):
+def test_a_checkpoint_is_written_whole_again_before_it_grows_long(
+    appending: Any, checkpoints: Any, tmp_path: Path
+) -> None:
     log, broker = appending
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
     lines = []
@@ -187,7 +191,7 @@ def test_a_checkpoint_is_written_whole_again_before_it_grows_long(appending, che
     assert (min(lines), max(lines)) == (1, MAX_APPENDED + 1)
 
 
-def test_after_a_failure_the_whole_checkpoint_is_written(appending, checkpoints, tmp_path):
+def test_after_a_failure_the_whole_checkpoint_is_written(appending: Any, checkpoints: Any, tmp_path: Path) -> None:
     log, broker = appending
     path = tmp_path / str(CLICKS) / "audit-checkpoint"
     path.unlink()
@@ -207,7 +211,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory, history):
+def test_whatever_happens_the_ledger_ends_exact(tmp_path_factory: pytest.TempPathFactory, history: Any) -> None:
     directory = tmp_path_factory.mktemp("log")
     (directory / str(CLICKS)).mkdir()
     checkpoints = PartitionCheckpoints([directory], DiskFiles())

@@ -1,5 +1,8 @@
 """Counting along on every replica: what is committed counts once, whoever leads."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,25 +16,25 @@ from tests.support.counted_logs import CLICKS, WINDOW_MS, Log, counter, ledger_c
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
+def checkpoints(tmp_path: Path) -> Any:
     (tmp_path / str(CLICKS)).mkdir()
     return PartitionCheckpoints([tmp_path], DiskFiles())
 
 
-def replica_of(leader, *, batches=None, start=0):
+def replica_of(leader: Any, *, batches: Any = None, start: int = 0) -> Any:
     """A follower that has copied so many batches, of which none is known to be committed yet."""
     copied = list(leader.batches[:batches])
     return Log(batches=copied, log_start_offset=start, is_leader=False, leader_epoch=leader.leader_epoch, committed=0)
 
 
-def told(*events):
+def told(*events: Any) -> Any:
     ledger = Ledger()
     for event in events:
         ledger.apply(event)
     return ledger_counts(ledger)
 
 
-def test_only_what_is_committed_is_told(checkpoints):
+def test_only_what_is_committed_is_told(checkpoints: Any) -> None:
     log, broker = Log(committed=3), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -44,7 +47,7 @@ def test_only_what_is_committed_is_told(checkpoints):
     assert told(event, *broker.take_events()) == log.expected()
 
 
-def test_what_is_cut_off_before_it_was_committed_never_counts(checkpoints):
+def test_what_is_cut_off_before_it_was_committed_never_counts(checkpoints: Any) -> None:
     log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7), (2, 0, 8)))
@@ -59,7 +62,7 @@ def test_what_is_cut_off_before_it_was_committed_never_counts(checkpoints):
     assert told(*broker.take_events()) == log.expected()
 
 
-def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_committed(checkpoints):
+def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_committed(checkpoints: Any) -> None:
     log, broker = Log(is_leader=False, committed=0), counter(checkpoints)
     load(broker, log)
     broker.appended(CLICKS, log.append((3, 0, 7)))
@@ -71,7 +74,7 @@ def test_a_follower_that_begins_elsewhere_forgets_what_it_never_knew_to_be_commi
     assert told(*broker.take_events()) == log.expected()
 
 
-def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints):
+def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints: Any) -> None:
     leader = Log()
     leader.append((3, 0, 7), (2, WINDOW_MS, 8))
     log, broker = replica_of(leader), counter(checkpoints)
@@ -87,7 +90,7 @@ def test_a_follower_tells_seldom_and_a_new_leader_at_once(checkpoints):
     assert broker.take_events() == [event]
 
 
-def test_what_a_dead_leader_told_and_what_it_did_not_counts_once(checkpoints, tmp_path):
+def test_what_a_dead_leader_told_and_what_it_did_not_counts_once(checkpoints: Any, tmp_path: Path) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7)))
@@ -102,7 +105,7 @@ def test_what_a_dead_leader_told_and_what_it_did_not_counts_once(checkpoints, tm
     assert told(*before, *second.take_events(), *late, *before) == log.expected()
 
 
-def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints):
+def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints: Any) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8), (1, WINDOW_MS, 9)))
@@ -120,7 +123,7 @@ def test_an_unclean_election_takes_back_what_was_told_beyond_it(checkpoints):
     assert told(*before, *after, *first.take_events()) == log.expected()
 
 
-def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints):
+def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints: Any) -> None:
     leader, first = Log(), counter(checkpoints)
     load(first, leader)
     first.appended(CLICKS, leader.append((3, 0, 7), (2, 0, 8)))
@@ -138,7 +141,7 @@ def test_a_replica_without_the_beginning_takes_nothing_back(checkpoints):
 class Cluster:
     """Three replicas of a partition, each with its broker's counter."""
 
-    def __init__(self, directory):
+    def __init__(self, directory: Any) -> None:
         self.ledger, self.epoch = Ledger(), 0
         self.logs = [Log(is_leader=number == 0, committed=0) for number in range(3)]
         self.stores, self.brokers = [], []
@@ -149,10 +152,10 @@ class Cluster:
             load(self.brokers[number], log)
         self.leader = 0
 
-    def append(self, shape):
+    def append(self, shape: Any) -> None:
         self.brokers[self.leader].appended(CLICKS, self.logs[self.leader].append(shape))
 
-    def follow(self, number):
+    def follow(self, number: Any) -> None:
         """One follower catches up: its tail of another epoch goes, then it copies all there is."""
         leader, log = self.logs[self.leader], self.logs[number]
         shared = sum(1 for mine, theirs in zip(log.batches, leader.batches, strict=False) if mine == theirs)
@@ -166,13 +169,13 @@ class Cluster:
         self.brokers[number].appended(CLICKS, leader.batches[shared:])
         log.committed = min(leader.committed, log.log_end_offset)
 
-    def commit(self):
+    def commit(self) -> None:
         """All follow, and the high watermark passes what they have."""
         for number in range(3):
             self.follow(number)
         self.logs[self.leader].committed = self.logs[self.leader].log_end_offset
 
-    def fail_over(self, number):
+    def fail_over(self, number: Any) -> None:
         """The leader dies and comes back as a follower; one that has all that is committed leads."""
         known = self.logs[self.leader].committed
         if self.logs[number].log_end_offset < known:
@@ -182,11 +185,11 @@ class Cluster:
         self.leader, self.epoch = number, self.epoch + 1
         self.logs[number].lead(self.epoch)
 
-    def restart(self, number):
+    def restart(self, number: Any) -> None:
         self.brokers[number] = counter(self.stores[number])
         load(self.brokers[number], self.logs[number])
 
-    def tell(self, number, *, is_published=True):
+    def tell(self, number: Any, *, is_published: bool = True) -> None:
         events = self.brokers[number].take_events()
         for event in events:
             self.ledger.apply(event)
@@ -206,7 +209,9 @@ cluster_steps = st.lists(
 
 @settings(max_examples=60)
 @given(cluster_steps)
-def test_whoever_leads_and_dies_the_ledger_ends_with_what_is_committed(tmp_path_factory, history):
+def test_whoever_leads_and_dies_the_ledger_ends_with_what_is_committed(
+    tmp_path_factory: pytest.TempPathFactory, history: Any
+) -> None:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     for kind, *arguments in history:
         getattr(cluster, kind)(*arguments)

@@ -1,6 +1,9 @@
 """Reading the audit topic of a cluster that comes and goes."""
 
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -8,7 +11,7 @@ import trio
 from pipeline.audit.collector import Collector, ReadingState
 from pipeline.audit.message import AUDIT_TOPIC, Tier
 from pipeline.audit.publisher import ensure_audit_topic, publish_load
-from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.model import HostPort, TopicPartition
@@ -21,18 +24,18 @@ DEADLINE_S = 60
 CLICKS = TopicPartition("clicks", 0)
 
 
-async def tell(cluster, records):
+async def tell(cluster: Cluster, records: int) -> None:
     counts = {CLICKS: {0: Counts(records, 10, 1, 7)}}
     await publish_load(cluster, "hub", counts, up_to={CLICKS: records}, window_ms=600_000, clock=clock, rng=Random(1))
 
 
-async def until(condition):
+async def until(condition: Callable[..., Any]) -> None:
     with trio.fail_after(DEADLINE_S):
         while not condition():
             await trio.sleep(0.01)
 
 
-async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_path):
+async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_path: Path) -> None:
     address = HostPort("127.0.0.1", free_port())
     zookeeper = MemoryZooKeeper()
     listeners = f"PLAINTEXT://{address}"
@@ -53,7 +56,7 @@ async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_
     assert found.at(0).counts.records == 5
 
 
-async def test_a_cluster_is_not_complete_before_it_was_read(tmp_path):
+async def test_a_cluster_is_not_complete_before_it_was_read(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
         await tell(cluster, 3)
         collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
@@ -65,7 +68,7 @@ async def test_a_cluster_is_not_complete_before_it_was_read(tmp_path):
         nursery.cancel_scope.cancel()
 
 
-async def test_a_cluster_that_was_never_there_is_soon_said_to_be_away():
+async def test_a_cluster_that_was_never_there_is_soon_said_to_be_away() -> None:
     nobody = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),), default_api_timeout_ms=60_000)
     async with open_cluster(nobody) as cluster, trio.open_nursery() as nursery:
         collector = Collector({"hub": cluster}, retry_backoff_s=0.05)
@@ -75,7 +78,7 @@ async def test_a_cluster_that_was_never_there_is_soon_said_to_be_away():
         nursery.cancel_scope.cancel()
 
 
-def test_events_that_come_all_the_time_leave_a_cluster_complete():
+def test_events_that_come_all_the_time_leave_a_cluster_complete() -> None:
     state = ReadingState(position=5)
     state.ends_at(7)
     assert (state.is_complete, state.problem) == (False, "2 events are not read yet")
@@ -87,7 +90,7 @@ def test_events_that_come_all_the_time_leave_a_cluster_complete():
 
 
 @pytest.mark.parametrize(("value", "unreadable"), [(b"", 1), (b"{}", 1), (None, 0)])
-async def test_what_is_no_event_is_left_out_and_counted(tmp_path, value, unreadable):
+async def test_what_is_no_event_is_left_out_and_counted(tmp_path: Path, value: bytes | None, unreadable: int) -> None:
     async with serving_cluster(tmp_path) as cluster, trio.open_nursery() as nursery:
         await ensure_audit_topic(cluster)
         async with open_producer(cluster, ProducerConfig(), clock=clock, rng=Random(1)) as producer:

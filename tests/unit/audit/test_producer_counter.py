@@ -9,7 +9,7 @@ from pipeline.records.tally import Counts
 from tests.support.counted_logs import CLICKS, INTERNAL, WINDOW_MS, header
 
 
-def test_acknowledged_batches_are_reported_once():
+def test_acknowledged_batches_are_reported_once() -> None:
     producer, ledger = ProducerCounter("east", "one", WINDOW_MS, clock=lambda: 5), Ledger()
     other = ProducerCounter("east", "two", WINDOW_MS, clock=lambda: 5)
     producer.delivered(CLICKS, header(0, 3, crc=7))

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -12,6 +14,7 @@ from pipeline.audit.message import Tier
 from pipeline.audit.publisher import open_audited_producer
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.batches import DeliveryError
 from pipeline.model import TopicPartition
@@ -24,7 +27,7 @@ READ_ONLY = TopicPartition("replica", 0)
 
 
 @pytest.fixture
-async def cluster(tmp_path):
+async def cluster(tmp_path: Path) -> AsyncIterator[Any]:
     async with serving_cluster(tmp_path) as cluster:
         topics = [
             NewTopic(name=CLICKS.topic, partitions=1),
@@ -35,7 +38,7 @@ async def cluster(tmp_path):
 
 
 @asynccontextmanager
-async def audited(cluster, interval_s=0.05, **settings) -> AsyncIterator[object]:
+async def audited(cluster: Cluster, interval_s: float = 0.05, **settings: int) -> AsyncIterator[object]:
     async with open_audited_producer(
         cluster,
         ProducerConfig(**settings),
@@ -48,7 +51,7 @@ async def audited(cluster, interval_s=0.05, **settings) -> AsyncIterator[object]
         yield producer
 
 
-async def told_records(cluster):
+async def told_records(cluster: Cluster) -> Any:
     """How many records of CLICKS producers told of, as the audit reads it."""
     end = (await list_offsets(cluster, {EVENTS: LATEST}, timeout_s=DEADLINE_S))[EVENTS].offset
     collector = Collector({"east": cluster}, 0.1)
@@ -62,13 +65,13 @@ async def told_records(cluster):
     return 0 if found is None else sum(report.counts.records for report in found.windows.values())
 
 
-async def until_told(cluster, records):
+async def until_told(cluster: Cluster, records: int) -> None:
     with trio.fail_after(DEADLINE_S):
         while await told_records(cluster) != records:
             await trio.sleep(0.02)
 
 
-async def test_what_was_acknowledged_is_told_while_the_producer_works_and_at_its_end(cluster):
+async def test_what_was_acknowledged_is_told_while_the_producer_works_and_at_its_end(cluster: Cluster) -> None:
     async with audited(cluster) as producer:
         await producer.send("clicks", b"a")
         await until_told(cluster, 1)
@@ -76,7 +79,7 @@ async def test_what_was_acknowledged_is_told_while_the_producer_works_and_at_its
     assert await told_records(cluster) == 2
 
 
-async def test_telling_does_not_wait_for_records_that_linger(cluster):
+async def test_telling_does_not_wait_for_records_that_linger(cluster: Cluster) -> None:
     async with audited(cluster, linger_ms=600_000, delivery_timeout_ms=600_000) as producer:
         await producer.send("clicks", b"a")
         await producer.flush()
@@ -85,7 +88,7 @@ async def test_telling_does_not_wait_for_records_that_linger(cluster):
         assert not lingering.is_done
 
 
-async def test_a_delivery_that_failed_is_raised_to_the_user_and_the_others_are_told(cluster):
+async def test_a_delivery_that_failed_is_raised_to_the_user_and_the_others_are_told(cluster: Cluster) -> None:
     with pytest.raises(DeliveryError) as caught:
         async with audited(cluster) as producer:
             await producer.send(READ_ONLY.topic, b"refused")
@@ -96,7 +99,7 @@ async def test_a_delivery_that_failed_is_raised_to_the_user_and_the_others_are_t
     assert await told_records(cluster) == 2
 
 
-async def test_an_error_of_the_user_leaves_as_itself_and_what_was_acknowledged_is_told(cluster):
+async def test_an_error_of_the_user_leaves_as_itself_and_what_was_acknowledged_is_told(cluster: Cluster) -> None:
     with pytest.raises(ZeroDivisionError):
         async with audited(cluster, interval_s=600) as producer:
             delivery = await producer.send("clicks", b"a")

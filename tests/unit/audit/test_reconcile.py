@@ -1,7 +1,9 @@
 """The ledger and the comparison: sums by revision, and what each kind of difference is called."""
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ from pipeline.audit.message import (
     encode_event,
     portions,
 )
-from pipeline.audit.reconcile import Route, Stage, Status, reconcile
+from pipeline.audit.reconcile import HourReport, Route, Stage, Status, reconcile
 from pipeline.model import TopicPartition
 from pipeline.records.tally import HOUR_MS, NOTHING, Counts, window_start
 
@@ -32,7 +34,17 @@ FULL = Counts(10, 1000, 2, 77)
 LESS = Counts(9, 900, 1, 70)
 
 
-def event(tier, cluster, partition, counts, *, revision=10, created_ms=HOUR, start=HOUR, instance=""):
+def event(
+    tier: Tier,
+    cluster: str,
+    partition: TopicPartition,
+    counts: Counts,
+    *,
+    revision: int = 10,
+    created_ms: int = HOUR,
+    start: int = HOUR,
+    instance: str = "",
+) -> AuditEvent:
     source = AuditSource(tier=tier, cluster=cluster, partition=partition, instance=instance)
     return AuditEvent(
         source=source, revision=revision, created_ms=created_ms, window_ms=WINDOW_MS, windows={start: counts}
@@ -42,7 +54,12 @@ def event(tier, cluster, partition, counts, *, revision=10, created_ms=HOUR, sta
 PENDING_MAX_MS = 100 * HOUR_MS
 
 
-def report(*events, now_ms=NOW_MS, routes=ROUTES, pending_max_ms=PENDING_MAX_MS):
+def report(
+    *events: AuditEvent,
+    now_ms: int = NOW_MS,
+    routes: Sequence[Any] | Sequence[Route] = ROUTES,
+    pending_max_ms: int | None = PENDING_MAX_MS,
+) -> list[HourReport]:
     ledger = Ledger()
     for one in events:
         ledger.apply(one)
@@ -57,7 +74,15 @@ def report(*events, now_ms=NOW_MS, routes=ROUTES, pending_max_ms=PENDING_MAX_MS)
     )
 
 
-def whole_way(live=FULL, hub=FULL, load=FULL, *, live_at=10, hub_at=10, load_at=10):
+def whole_way(
+    live: Counts = FULL,
+    hub: Counts = FULL,
+    load: Counts = FULL,
+    *,
+    live_at: int = 10,
+    hub_at: int = 10,
+    load_at: int = 10,
+) -> list[AuditEvent]:
     return [
         event(Tier.PRODUCER, "east", EAST, FULL, instance="p1", revision=1),
         event(Tier.BROKER, "east", EAST, live, revision=live_at),
@@ -66,7 +91,7 @@ def whole_way(live=FULL, hub=FULL, load=FULL, *, live_at=10, hub_at=10, load_at=
     ]
 
 
-def test_equal_counts_on_the_whole_way_are_exact():
+def test_equal_counts_on_the_whole_way_are_exact() -> None:
     (hour,) = report(*whole_way())
     assert hour.status is Status.EXACT
     assert hour.findings == []
@@ -90,7 +115,9 @@ def test_equal_counts_on_the_whole_way_are_exact():
         (whole_way(load=Counts(4, 400, 1, 7), load_at=4), Status.PENDING, Stage.LOADED, 6),
     ],
 )
-def test_a_difference_is_named_where_it_arises(events, status, at, records):
+def test_a_difference_is_named_where_it_arises(
+    events: Sequence[AuditEvent], status: Status, at: Stage, records: int
+) -> None:
     (hour,) = report(*events)
     assert hour.status is status
     (finding,) = hour.findings
@@ -98,12 +125,12 @@ def test_a_difference_is_named_where_it_arises(events, status, at, records):
     assert "east clicks-0" in str(finding)
 
 
-def test_one_lost_and_one_doubled_do_not_look_perfect():
+def test_one_lost_and_one_doubled_do_not_look_perfect() -> None:
     (hour,) = report(*whole_way(hub=Counts(10, 1000, 2, 76)))
     assert hour.status is Status.CHANGED
 
 
-def test_a_loss_in_a_past_hour_is_definite_while_traffic_goes_on():
+def test_a_loss_in_a_past_hour_is_definite_while_traffic_goes_on() -> None:
     later = HOUR + HOUR_MS
     events = [
         *whole_way(hub=LESS, load=LESS),
@@ -116,13 +143,13 @@ def test_a_loss_in_a_past_hour_is_definite_while_traffic_goes_on():
     assert second.status is Status.PENDING
 
 
-def test_producers_and_broker_have_a_grace_to_speak():
+def test_producers_and_broker_have_a_grace_to_speak() -> None:
     events = whole_way(live=LESS, hub=LESS, load=LESS)
     assert report(*events, now_ms=HOUR + 59_000)[0].status is Status.PENDING
     assert report(*events, now_ms=HOUR + 61_000)[0].status is Status.MISSING
 
 
-def test_a_replica_ahead_of_its_source_has_too_much_once_the_source_had_time_to_speak():
+def test_a_replica_ahead_of_its_source_has_too_much_once_the_source_had_time_to_speak() -> None:
     events = whole_way(live=LESS, live_at=9)[1:3]
     assert report(*events, now_ms=HOUR + 59_000)[0].status is Status.PENDING
     (hour,) = report(*events, now_ms=HOUR + 61_000)
@@ -130,23 +157,23 @@ def test_a_replica_ahead_of_its_source_has_too_much_once_the_source_had_time_to_
     assert hour.findings[0].records == 1
 
 
-def test_uninstrumented_topics_and_unloaded_topics_have_fewer_stages():
+def test_uninstrumented_topics_and_unloaded_topics_have_fewer_stages() -> None:
     (hour,) = report(*whole_way()[1:3])
     assert list(hour.stages) == [Stage.LIVE, Stage.REPLICA]
     assert hour.status is Status.EXACT
 
 
-def test_a_mirrored_partition_of_which_the_replica_says_nothing_is_pending():
+def test_a_mirrored_partition_of_which_the_replica_says_nothing_is_pending() -> None:
     (hour,) = report(*whole_way()[:2])
     assert hour.status is Status.PENDING
 
 
-def status_after(standstill_ms, *events, **settings):
+def status_after(standstill_ms: int, *events: AuditEvent, **settings: Any) -> Status:
     (hour,) = report(*events, now_ms=HOUR + standstill_ms, pending_max_ms=HOUR_MS, **settings)
     return hour.status
 
 
-def test_what_a_replica_lacks_that_stands_still_is_missing():
+def test_what_a_replica_lacks_that_stands_still_is_missing() -> None:
     behind = whole_way(hub=LESS, hub_at=9)[1:3]
     never_told = whole_way()[1:2]
     for events in (behind, never_told):
@@ -154,7 +181,7 @@ def test_what_a_replica_lacks_that_stands_still_is_missing():
         assert status_after(HOUR_MS + 1, *events) is Status.MISSING
 
 
-def test_what_a_replica_lacks_that_moves_or_that_cannot_be_asked_is_pending():
+def test_what_a_replica_lacks_that_moves_or_that_cannot_be_asked_is_pending() -> None:
     behind = whole_way(hub=LESS, hub_at=9)[1:3]
     moving = event(Tier.BROKER, "hub", HUB, LESS, revision=9, created_ms=HOUR + HOUR_MS)
     new = event(Tier.BROKER, "east", EAST, FULL, created_ms=HOUR + HOUR_MS)
@@ -164,11 +191,11 @@ def test_what_a_replica_lacks_that_moves_or_that_cannot_be_asked_is_pending():
     assert hour.status is Status.PENDING
 
 
-def test_what_no_load_has_come_to_stays_pending():
+def test_what_no_load_has_come_to_stays_pending() -> None:
     assert status_after(9 * HOUR_MS, *whole_way(load=LESS, load_at=9)) is Status.PENDING
 
 
-def test_loads_of_a_cluster_without_replica_follow_on_it():
+def test_loads_of_a_cluster_without_replica_follow_on_it() -> None:
     load = event(Tier.LOAD, "east", EAST, FULL)
     (hour,) = report(*whole_way()[:2], load, routes=[])
     assert (list(hour.stages), hour.status) == ([Stage.PRODUCED, Stage.LIVE, Stage.LOADED], Status.EXACT)
@@ -177,7 +204,7 @@ def test_loads_of_a_cluster_without_replica_follow_on_it():
     assert (hour.status, hour.findings[0].at) == (Status.PENDING, Stage.LOADED)
 
 
-def test_a_batch_acknowledged_but_never_counted_by_the_broker_is_missing():
+def test_a_batch_acknowledged_but_never_counted_by_the_broker_is_missing() -> None:
     (hour,) = report(whole_way()[0])
     assert hour.status is Status.MISSING
     assert hour.findings[0].at is Stage.LIVE
@@ -198,7 +225,12 @@ counts_values = st.builds(
     st.integers(0, 2**62),
     st.lists(st.builds(EpochClaim, st.integers(0, 2**31 - 1), st.integers(0, 2**62)), max_size=3),
 )
-def test_events_survive_the_wire(windows, instance, revision, claims):
+def test_events_survive_the_wire(
+    windows: Mapping[Any, Any] | Mapping[int, Counts],
+    instance: str,
+    revision: int,
+    claims: Sequence[EpochClaim],
+) -> None:
     source = AuditSource(tier=Tier.PRODUCER, cluster="east", partition=EAST, instance=instance)
     original = AuditEvent(
         source=source,
@@ -213,7 +245,7 @@ def test_events_survive_the_wire(windows, instance, revision, claims):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5000, 5001])
-def test_portions_hold_each_window_once_and_the_claims_even_without_windows(count):
+def test_portions_hold_each_window_once_and_the_claims_even_without_windows(count: int) -> None:
     source = AuditSource(tier=Tier.BROKER, cluster="east", partition=EAST)
     whole = AuditEvent(
         source=source,
@@ -243,7 +275,7 @@ def test_portions_hold_each_window_once_and_the_claims_even_without_windows(coun
         b'{"version":2,"tier":"load","cluster":"c","topic":"t","partition":Infinity}',
     ],
 )
-def test_other_values_are_refused(value):
+def test_other_values_are_refused(value: bytes) -> None:
     with pytest.raises(AuditMessageError):
         decode_event(value)
 
@@ -251,7 +283,9 @@ def test_other_values_are_refused(value):
 @given(
     st.lists(st.tuples(st.integers(0, 2), counts_values), min_size=1, max_size=12), st.randoms(use_true_random=False)
 )
-def test_order_and_repetition_of_events_change_nothing(steps, randomness: random.Random):
+def test_order_and_repetition_of_events_change_nothing(
+    steps: Sequence[tuple[Counts | int, ...]], randomness: random.Random
+) -> None:
     cumulative: dict[int, Counts] = {}
     events = []
     for revision, (window, counts) in enumerate(steps):
@@ -269,7 +303,7 @@ def test_order_and_repetition_of_events_change_nothing(steps, randomness: random
 
 
 @given(st.integers(0, 2**45), st.sampled_from([60_000, WINDOW_MS, HOUR_MS]))
-def test_windows_start_at_multiples(timestamp_ms, window_ms):
+def test_windows_start_at_multiples(timestamp_ms: int, window_ms: int) -> None:
     start = window_start(timestamp_ms, window_ms)
     assert start % window_ms == 0
     assert start <= timestamp_ms < start + window_ms

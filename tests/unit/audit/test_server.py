@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
 
 from pipeline.audit.collector import Collector
@@ -70,7 +71,7 @@ def read_all(collector: Collector) -> None:
         state.ends_at(state.position)
 
 
-async def test_nothing_is_exact_while_a_cluster_was_not_read(service, collector):
+async def test_nothing_is_exact_while_a_cluster_was_not_read(service: AuditService, collector: Collector) -> None:
     told(collector)
     collector.states["east"].ends_at(0)
     report = await service.report()
@@ -90,8 +91,8 @@ async def test_nothing_is_exact_while_a_cluster_was_not_read(service, collector)
 
 @pytest.mark.parametrize("is_silent", [True, False])
 async def test_without_the_hub_the_last_known_routes_hold_and_the_error_is_shown(
-    service, collector, routes, is_silent, autojump_clock
-):
+    service: AuditService, collector: Collector, routes: Routes, is_silent: bool, autojump_clock: trio.testing.MockClock
+) -> None:
     told(collector)
     read_all(collector)
     await service.report()
@@ -104,20 +105,20 @@ async def test_without_the_hub_the_last_known_routes_hold_and_the_error_is_shown
     assert "the mirror's table could not be read" in render(report)
 
 
-async def test_unreadable_records_are_shown(service, collector):
+async def test_unreadable_records_are_shown(service: AuditService, collector: Collector) -> None:
     collector.states["east"].unreadable = 3
     report = await service.report()
     assert report["clusters"]["east"]["unreadable"] == 3
     assert "east: 3 records" in render(report)
 
 
-async def test_times_beyond_all_years_are_shown_too(service, collector):
+async def test_times_beyond_all_years_are_shown_too(service: AuditService, collector: Collector) -> None:
     told(collector, start_ms=1_700_000_000_000_000)
     (hour,) = (await service.report())["hours"]
     assert hour["hour"] == "1699999999200000 ms"
 
 
-def test_metrics_say_which_clusters_are_up(collector):
+def test_metrics_say_which_clusters_are_up(collector: Collector) -> None:
     registry = CollectorRegistry()
     registry.register(AuditMetrics(collector.states))
     collector.states["east"].ends_at(3)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ child.wait()
 """
 
 
-def test_a_child_counts():
+def test_a_child_counts() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
@@ -28,7 +29,7 @@ def test_a_child_counts():
         parent.stdin.write(b"\n")
 
 
-def test_a_server_is_started_waited_for_and_ended(tmp_path):
+def test_a_server_is_started_waited_for_and_ended(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
     with ended(ServerProcess(command, port, tmp_path / "log")) as server:
@@ -40,7 +41,7 @@ def test_a_server_is_started_waited_for_and_ended(tmp_path):
         server.check()
 
 
-def test_a_server_that_ends_at_once_is_told_with_its_log(tmp_path):
+def test_a_server_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
     server = ServerProcess([sys.executable, "-c", "raise SystemExit('no good')"], free_port(), tmp_path / "log")
     server.launch()
     with pytest.raises(RuntimeError, match="no good"):

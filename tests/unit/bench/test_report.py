@@ -1,6 +1,8 @@
 """Rows, targets and what a user sees of them."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,18 +30,18 @@ OURS_AT_MOST = Target(bound=10, at_least=False, absolute=True)
         (1.0, None, AT_LEAST, False),
     ],
 )
-def test_a_target_is_met_or_missed(ours, theirs, target, is_met):
+def test_a_target_is_met_or_missed(ours: Any, theirs: Any, target: Any, is_met: Any) -> None:
     row = Row(name="a", unit="s", ours=ours, peer="them", theirs=theirs, target=target)
     assert row.is_met is is_met
     assert row.verdict == ("" if target is None else "ok" if is_met else "MISSED")
 
 
-def test_what_is_wrong_is_missed_whatever_its_figures():
+def test_what_is_wrong_is_missed_whatever_its_figures() -> None:
     assert not Row(name="a", unit="s", ours=1, peer="them", theirs=1, target=AT_LEAST, error="1 lost").is_met
     assert not Row(name="a", unit="s", ours=1, error="1 lost").is_met
 
 
-def test_the_table_says_what_was_missed_and_what_failed():
+def test_the_table_says_what_was_missed_and_what_failed() -> None:
     rows = [
         Row(name="produce", unit="records/s", ours=90_000, peer="Apache Kafka", theirs=100_000, target=AT_LEAST),
         Row(name="consume", unit="records/s", peer="Apache Kafka", theirs=2, target=AT_LEAST, error="ours: no group"),
@@ -53,19 +55,19 @@ def test_the_table_says_what_was_missed_and_what_failed():
     assert described[0]["ratio"] == 0.9
 
 
-def test_rows_are_selected_by_what_their_names_hold():
+def test_rows_are_selected_by_what_their_names_hold() -> None:
     names = [work.name for group in groups(Options(rows="consume 1 KB, lz4, 10 ")) for work in group]
     assert names == ["consume 1 KB, lz4, 10 partitions, confluent-kafka", "consume 1 KB, lz4, 10 partitions, Java"]
 
 
-def test_a_full_run_has_every_size_codec_acks_client_and_number_of_partitions():
+def test_a_full_run_has_every_size_codec_acks_client_and_number_of_partitions() -> None:
     work = [work for group in groups(Options()) for work in group]
     assert len(work) == len({each.name for each in work}) == 24 + 12 + 2 * 2 * 2 * 2
     assert {each.data.partitions for each in work} == {1, 10, 100}
     assert len([each for group in groups(Options(quick=True)) for each in group]) < len(work) / 2
 
 
-def test_a_part_of_the_page_is_replaced_and_no_other(tmp_path, monkeypatch):
+def test_a_part_of_the_page_is_replaced_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "benchmarks.md"
     path.write_text("a\n<!-- x: written by make bench-x -->\nold\n<!-- /x -->\nz\n")
     monkeypatch.setattr(page, "PAGE", path)
@@ -76,7 +78,7 @@ def test_a_part_of_the_page_is_replaced_and_no_other(tmp_path, monkeypatch):
         page.write_part("y", "")
 
 
-def test_a_cluster_has_every_size_of_records_and_batches_client_and_number_of_partitions():
+def test_a_cluster_has_every_size_of_records_and_batches_client_and_number_of_partitions() -> None:
     work = [work for group in cluster_groups(Options()) for work in group]
     assert len(work) == len({each.name for each in work}) == 2 * 2 * 2 * 2 + 2 * 2 * 2
     assert {each.acks for each in work} == {"all"}

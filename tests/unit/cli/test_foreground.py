@@ -1,4 +1,5 @@
 import socket
+from typing import Any
 
 import pytest
 import typer
@@ -15,17 +16,17 @@ from pipeline.cli.foreground import http_url, read_json
         ("[::1]:80", "http://[::1]:80"),
     ],
 )
-def test_addresses_of_services(given, url):
+def test_addresses_of_services(given: Any, url: Any) -> None:
     assert http_url(given) == url
 
 
 @pytest.mark.parametrize("given", ["", "http://", "ftp://a:1", "a b:1", "a:port", "[::1:80", "a:99999"])
-def test_what_is_no_address_is_refused(given):
+def test_what_is_no_address_is_refused(given: Any) -> None:
     with pytest.raises(typer.BadParameter, match="http://host:port"):
         http_url(given)
 
 
-def test_a_service_that_is_not_there_is_said_in_one_line(capsys):
+def test_a_service_that_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1/report"
     with pytest.raises(typer.Exit):

@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 RUN = ("run", "--topic", "visits", "--bootstrap", "127.0.0.1:1")
 
 
-def load(*arguments):
+def load(*arguments: Any) -> Any:
     environment = os.environ | {"JAVA_HOME": "/nowhere", "PYSPARK_GATEWAY_PORT": "none"}
     command = [sys.executable, "-m", "pipeline", "load", *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -18,7 +20,7 @@ def load(*arguments):
 
 @pytest.mark.parametrize("command", [("status",), ("files",), ("sql", "SELECT 1")])
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_where_nothing_is_committed(tmp_path, command, more):
+def test_where_nothing_is_committed(tmp_path: Path, command: Any, more: Any) -> None:
     root = (tmp_path / "none").as_uri()
     code, said = load(*command, "--topic", "visits", "--root", root, *more)
     assert (code, said) == (1, f"pipeline: visits: nothing is committed below {root}\n")
@@ -32,7 +34,7 @@ def test_where_nothing_is_committed(tmp_path, command, more):
         (("--root", "ftp://host/data", "--set", "value.format=binary"), "root: 'ftp:' is not a file system"),
     ],
 )
-def test_wrong_settings_of_a_run(arguments, said):
+def test_wrong_settings_of_a_run(arguments: Any, said: Any) -> None:
     code, stderr = load(*RUN, *arguments)
     assert code == 2
     assert said in stderr

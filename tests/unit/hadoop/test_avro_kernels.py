@@ -2,6 +2,8 @@
 
 import io
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import fastavro
 import numpy as np
@@ -48,13 +50,13 @@ EVENTS = st.deferred(
 )
 
 
-def encode(schema, value):
+def encode(schema: Mapping[str, Any] | str, value: Mapping[str, Any] | int) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, value)
     return out.getvalue()
 
 
-def faults_of(schema_text, datums, kernel=find_faults):
+def faults_of(schema_text: str, datums: Sequence[bytes], kernel: Any = find_faults) -> list[Fault]:
     table = schema_table(parse(schema_text))
     data = np.frombuffer(b"".join(datums) or b"\0", dtype=np.uint8)
     ends = np.cumsum([len(datum) for datum in datums], dtype=np.int64)
@@ -65,7 +67,7 @@ def faults_of(schema_text, datums, kernel=find_faults):
     return [Fault(fault) for fault in faults]
 
 
-def both(schema, datums):
+def both(schema: Mapping[str, Sequence[dict[str, Any]] | str], datums: Sequence[bytes]) -> list[Fault]:
     text = json.dumps(schema)
     compiled = faults_of(text, datums)
     with np.errstate(over="ignore"):
@@ -75,7 +77,9 @@ def both(schema, datums):
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(0, 255))
-def test_what_fastavro_writes_is_whole_and_any_other_length_is_not(events, extra):
+def test_what_fastavro_writes_is_whole_and_any_other_length_is_not(
+    events: Sequence[Mapping[str, Any]], extra: int
+) -> None:
     parsed = fastavro.parse_schema(NESTED)
     datums = [encode(parsed, event) for event in events]
     assert both(NESTED, datums) == [Fault.NONE] * len(datums)
@@ -86,7 +90,7 @@ def test_what_fastavro_writes_is_whole_and_any_other_length_is_not(events, extra
 
 @settings(max_examples=200)
 @given(st.binary(max_size=40))
-def test_random_bytes_end_in_a_verdict(data):
+def test_random_bytes_end_in_a_verdict(data: bytes) -> None:
     (fault,) = both(NESTED, [data])
     if fault is Fault.NONE:
         stream = io.BytesIO(data)
@@ -97,7 +101,7 @@ def test_random_bytes_end_in_a_verdict(data):
         assert stream.tell() == len(data)
 
 
-def test_blocks_with_their_size_are_walked():
+def test_blocks_with_their_size_are_walked() -> None:
     items = b"".join([b"\x02", b"\x04"])
     block = b"\x03" + b"\x04" + items + b"\x00"  # count -2, size 2
     assert both({"type": "array", "items": "int"}, [block]) == [Fault.NONE]
@@ -117,11 +121,11 @@ def test_blocks_with_their_size_are_walked():
         ("null", b"", Fault.NONE),
     ],
 )
-def test_each_fault(schema, datum, fault):
+def test_each_fault(schema: Mapping[str, str] | Sequence[str] | str, datum: bytes, fault: Fault) -> None:
     assert faults_of(json.dumps(schema), [datum]) == [fault]
 
 
-def test_depth_is_bounded():
+def test_depth_is_bounded() -> None:
     schema = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
     assert both(schema, [b"\x02" * 3000 + b"\x00"]) == [Fault.NONE]
     tree = {"type": "record", "name": "T", "fields": [{"name": n, "type": ["null", "T"]} for n in "ab"]}
@@ -129,12 +133,12 @@ def test_depth_is_bounded():
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_numbers(value):
+def test_numbers(value: int) -> None:
     data = np.frombuffer(encode("long", value), dtype=np.uint8)
     assert read_long(data, 0, len(data)) == (value, len(data), 0)
 
 
 @pytest.mark.parametrize("text", ["", "{", '"nonsense"', '{"type": "record"}', "3"])
-def test_what_is_no_schema(text):
+def test_what_is_no_schema(text: str) -> None:
     with pytest.raises(SchemaError):
         parse(text)

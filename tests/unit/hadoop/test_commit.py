@@ -1,6 +1,8 @@
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,30 +19,32 @@ from pipeline.hadoop.commit import (
     read_manifests,
 )
 from pipeline.hadoop.filesystem import LocalFileSystem
-from pipeline.hadoop.layout import topic_layout
-from pipeline.hadoop.manifest import ManifestError
+from pipeline.hadoop.layout import TopicLayout, topic_layout
+from pipeline.hadoop.manifest import Manifest, ManifestError
 from tests.support.faulty_filesystem import Died, FaultyFileSystem
 
 STEPS_OF_A_COMMIT = ["create", "write", "close", "rename"]
 
 
 @pytest.fixture
-def layout(tmp_path):
+def layout(tmp_path: Path) -> TopicLayout:
     return topic_layout(str(tmp_path), "clicks")
 
 
 @pytest.fixture
-def files():
+def files() -> LocalFileSystem:
     return LocalFileSystem()
 
 
-def write_files(files, layout, manifest):
+def write_files(files: LocalFileSystem, layout: TopicLayout, manifest: Manifest) -> None:
     for file in manifest.files:
         with files.create(layout.absolute(file.path)) as sink:
             sink.write(b"data")
 
 
-def test_commits_are_read_back_in_order(files, layout, make_manifest, tmp_path):
+def test_commits_are_read_back_in_order(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any], tmp_path: Path
+) -> None:
     for _ in range(3):
         head = read_head(files, layout)
         commit(files, layout, make_manifest(head), head)
@@ -49,7 +53,9 @@ def test_commits_are_read_back_in_order(files, layout, make_manifest, tmp_path):
     assert read_head(files, layout).offsets == {0: 30}
 
 
-def test_the_second_of_two_loaders_is_fenced(files, layout, make_manifest):
+def test_the_second_of_two_loaders_is_fenced(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any]
+) -> None:
     head = read_head(files, layout)
     commit(files, layout, make_manifest(head, run_id="r1"), head)
     with pytest.raises(CommitConflictError) as caught:
@@ -58,12 +64,14 @@ def test_the_second_of_two_loaders_is_fenced(files, layout, make_manifest):
     assert read_head(files, layout).manifest.run_id == "r1"
 
 
-def test_of_many_loaders_exactly_one_wins(files, layout, make_manifest):
+def test_of_many_loaders_exactly_one_wins(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any]
+) -> None:
     head = read_head(files, layout)
     barrier = threading.Barrier(8)
     outcomes = {}
 
-    def load(run_id):
+    def load(run_id: str) -> None:
         barrier.wait()
         try:
             commit(files, layout, make_manifest(head, run_id=run_id), head)
@@ -84,7 +92,9 @@ def test_of_many_loaders_exactly_one_wins(files, layout, make_manifest):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", range(1, 5))
-def test_dying_at_any_step_leaves_all_or_nothing(files, layout, make_manifest, step, after):
+def test_dying_at_any_step_leaves_all_or_nothing(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any], step: int, after: bool
+) -> None:
     head = read_head(files, layout)
     manifest = make_manifest(head, run_id="dead")
     mark_run(files, layout, "dead")
@@ -107,7 +117,9 @@ def test_dying_at_any_step_leaves_all_or_nothing(files, layout, make_manifest, s
 
 
 @pytest.mark.parametrize("step", range(1, 5))
-def test_an_error_before_the_rename_took_place_commits_nothing(files, layout, make_manifest, step):
+def test_an_error_before_the_rename_took_place_commits_nothing(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any], step: int
+) -> None:
     head = read_head(files, layout)
     faulty = FaultyFileSystem(files, fail_at=step)
     with pytest.raises(StorageError, match="injected"):
@@ -115,21 +127,27 @@ def test_an_error_before_the_rename_took_place_commits_nothing(files, layout, ma
     assert read_chain(files, layout) == []
 
 
-def test_an_error_after_the_rename_took_place_is_a_commit(files, layout, make_manifest):
+def test_an_error_after_the_rename_took_place_is_a_commit(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any]
+) -> None:
     head = read_head(files, layout)
     commit(FaultyFileSystem(files, fail_at=4, after=True), layout, make_manifest(head), head)
     assert read_head(files, layout).manifest.run_id == "r1"
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_an_outage_at_the_rename_leaves_the_outcome_to_the_next_run(files, layout, make_manifest, after):
+def test_an_outage_at_the_rename_leaves_the_outcome_to_the_next_run(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any], after: bool
+) -> None:
     head = read_head(files, layout)
     with pytest.raises(CommitOutcomeUnknownError, match="run again"):
         commit(FaultyFileSystem(files, fail_at=4, after=after, outage=True), layout, make_manifest(head), head)
     assert len(read_chain(files, layout)) == after
 
 
-def test_clean_up_spares_what_is_listed_young_or_foreign(files, layout, make_manifest):
+def test_clean_up_spares_what_is_listed_young_or_foreign(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any]
+) -> None:
     mark_run(files, layout, "won")
     head = read_head(files, layout)
     won = make_manifest(head, run_id="won")
@@ -150,7 +168,9 @@ def test_clean_up_spares_what_is_listed_young_or_foreign(files, layout, make_man
     assert clean_up(files, layout, "won", started_before_ms=1000) == 0
 
 
-def test_a_chain_with_a_hole_or_a_stranger_is_refused(files, layout, make_manifest):
+def test_a_chain_with_a_hole_or_a_stranger_is_refused(
+    files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any]
+) -> None:
     for _ in range(3):
         head = read_head(files, layout)
         commit(files, layout, make_manifest(head), head)

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from pipeline.errors import ConfigurationError, StorageError
@@ -10,7 +12,7 @@ from pipeline.hadoop.filesystem import (
 )
 
 
-def test_urls():
+def test_urls() -> None:
     assert open_filesystem("/data/x/")[1] == "/data/x"
     files, path = open_filesystem("file:///data")
     assert isinstance(files, LocalFileSystem)
@@ -21,12 +23,12 @@ def test_urls():
 
 
 @pytest.mark.parametrize("url", ["data", "s3://bucket/data", "file:data"])
-def test_what_is_no_url_of_ours(url):
+def test_what_is_no_url_of_ours(url: str) -> None:
     with pytest.raises(ConfigurationError, match="root"):
         open_filesystem(url)
 
 
-def test_files_of_this_machine(tmp_path):
+def test_files_of_this_machine(tmp_path: Path) -> None:
     files = LocalFileSystem()
     a, b = f"{tmp_path}/d/a", f"{tmp_path}/d/b"
     with files.create(a) as sink:

@@ -19,7 +19,7 @@ from pipeline.records.tally import HOUR_MS, window_start
 ATTEMPT = Attempt(run_id="r1", task=3, attempt=17)
 
 
-def test_names():
+def test_names() -> None:
     layout = topic_layout("/data/", "clicks")
     assert layout.manifest(7) == "/data/clicks/_commits/00000000000000000007.json"
     name = data_file(1_700_000_000_000 // HOUR_MS * HOUR_MS, 2, 40, ATTEMPT, 0, "parquet")
@@ -30,31 +30,31 @@ def test_names():
 
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 0, MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS])
-def test_any_timestamp_with_a_year_has_a_folder(timestamp_ms):
+def test_any_timestamp_with_a_year_has_a_folder(timestamp_ms: int) -> None:
     hour_ms = window_start(timestamp_ms, HOUR_MS)
     assert data_file(hour_ms, 0, 0, ATTEMPT, 0, "avro").startswith("hourly/")
 
 
 @given(st.integers(MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS))
-def test_an_hour_holds_its_timestamps(timestamp_ms):
+def test_an_hour_holds_its_timestamps(timestamp_ms: int) -> None:
     hour_ms = window_start(timestamp_ms, HOUR_MS)
     assert 0 <= timestamp_ms - hour_ms < HOUR_MS
     assert hour_ms % HOUR_MS == 0
 
 
-def test_manifests_among_other_files():
+def test_manifests_among_other_files() -> None:
     layout = topic_layout("/data", "clicks")
     names = [layout.manifest(12), layout.manifest(2), layout.temporary_manifest(13, "r1"), "/data/clicks/_commits/x"]
     assert manifest_sequences(names) == [2, 12]
 
 
 @pytest.mark.parametrize("topic", ["", "..", "a/b", "a b"])
-def test_no_topic_names(topic):
+def test_no_topic_names(topic: str) -> None:
     with pytest.raises(ConfigurationError, match="topic"):
         topic_layout("/data", topic)
 
 
 @pytest.mark.parametrize("run_id", ["", "A", "a-b", "a/b", "a" * 41])
-def test_no_run_ids(run_id):
+def test_no_run_ids(run_id: str) -> None:
     with pytest.raises(ConfigurationError, match="run_id"):
         check_run_id(run_id)

@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,17 +48,17 @@ OLD_MANIFEST = b"""{"counts": [
 EMPTY = Head(manifest=None, sha256=None)
 
 
-def after(manifest):
+def after(manifest: Manifest) -> Head:
     return Head(manifest=manifest, sha256=sha256_of(manifest.encode()))
 
 
-def test_what_is_written_is_read(make_manifest):
+def test_what_is_written_is_read(make_manifest: Callable[..., Any]) -> None:
     manifest = make_manifest(EMPTY)
     assert Manifest.decode(manifest.encode(), "m") == manifest
     assert json.loads(manifest.encode())["offsets"] == {"0": 10}
 
 
-def test_an_old_manifest_is_read_and_written_again_byte_by_byte():
+def test_an_old_manifest_is_read_and_written_again_byte_by_byte() -> None:
     old = Manifest.decode(OLD_MANIFEST, "m")
     assert old.counts == {(0, 600_000): Counts(10, 70, 1, 2**63), (1, 0): Counts(4, 30, 2, 7)}
     assert (old.records, old.offsets, old.ranges[0].end) == (10, {0: 10, 1: 4}, 10)
@@ -64,12 +66,12 @@ def test_an_old_manifest_is_read_and_written_again_byte_by_byte():
 
 
 @pytest.mark.parametrize("change", [(b'"records": 10, ', b""), (b'"batches": 1', b'"batches": 1, "odd": 2')])
-def test_a_count_of_another_shape_is_damage(change):
+def test_a_count_of_another_shape_is_damage(change: Any) -> None:
     with pytest.raises(ManifestError, match="m7"):
         Manifest.decode(OLD_MANIFEST.replace(*change), "m7")
 
 
-def test_manifests_add_up(make_manifest):
+def test_manifests_add_up(make_manifest: Callable[..., Any]) -> None:
     first = make_manifest(EMPTY)
     second = make_manifest(after(first), records=5)
     third = make_manifest(after(second), records=2, partition=1)
@@ -85,12 +87,12 @@ def test_manifests_add_up(make_manifest):
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1}', b"\xff"])
-def test_damage_is_named(data):
+def test_damage_is_named(data: bytes) -> None:
     with pytest.raises(ManifestError, match="m7"):
         Manifest.decode(data, "m7")
 
 
-def test_what_does_not_follow_is_refused(make_manifest):
+def test_what_does_not_follow_is_refused(make_manifest: Callable[..., Any]) -> None:
     first = make_manifest(EMPTY)
     second = make_manifest(after(first))
     gap = OffsetRange(partition=0, start=11, end=12)
@@ -107,7 +109,7 @@ def test_what_does_not_follow_is_refused(make_manifest):
     check_follows(second, first, sha256_of(first.encode()))
 
 
-def test_a_recorded_gap_is_lawful(make_manifest):
+def test_a_recorded_gap_is_lawful(make_manifest: Callable[..., Any]) -> None:
     first = make_manifest(EMPTY)
     second = replace(
         make_manifest(after(first)),
@@ -125,6 +127,6 @@ COUNTS = st.dictionaries(
 
 
 @given(st.lists(COUNTS), st.lists(COUNTS))
-def test_adding_counts_is_independent_of_order_and_grouping(left, right):
+def test_adding_counts_is_independent_of_order_and_grouping(left: Any, right: Any) -> None:
     assert add_counts(left + right) == add_counts(right + left)
     assert add_counts([add_counts(left), add_counts(right)]) == add_counts(left + right)

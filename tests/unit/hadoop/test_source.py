@@ -1,4 +1,5 @@
 import pickle
+from collections.abc import Mapping
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -13,12 +14,12 @@ from pipeline.hadoop.source import PipelineDataSource, SourceOptions, TopicRange
 OPTIONS = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 
 
-def options(**more):
+def options(**more: str) -> SourceOptions | None:
     return SourceOptions.parse(OPTIONS | more)
 
 
 @pytest.fixture
-def states():
+def states() -> dict[str, TopicState]:
     bounds = {
         0: PartitionBounds(log_start_offset=5, high_watermark=9),
         1: PartitionBounds(log_start_offset=0, high_watermark=0),
@@ -26,12 +27,12 @@ def states():
     return {"t": TopicState(name="t", topic_id=None, bounds=bounds)}
 
 
-def ranges(parsed, states):
+def ranges(parsed: SourceOptions, states: Mapping[str, TopicState]) -> list[tuple[int, ...]] | None:
     start, end = _resolve(parsed.starting, states), _resolve(parsed.ending, states)
     return [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in _tasks(parsed, states, start, end)]
 
 
-def test_defaults_are_those_of_sparks_kafka_source():
+def test_defaults_are_those_of_sparks_kafka_source() -> None:
     parsed = options()
     assert (parsed.starting, parsed.ending, parsed.fail_on_data_loss) == ("earliest", "latest", True)
     assert [str(address) for address in parsed.client.bootstrap] == ["a:1", "b:2"]
@@ -50,12 +51,12 @@ def test_defaults_are_those_of_sparks_kafka_source():
         ("group.id", "g"),
     ],
 )
-def test_wrong_options_are_named(key, value):
+def test_wrong_options_are_named(key: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=key):
         options(**{key: value})
 
 
-def test_partitions_become_tasks(states):
+def test_partitions_become_tasks(states: Mapping[str, TopicState]) -> None:
     assert ranges(options(), states) == [(0, 5, 9)]
     assert ranges(options(maxRecordsPerTask="3"), states) == [(0, 5, 7), (0, 7, 9)]
     assert ranges(options(startingOffsets='{"t": {"0": 6}}', endingOffsets='{"t": {"0": -1, "1": -1}}'), states) == [
@@ -63,7 +64,7 @@ def test_partitions_become_tasks(states):
     ]
 
 
-def test_offsets_that_are_gone_are_loss(states):
+def test_offsets_that_are_gone_are_loss(states: Mapping[str, TopicState]) -> None:
     with pytest.raises(DataLossError, match="deleted"):
         ranges(options(startingOffsets='{"t": {"0": 2}}'), states)
     assert ranges(options(startingOffsets='{"t": {"0": 2}}', failOnDataLoss="false"), states) == [(0, 5, 9)]
@@ -73,7 +74,7 @@ def test_offsets_that_are_gone_are_loss(states):
         ranges(options(startingOffsets='{"t": {"7": 2}}'), states)
 
 
-def test_what_spark_carries_to_its_workers_is_picklable():
+def test_what_spark_carries_to_its_workers_is_picklable() -> None:
     source = PipelineDataSource(OPTIONS | {"includeBatches": "true"})
     reader = source.reader(source.schema())
     task = TopicRange("t", OffsetRange(partition=0, start=1, end=2))

@@ -1,10 +1,13 @@
 """Rows as the source sends them, through the writer of a task, read back by others: fastavro, avro, pyarrow."""
 
+import datetime
 import io
 import json
 import pickle
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import avro.datafile
 import avro.io
@@ -19,10 +22,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.hadoop import task as task_module
 from pipeline.hadoop.avro_columns import TOMBSTONE
 from pipeline.hadoop.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, SchemaError
-from pipeline.hadoop.batch_counts import CoverageError, check_coverage
+from pipeline.hadoop.batch_counts import CoverageError, TaskResult, check_coverage
 from pipeline.hadoop.filesystem import LocalFileSystem
 from pipeline.hadoop.layout import Attempt, topic_layout
-from pipeline.hadoop.manifest import OffsetRange
+from pipeline.hadoop.manifest import DataFile, OffsetRange
 from pipeline.hadoop.rows import end_of_range, row_schema, to_rows
 from pipeline.hadoop.task import TaskSpec, TaskWriter
 from pipeline.records.batch import read_header, set_base_offset
@@ -47,19 +50,19 @@ USER_2 = {
 SCHEMAS = {1: json.dumps(USER_1), 2: json.dumps(USER_2), 3: '["null", "string", "int"]'}
 
 
-def lookup(schema_id):
+def lookup(schema_id: int) -> str | None:
     if schema_id not in SCHEMAS:
         raise SchemaError("unknown")
     return SCHEMAS[schema_id]
 
 
-def datum(schema_id, value):
+def datum(schema_id: int, value: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(SCHEMAS[schema_id])), value)
     return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
 
 
-def batch(base_offset, records, codec=Codec.NONE):
+def batch(base_offset: int, records: Any, codec: Codec = Codec.NONE) -> bytearray:
     builder = BatchBuilder(codec, 1 << 20)
     for key, value, headers, timestamp_ms in records:
         assert builder.append(key, value, headers, timestamp_ms)
@@ -71,7 +74,7 @@ def batch(base_offset, records, codec=Codec.NONE):
 class Load:
     """Batches of one partition through one task."""
 
-    def __init__(self, directory, **spec):
+    def __init__(self, directory: Path, **spec: Callable[..., Any] | bool | str) -> None:
         self.root = directory
         self.spec = TaskSpec(
             **{
@@ -87,7 +90,9 @@ class Load:
             | spec
         )
 
-    def run(self, *batches, start=0, end=None, portion=None):
+    def run(
+        self, *batches: bytearray, start: int = 0, end: int | None = None, portion: int | None = None
+    ) -> TaskResult | None:
         data = b"".join(batches)
         columns = open_batches(data)
         end = columns.next_offset if end is None else end
@@ -102,10 +107,16 @@ class Load:
         assert pickle.loads(pickle.dumps(result)) == result
         return result
 
-    def path(self, file):
+    def path(self, file: DataFile) -> Path:
         return Path(self.root, "t", file.path)
 
-    def avro(self, file):
+    def avro(
+        self, file: DataFile
+    ) -> (
+        list[Mapping[str, Any] | Mapping[str, datetime.datetime | int | list[Any] | None]]
+        | Sequence[Mapping[str, Any]]
+        | Sequence[Mapping[str, datetime.datetime | int | list[Any] | None]]
+    ):
         if self.spec.codec == "zstandard":  # which fastavro reads with a further library only
             with avro.datafile.DataFileReader(self.path(file).open("rb"), avro.io.DatumReader()) as reader:
                 return list(reader)
@@ -129,7 +140,13 @@ RECORD = st.tuples(
     st.sampled_from(["null", "snappy", "deflate", "zstandard"]),
     st.sampled_from(["avro", "parquet"]),
 )
-def test_plain_values_come_back_whole(tmp_path_factory, batches, portion, codec, file_format):
+def test_plain_values_come_back_whole(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: Sequence[Sequence[tuple[Any, ...]]],
+    portion: int,
+    codec: str,
+    file_format: str,
+) -> None:
     load = Load(tmp_path_factory.mktemp("load"), codec=codec, format=file_format)
     built, expected, offset = [], [], 10
     for records in batches:
@@ -161,11 +178,16 @@ def test_plain_values_come_back_whole(tmp_path_factory, batches, portion, codec,
     assert sum(count.bytes for count in counts) == sum(map(len, built))
 
 
-def users(*values, first_hour=0):
+def users(
+    *values: bytes | None, first_hour: int = 0
+) -> (
+    list[tuple[bytes | int | list[Any] | None, ...] | tuple[bytes | int | list[Any], ...]]
+    | Sequence[tuple[bytes | int | list[Any], ...]]
+):
     return [(b"k", value, [("h", b"1")], NOON_MS + first_hour * HOUR_MS) for value in values]
 
 
-def test_datums_of_two_schemas_and_tombstones_as_avro(tmp_path):
+def test_datums_of_two_schemas_and_tombstones_as_avro(tmp_path: Path) -> None:
     load = Load(tmp_path, schemas=lookup, codec="deflate")
     values = [datum(1, {"name": "a"}), None, datum(2, {"name": None, "age": 3, "seen": 5}), None]
     result = load.run(batch(0, users(*values)))
@@ -178,14 +200,14 @@ def test_datums_of_two_schemas_and_tombstones_as_avro(tmp_path):
         assert json.loads(reader.meta["avro.schema"])["fields"][-1]["type"][1] == USER_2
 
 
-def test_a_schema_that_is_a_union_has_an_envelope(tmp_path):
+def test_a_schema_that_is_a_union_has_an_envelope(tmp_path: Path) -> None:
     load = Load(tmp_path, schemas=lookup)
     result = load.run(batch(0, users(datum(3, "x"), None, datum(3, None), datum(3, 4))))
     assert [row["value"] and row["value"]["datum"] for row in load.avro(result.files[0])] == ["x", None, None, 4]
     assert load.avro(result.files[0])[2]["value"] == {"datum": None}
 
 
-def test_parquet_has_the_columns_of_the_newest_schema(tmp_path):
+def test_parquet_has_the_columns_of_the_newest_schema(tmp_path: Path) -> None:
     load = Load(tmp_path, schemas=lookup, format="parquet")
     values = [datum(1, {"name": "a"}), None, datum(2, {"name": "b", "age": 3, "seen": 5})]
     (file,) = load.run(batch(0, users(*values))).files
@@ -196,7 +218,7 @@ def test_parquet_has_the_columns_of_the_newest_schema(tmp_path):
     assert table.schema.field("seen").type == pa.timestamp("ms", tz="UTC")
 
 
-def test_a_newer_schema_on_the_way_begins_a_file(tmp_path):
+def test_a_newer_schema_on_the_way_begins_a_file(tmp_path: Path) -> None:
     load = Load(tmp_path, schemas=lookup, format="parquet")
     values = [datum(1, {"name": "a"}), datum(2, {"name": "b", "age": 3, "seen": 5}), datum(1, {"name": "c"})]
     files = load.run(batch(0, users(*values)), portion=1).files
@@ -208,7 +230,7 @@ BAD = [b"", b"\1abcdef", b"\0\0\0\0\1", datum(1, {"name": "a"}) + b"!", b"\0\0\0
 
 @pytest.mark.parametrize("file_format", ["avro", "parquet"])
 @pytest.mark.parametrize("value", BAD)
-def test_a_bad_record_is_named_or_set_aside(tmp_path, value, file_format):
+def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_format: str) -> None:
     good = datum(1, {"name": "g"})
     data = batch(20, users(good, value, good, None))
     load = Load(tmp_path / "fail", schemas=lookup, format=file_format)
@@ -224,12 +246,12 @@ def test_a_bad_record_is_named_or_set_aside(tmp_path, value, file_format):
     check_coverage("t", [OffsetRange(partition=4, start=20, end=24)], [result], 600_000)
 
 
-def test_bad_utf8_has_no_column(tmp_path):
+def test_bad_utf8_has_no_column(tmp_path: Path) -> None:
     load = Load(tmp_path, schemas=lookup, format="parquet")
     assert load.run(batch(0, users(b"\0\0\0\0\1\x02\xff"))).bad_record[:2] == (4, 0)
 
 
-def test_a_timestamp_in_nanoseconds_is_a_bad_record(tmp_path):
+def test_a_timestamp_in_nanoseconds_is_a_bad_record(tmp_path: Path) -> None:
     records = [(None, b"v", [], NOON_MS), (None, b"v", [], NOON_MS * 1_000_000)]
     assert Load(tmp_path / "fail").run(batch(0, records)).bad_record[1] == 1
     load = Load(tmp_path / "aside", quarantine=True)
@@ -237,8 +259,8 @@ def test_a_timestamp_in_nanoseconds_is_a_bad_record(tmp_path):
     assert [file.quarantined for file in sorted(result.files, key=lambda file: file.first_offset)] == [False, True]
 
 
-def test_a_registry_that_does_not_answer_is_no_bad_record(tmp_path):
-    def unreachable(schema_id):
+def test_a_registry_that_does_not_answer_is_no_bad_record(tmp_path: Path) -> None:
+    def unreachable(schema_id: int) -> None:
         raise ConnectionError("no registry")
 
     load = Load(tmp_path, schemas=unreachable, quarantine=True)
@@ -246,7 +268,7 @@ def test_a_registry_that_does_not_answer_is_no_bad_record(tmp_path):
         load.run(batch(0, users(datum(1, {"name": "a"}))))
 
 
-def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path):
+def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path: Path) -> None:
     data = batch(0, users(*[b"v"] * 10))
     tasks = [OffsetRange(partition=4, start=0, end=3), OffsetRange(partition=4, start=3, end=10)]
     results = [Load(tmp_path / str(task.start)).run(data, start=task.start, end=task.end) for task in tasks]
@@ -255,7 +277,7 @@ def test_tasks_that_meet_inside_of_a_batch_make_it_whole(tmp_path):
         check_coverage("t", tasks[:1], results[:1], 600_000)
 
 
-def test_missing_rows_are_noticed(tmp_path):
+def test_missing_rows_are_noticed(tmp_path: Path) -> None:
     tasks = [OffsetRange(partition=4, start=0, end=3)]
     result = Load(tmp_path).run(batch(0, users(*[b"v"] * 3)))
     assert check_coverage("t", tasks, [result], 600_000)
@@ -272,7 +294,7 @@ def test_missing_rows_are_noticed(tmp_path):
         check_coverage("t", tasks, [result, result], 600_000)
 
 
-def test_open_files_are_bounded(tmp_path, monkeypatch):
+def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "MAX_OPEN_FILES", 2)
     records = [(None, b"%d" % hour, [], NOON_MS + hour % 5 * HOUR_MS) for hour in range(20)]
     result = Load(tmp_path).run(batch(0, records), portion=1)

@@ -1,17 +1,23 @@
 """Closed segments that a start trusts: what their ends tell it."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from pipeline.errors import StorageError
 from pipeline.log.config import LogConfig
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.records.turns import to_end
+from tests.unit.log.conftest import Batches
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=1, retention_ms=7 * 24 * 3_600_000)
 DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(params=["clean", "killed"])
-def reopen(request, open_log, batches):
+def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Callable[..., Any] | UnifiedLog | None:
     """A log of several closed segments, of a record a day; a call opens the log again, with what changed meanwhile."""
     log = open_log(CONFIG)
     for day in range(60):
@@ -23,7 +29,7 @@ def reopen(request, open_log, batches):
     recovery_point = log.recovery_point
     assert log.segment_count > 4
 
-    def reopen(config=CONFIG):
+    def reopen(config: LogConfig = CONFIG) -> Callable[..., Any] | UnifiedLog | None:
         return open_log(config, recovery_point=recovery_point, clean=request.param == "clean")
 
     reopen.bases = [segment.base_offset for segment in log._segments]
@@ -31,12 +37,14 @@ def reopen(request, open_log, batches):
     return reopen
 
 
-def file(tmp_path, base_offset, suffix):
+def file(tmp_path: Path, base_offset: int, suffix: str) -> Path:
     return tmp_path / "events-0" / f"{base_offset:020d}{suffix}"
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_that_is_cut_at_an_entry_is_made_anew(reopen, tmp_path, batches, suffix):
+def test_an_index_that_is_cut_at_an_entry_is_made_anew(
+    reopen: Callable[..., Any], tmp_path: Path, batches: Batches, suffix: str
+) -> None:
     path = file(tmp_path, reopen.bases[1], suffix)
     content = path.read_bytes()
     size = 8 if suffix == ".index" else 12
@@ -49,7 +57,9 @@ def test_an_index_that_is_cut_at_an_entry_is_made_anew(reopen, tmp_path, batches
             assert path.read_bytes() == content
 
 
-def test_retention_never_takes_a_segment_for_older_than_its_newest_record(reopen, tmp_path, batches):
+def test_retention_never_takes_a_segment_for_older_than_its_newest_record(
+    reopen: Callable[..., Any], tmp_path: Path, batches: Batches
+) -> None:
     for base in reopen.bases[:-1]:
         path = file(tmp_path, base, ".timeindex")
         path.write_bytes(path.read_bytes()[:24])
@@ -62,7 +72,9 @@ def test_retention_never_takes_a_segment_for_older_than_its_newest_record(reopen
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 @pytest.mark.parametrize("cut", ["within a batch", "between batches", "to nothing"])
-def test_a_closed_segment_that_was_cut_keeps_the_partition_from_being_opened(reopen, tmp_path, batches, number, cut):
+def test_a_closed_segment_that_was_cut_keeps_the_partition_from_being_opened(
+    reopen: Callable[..., Any], tmp_path: Path, batches: Batches, number: int, cut: str
+) -> None:
     path = file(tmp_path, reopen.bases[number], ".log")
     content = path.read_bytes()
     batch_bytes = len(batches.make(1, size=100))
@@ -75,7 +87,9 @@ def test_a_closed_segment_that_was_cut_keeps_the_partition_from_being_opened(reo
     assert len(batches.read_all(reopen())) == 60
 
 
-def test_a_segment_that_is_missing_is_noticed_and_an_operator_may_go_on_without_it(reopen, tmp_path, batches):
+def test_a_segment_that_is_missing_is_noticed_and_an_operator_may_go_on_without_it(
+    reopen: Callable[..., Any], tmp_path: Path, batches: Batches
+) -> None:
     missing, end = reopen.bases[2], reopen.bases[3]
     file(tmp_path, missing, ".log").unlink()
     with pytest.raises(StorageError, match=f"write {missing} into {end:020d}.gap"):
@@ -87,7 +101,9 @@ def test_a_segment_that_is_missing_is_noticed_and_an_operator_may_go_on_without_
     batches.append(log, batches.make(1))
 
 
-def test_a_flipped_bit_in_a_time_index_hides_no_record_from_a_search_by_time(reopen, tmp_path, batches):
+def test_a_flipped_bit_in_a_time_index_hides_no_record_from_a_search_by_time(
+    reopen: Callable[..., Any], tmp_path: Path, batches: Batches
+) -> None:
     path = file(tmp_path, reopen.bases[1], ".timeindex")
     content = path.read_bytes()
     days = range(reopen.bases[1], reopen.bases[2])

@@ -3,7 +3,10 @@
 import errno
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
@@ -31,13 +35,13 @@ class Run:
     deleted: bool = False
 
 
-def open_directory(path, files, now_ms):
+def open_directory(path: Path, files: FaultyFiles, now_ms: int) -> LogDirectory | None:
     return LogDirectory.open(
         path, files, CONFIG, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=now_ms
     )
 
 
-def scenario(directory, batches, run):
+def scenario(directory: LogDirectory, batches: Batches, run: Run) -> None:
     """Appends, rolls, flushes, a checkpoint, a deletion and a clean shutdown."""
     now_ms = batches.now_ms
     log = directory.create(NAME, now_ms=now_ms)
@@ -64,7 +68,7 @@ def scenario(directory, batches, run):
     run.flushed = run.attempted[-1].next_offset
 
 
-def check(directory, batches, run):
+def check(directory: LogDirectory, batches: Batches, run: Run) -> None:
     log = directory.logs.get(NAME)
     if log is None:
         assert run.flushed == 0
@@ -85,7 +89,7 @@ def check(directory, batches, run):
     assert batches.read_all(log) == [*found, *info.headers]
 
 
-def run_until(tmp_path, batches, change, seed):
+def run_until(tmp_path: Path, batches: Batches, change: int, seed: int) -> bool:
     """Stops at the n-th change, loses power, recovers, and once more during and after the recovery. False: the run
     ended before.
     """
@@ -121,14 +125,14 @@ def run_until(tmp_path, batches, change, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crash_at_every_step_loses_only_what_was_not_flushed(tmp_path, batches, seed):
+def test_a_crash_at_every_step_loses_only_what_was_not_flushed(tmp_path: Path, batches: Batches, seed: int) -> None:
     change = 1
     while run_until(tmp_path, batches, change, seed):
         change += 1
     assert change > 100
 
 
-def test_a_failed_sync_takes_the_log_offline(open_log, batches):
+def test_a_failed_sync_takes_the_log_offline(open_log: Callable[..., Any], batches: Batches) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     log = open_log(files=files)
     batches.append(log, batches.make(1))
@@ -146,11 +150,13 @@ def test_a_failed_sync_takes_the_log_offline(open_log, batches):
     assert open_log().log_end_offset in (1, 2)
 
 
-def test_a_sync_that_finds_no_space_is_a_failed_sync(open_log, batches, monkeypatch):
+def test_a_sync_that_finds_no_space_is_a_failed_sync(
+    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = open_log(files=DiskFiles())
     batches.append(log, batches.make(1))
 
-    def full(descriptor):
+    def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="No space"):
@@ -161,11 +167,13 @@ def test_a_sync_that_finds_no_space_is_a_failed_sync(open_log, batches, monkeypa
     assert log.recovery_point == 0
 
 
-def test_a_directory_that_could_not_be_synced_for_want_of_descriptors_is_synced_by_the_next_flush(open_log, batches):
+def test_a_directory_that_could_not_be_synced_for_want_of_descriptors_is_synced_by_the_next_flush(
+    open_log: Callable[..., Any], batches: Batches
+) -> None:
     class Files(DiskFiles):
         synced = 0
 
-        def sync_directory(self, path):
+        def sync_directory(self, path: Path) -> None:
             self.synced += 1
             if self.synced == 1:
                 raise DiskFullError(str(path), "Too many open files")
@@ -181,7 +189,7 @@ def test_a_directory_that_could_not_be_synced_for_want_of_descriptors_is_synced_
     assert log.recovery_point == 1
 
 
-def test_a_failed_sync_leaves_no_mark_of_a_clean_shutdown(tmp_path, batches):
+def test_a_failed_sync_leaves_no_mark_of_a_clean_shutdown(tmp_path: Path, batches: Batches) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(tmp_path / "logs", files, batches.now_ms)
     batches.append(directory.create(NAME, now_ms=batches.now_ms), batches.make(1))
@@ -192,7 +200,9 @@ def test_a_failed_sync_leaves_no_mark_of_a_clean_shutdown(tmp_path, batches):
     open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms).close()
 
 
-def test_a_failing_rename_of_the_checkpoint_takes_the_directory_offline_and_keeps_the_old_one(tmp_path, batches):
+def test_a_failing_rename_of_the_checkpoint_takes_the_directory_offline_and_keeps_the_old_one(
+    tmp_path: Path, batches: Batches
+) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(tmp_path / "logs", files, batches.now_ms)
     log = directory.create(NAME, now_ms=batches.now_ms)
@@ -215,7 +225,9 @@ def test_a_failing_rename_of_the_checkpoint_takes_the_directory_offline_and_keep
     directory.close()
 
 
-def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_room(open_log, batches):
+def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_room(
+    open_log: Callable[..., Any], batches: Batches
+) -> None:
     for capacity in range(0, 4000, 193):
         files = FaultyFiles(DiskFiles(), random.Random(capacity))
         log = open_log(LogConfig(segment_bytes=700, index_interval_bytes=1), files=files)
@@ -239,7 +251,9 @@ def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_room(open
         batches.check_indexes(log)
 
 
-def test_a_wide_gap_that_did_not_fit_on_the_disk_leaves_no_trace(open_log, batches):
+def test_a_wide_gap_that_did_not_fit_on_the_disk_leaves_no_trace(
+    open_log: Callable[..., Any], batches: Batches
+) -> None:
     for capacity in (0, 5, 30, 100):
         files = FaultyFiles(DiskFiles(), random.Random(capacity))
         log = open_log(files=files)

@@ -3,8 +3,10 @@
 import random
 import shutil
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,6 +19,7 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append, verify_crc
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.unit.log.conftest import Batches
 
 NAME, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 TOPIC_ID = uuid.UUID(int=0x0123456789ABCDEF0123456789ABCDEF)
@@ -37,10 +40,10 @@ class Image:
     log_start_offset: int
     boot: str
 
-    def bits(self):
+    def bits(self) -> list[tuple[Path | int, ...]]:
         return [(path, bit) for path, content in sorted(self.files.items()) for bit in range(8 * len(content))]
 
-    def restore(self):
+    def restore(self) -> None:
         """Put back what a start has changed."""
         for path in sorted(self.path.rglob("*"), reverse=True):
             if path.is_dir() and not any(path in file.parents for file in self.files):
@@ -53,13 +56,13 @@ class Image:
 
 
 @pytest.fixture(autouse=True)
-def no_logging():
+def no_logging() -> Iterator[None]:
     """Thousands of tracebacks take longer than the starts that they tell of."""
     with capture_logs():
         yield
 
 
-def open_directory(path, now_ms, boot="boot"):
+def open_directory(path: Path, now_ms: int, boot: str = "boot") -> LogDirectory:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     files.boot = boot
     return LogDirectory.open(
@@ -67,7 +70,7 @@ def open_directory(path, now_ms, boot="boot"):
     )
 
 
-def fill(log: UnifiedLog, batches) -> list[tuple[int, bytes]]:
+def fill(log: UnifiedLog, batches: Batches) -> list[tuple[int, bytes]]:
     """Two epochs, a producer, and a gap that is too wide for one segment."""
     for number in range(8):
         epoch = LeaderEpoch(3 + number // 5)
@@ -82,7 +85,7 @@ def fill(log: UnifiedLog, batches) -> list[tuple[int, bytes]]:
 
 
 @pytest.fixture(params=["clean", "killed"])
-def image(request, tmp_path, batches):
+def image(request: Any, tmp_path: Path, batches: Batches) -> Image:
     path = tmp_path / "logs"
     directory = open_directory(path, batches.now_ms)
     logs = {name: directory.create(name, topic_id=TOPIC_ID, now_ms=batches.now_ms) for name in (NAME, OTHER)}
@@ -102,7 +105,7 @@ def image(request, tmp_path, batches):
     return Image(path, files, held, 3, "boot")
 
 
-def readable(log: UnifiedLog, batches) -> list[tuple[int, bytes]]:
+def readable(log: UnifiedLog, batches: Batches) -> list[tuple[int, bytes]]:
     """The batches that a reader gets, as far as the damage lets it."""
     found = []
     offset = log.log_start_offset
@@ -116,7 +119,7 @@ def readable(log: UnifiedLog, batches) -> list[tuple[int, bytes]]:
     return found
 
 
-def judge(image: Image, flipped: Path, position: int, batches) -> None:
+def judge(image: Image, flipped: Path, position: int, batches: Batches) -> None:
     """Open the log dir with one damaged file."""
     try:
         directory = open_directory(image.path, batches.now_ms, image.boot)
@@ -139,7 +142,7 @@ def judge(image: Image, flipped: Path, position: int, batches) -> None:
     directory.release()
 
 
-def judge_log(image: Image, log: UnifiedLog, flipped: Path, position: int, batches) -> None:
+def judge_log(image: Image, log: UnifiedLog, flipped: Path, position: int, batches: Batches) -> None:
     """A log that was opened, with the damage in one of its files or elsewhere."""
     held, is_damaged = image.batches[log.topic_partition], flipped.parent == log.directory and flipped.suffix == ".log"
     assert log.topic_id == TOPIC_ID
@@ -158,7 +161,7 @@ def judge_log(image: Image, log: UnifiedLog, flipped: Path, position: int, batch
         assert {*found} <= {*held}
 
 
-def judge_cut(image: Image, log: UnifiedLog, flipped: Path, position: int, batches) -> None:
+def judge_cut(image: Image, log: UnifiedLog, flipped: Path, position: int, batches: Batches) -> None:
     """What lies before the damage stays, and the loss is noted."""
     end = 0
     for offset, raw in image.batches[log.topic_partition]:
@@ -171,7 +174,7 @@ def judge_cut(image: Image, log: UnifiedLog, flipped: Path, position: int, batch
     assert log.may_lack_tail
 
 
-def flip_and_judge(image: Image, path: Path, bit: int, batches) -> None:
+def flip_and_judge(image: Image, path: Path, bit: int, batches: Batches) -> None:
     content = bytearray(image.files[path])
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
@@ -184,7 +187,7 @@ def flip_and_judge(image: Image, path: Path, bit: int, batches) -> None:
         image.restore()
 
 
-def test_a_sample_of_flipped_bits(image, batches):
+def test_a_sample_of_flipped_bits(image: Image, batches: Batches) -> None:
     bits = random.Random(5).sample(image.bits(), SAMPLE)
     for path, bit in bits:
         flip_and_judge(image, path, bit, batches)
@@ -192,7 +195,7 @@ def test_a_sample_of_flipped_bits(image, batches):
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_flipped_bit(image, batches, share):
+def test_every_flipped_bit(image: Any, batches: Any, share: Any) -> None:
     for path, bit in image.bits()[share::SHARES]:
         flip_and_judge(image, path, bit, batches)
 
@@ -211,7 +214,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_files_of_a_partition_leave_the_directory_and_the_others_alone(image, batches, damage):
+def test_damaged_files_of_a_partition_leave_the_directory_and_the_others_alone(
+    image: Image, batches: Batches, damage: str
+) -> None:
     for path, content in image.files.items():
         if path.parent == image.path:
             continue
@@ -230,7 +235,7 @@ def test_damaged_files_of_a_partition_leave_the_directory_and_the_others_alone(i
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "a directory"])
-def test_damaged_files_of_a_log_dir_lose_no_record(image, batches, damage):
+def test_damaged_files_of_a_log_dir_lose_no_record(image: Image, batches: Batches, damage: str) -> None:
     for path, content in image.files.items():
         if path.parent != image.path or path.name in {"meta.properties", ".kafka_cleanshutdown", ".lock"}:
             continue

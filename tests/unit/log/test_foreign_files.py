@@ -3,6 +3,9 @@
 import os
 import random
 import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,19 +19,20 @@ from pipeline.log.files import DiskFiles
 from pipeline.log.inspection.verification import partition_directories
 from pipeline.log.loader import NewLog
 from pipeline.model import BrokerId, TopicPartition
+from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)
 KEPT = b"an operator's"
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     path = tmp_path / "logs"
     path.mkdir()
     return path
 
 
-def open_directory(path, batches, config=None):
+def open_directory(path: Path, batches: Batches, config: LogConfig | None = None) -> LogDirectory | None:
     return LogDirectory.open(
         path,
         DiskFiles(),
@@ -40,7 +44,7 @@ def open_directory(path, batches, config=None):
     )
 
 
-def keep(path):
+def keep(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(KEPT)
     return path
@@ -58,7 +62,7 @@ def keep(path):
         f"my backup-1.{'0' * 32}-delete",
     ],
 )
-def test_directories_that_no_broker_made_stay_and_are_named(path, batches, name):
+def test_directories_that_no_broker_made_stay_and_are_named(path: Path, batches: Batches, name: str) -> None:
     files = [keep(path / name / "a-0" / "00000000000000000000.log"), keep(path / name / "notes.txt")]
     for _ in range(2):
         directory = open_directory(path, batches)
@@ -71,7 +75,7 @@ def test_directories_that_no_broker_made_stay_and_are_named(path, batches, name)
 
 
 @pytest.mark.parametrize("name", ["a-0", "notes-delete", f"a-0.{'0' * 32}-delete", "a-0.txt"])
-def test_files_named_like_directories_stay(path, batches, name):
+def test_files_named_like_directories_stay(path: Path, batches: Batches, name: str) -> None:
     file = keep(path / name)
     directory = open_directory(path, batches)
     assert not directory.failed
@@ -80,7 +84,7 @@ def test_files_named_like_directories_stay(path, batches, name):
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
-def test_no_log_is_made_where_something_else_is(path, batches, tmp_path, kind):
+def test_no_log_is_made_where_something_else_is(path: Path, batches: Batches, tmp_path: Path, kind: str) -> None:
     kept = keep({"file": path / "a-0", "directory": path / "a-0" / "notes.txt", "link": tmp_path / "notes.txt"}[kind])
     if kind == "link":
         (path / "a-0").symlink_to(tmp_path / "nowhere")
@@ -104,7 +108,7 @@ def test_no_log_is_made_where_something_else_is(path, batches, tmp_path, kind):
     assert kept.read_bytes() == KEPT
 
 
-def test_what_is_left_of_a_creation_goes_unless_something_else_is_with_it(path, batches):
+def test_what_is_left_of_a_creation_goes_unless_something_else_is_with_it(path: Path, batches: Batches) -> None:
     for number in range(3):
         (path / f"a-{number}").mkdir()
     (path / "a-1" / "partition.metadata").touch()
@@ -118,7 +122,7 @@ def test_what_is_left_of_a_creation_goes_unless_something_else_is_with_it(path, 
     directory.close()
 
 
-def test_files_among_those_of_a_log_stay(path, batches, small_segments):
+def test_files_among_those_of_a_log_stay(path: Path, batches: Batches, small_segments: LogConfig) -> None:
     directory = open_directory(path, batches, small_segments)
     log = directory.create(NAME, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     for _ in range(20):
@@ -148,7 +152,7 @@ def test_files_among_those_of_a_log_stay(path, batches, small_segments):
     assert [file.read_bytes() for file in kept] == [KEPT] * len(kept)
 
 
-def test_a_partition_behind_a_link_is_deleted_by_its_link(path, batches, tmp_path):
+def test_a_partition_behind_a_link_is_deleted_by_its_link(path: Path, batches: Batches, tmp_path: Path) -> None:
     directory = open_directory(path, batches)
     topic_id = uuid.uuid4()
     batches.append(directory.create(NAME, topic_id=topic_id, now_ms=batches.now_ms), batches.make(2))
@@ -164,7 +168,7 @@ def test_a_partition_behind_a_link_is_deleted_by_its_link(path, batches, tmp_pat
     assert not list(path.glob("a-0*"))
 
 
-def test_the_checkpoints_of_a_partition_that_cannot_be_opened_stay(path, batches):
+def test_the_checkpoints_of_a_partition_that_cannot_be_opened_stay(path: Path, batches: Batches) -> None:
     directory = open_directory(path, batches)
     other = TopicPartition("b", 0)
     for name in (NAME, other):
@@ -195,7 +199,9 @@ def test_the_checkpoints_of_a_partition_that_cannot_be_opened_stay(path, batches
     directory.close()
 
 
-def test_a_partition_that_cannot_be_opened_and_loses_half_of_it_is_noticed_when_it_opens(path, batches, small_segments):
+def test_a_partition_that_cannot_be_opened_and_loses_half_of_it_is_noticed_when_it_opens(
+    path: Path, batches: Batches, small_segments: LogConfig
+) -> None:
     directory = open_directory(path, batches, small_segments)
     log = directory.create(NAME, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     for _ in range(30):
@@ -217,7 +223,7 @@ def test_a_partition_that_cannot_be_opened_and_loses_half_of_it_is_noticed_when_
     directory.close()
 
 
-def test_a_partition_that_cannot_be_opened_and_is_deleted_leaves_no_checkpoint(path, batches):
+def test_a_partition_that_cannot_be_opened_and_is_deleted_leaves_no_checkpoint(path: Path, batches: Batches) -> None:
     directory = open_directory(path, batches)
     log = directory.create(NAME, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     batches.append(log, batches.make(5))
@@ -233,7 +239,9 @@ def test_a_partition_that_cannot_be_opened_and_is_deleted_leaves_no_checkpoint(p
 
 @pytest.mark.parametrize("name", [SERVED_REPLICAS, RECOVERY_POINTS])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_something_else_of_a_files_name_is_named_with_what_to_do(path, batches, name, make):
+def test_something_else_of_a_files_name_is_named_with_what_to_do(
+    path: Path, batches: Batches, name: str, make: Callable[..., Any]
+) -> None:
     make(path / name)
     with pytest.raises(StorageError, match=f"{name}: is no file, .* move it out of the way"):
         open_directory(path, batches)

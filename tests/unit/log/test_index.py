@@ -1,4 +1,7 @@
 from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +17,13 @@ from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
     spills=st.sets(st.integers(0, 1500), max_size=4),
     entry=st.sampled_from([OFFSET_ENTRY, TIME_ENTRY]),
 )
-def test_floor_is_the_last_entry_not_above(tmp_path_factory, keys, probes, spills, entry):
+def test_floor_is_the_last_entry_not_above(
+    tmp_path_factory: pytest.TempPathFactory,
+    keys: Sequence[Any] | Sequence[int],
+    probes: Sequence[Any] | Sequence[int],
+    spills: set[Any] | set[int],
+    entry: Any,
+) -> None:
     path = tmp_path_factory.mktemp("index") / "0.index"
     index = Index(DiskFiles(), path, entry)
     keys.sort()
@@ -24,7 +33,7 @@ def test_floor_is_the_last_entry_not_above(tmp_path_factory, keys, probes, spill
             index.spill()
     assert len(index) == len(keys)
 
-    def expected(probe):
+    def expected(probe: int) -> tuple[int, ...] | None:
         number = bisect_right(keys, probe) - 1
         return None if number < 0 else (keys[number], number)
 
@@ -37,7 +46,7 @@ def test_floor_is_the_last_entry_not_above(tmp_path_factory, keys, probes, spill
     assert [loaded.floor(probe) for probe in probes] == [expected(probe) for probe in probes]
 
 
-def test_a_key_that_does_not_rise_is_passed_over(tmp_path):
+def test_a_key_that_does_not_rise_is_passed_over(tmp_path: Path) -> None:
     index = Index(DiskFiles(), tmp_path / "0.timeindex", TIME_ENTRY)
     for key in (5, 5, 4, 6):
         index.append(key, key)
@@ -46,7 +55,7 @@ def test_a_key_that_does_not_rise_is_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"\0" * 7, OFFSET_ENTRY.pack(5, 0) + OFFSET_ENTRY.pack(5, 9)])
-def test_damage_shows(tmp_path, content):
+def test_damage_shows(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "0.index"
     assert Index.load(DiskFiles(), path, OFFSET_ENTRY) is None
     path.write_bytes(content)

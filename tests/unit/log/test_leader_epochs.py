@@ -1,14 +1,21 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.log.leader_epochs import LEADER_EPOCHS, EpochStart, LeaderEpochs
 from pipeline.model import LeaderEpoch, Offset
+from tests.unit.log.conftest import Batches
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=12)
 
 
-def made(steps):
+def made(
+    steps: Sequence[Any] | Sequence[tuple[int, ...]],
+) -> tuple[LeaderEpochs | Sequence[Any], ...] | tuple[LeaderEpochs | Sequence[int], ...]:
     """The cache, and the epoch of each offset."""
     epochs, of_offset, epoch = LeaderEpochs(), [], 0
     for step, records in steps:
@@ -19,7 +26,9 @@ def made(steps):
 
 
 @given(STEPS, st.integers(-1, 40), st.integers(0, 20), st.integers(0, 20))
-def test_the_answer_is_that_of_a_log_in_which_every_record_is_looked_at(steps, asked, cut, start):
+def test_the_answer_is_that_of_a_log_in_which_every_record_is_looked_at(
+    steps: Sequence[Any] | Sequence[tuple[int, ...]], asked: int, cut: int, start: int
+) -> None:
     epochs, of_offset = made(steps)
     end = min(cut, len(of_offset))
     if cut < len(of_offset):
@@ -39,7 +48,7 @@ def test_the_answer_is_that_of_a_log_in_which_every_record_is_looked_at(steps, a
         assert found.epoch >= not_above[-1]
 
 
-def test_the_file_is_kafkas():
+def test_the_file_is_kafkas() -> None:
     epochs = LeaderEpochs([EpochStart(LeaderEpoch(0), Offset(0)), EpochStart(LeaderEpoch(4), Offset(17))])
     assert epochs.encode() == b"0\n2\n0 0\n4 17\n"
     assert [epochs.end_offset_for(LeaderEpoch(epoch), Offset(20)) for epoch in (0, 2, 4, 5, -1)] == [
@@ -54,7 +63,9 @@ def test_the_file_is_kafkas():
             LeaderEpochs.decode(damaged)
 
 
-def test_epochs_of_a_log_are_kept_and_found_again(open_log, batches, tmp_path):
+def test_epochs_of_a_log_are_kept_and_found_again(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     log = open_log()
     batches.append(log, batches.make(3))
     log.begin_epoch(LeaderEpoch(7))
@@ -78,7 +89,9 @@ def test_epochs_of_a_log_are_kept_and_found_again(open_log, batches, tmp_path):
     assert log.end_offset_for(LeaderEpoch(1)) == (1, 2) == (1, log.log_start_offset)
 
 
-def test_an_epoch_in_which_nothing_was_written_gives_way_to_an_older_one(open_log, batches):
+def test_an_epoch_in_which_nothing_was_written_gives_way_to_an_older_one(
+    open_log: Callable[..., Any], batches: Batches
+) -> None:
     """A leader of epoch 5 that wrote nothing is sent by the next one what that had of epoch 4 before."""
     log = open_log()
     batches.append_copied(log, batches.copied(3, epoch=4, base_offset=0))

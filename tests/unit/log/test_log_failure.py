@@ -4,6 +4,9 @@ import os
 import random
 import struct
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -25,7 +28,7 @@ FAILING, OTHER = TopicPartition("failing", 0), TopicPartition("other", 0)
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-def open_directory(tmp_path, batches):
+def open_directory(tmp_path: Path, batches: Any) -> Any:
     return LogDirectory.open(
         tmp_path / "logs",
         DiskFiles(),
@@ -38,7 +41,7 @@ def open_directory(tmp_path, batches):
 
 
 @pytest.fixture
-def directory(tmp_path, batches):
+def directory(tmp_path: Path, batches: Any) -> Any:
     directory = open_directory(tmp_path, batches)
     for name in (FAILING, OTHER):
         batches.append(directory.create(name, now_ms=batches.now_ms), batches.make(3))
@@ -49,7 +52,7 @@ def explode(*_: object, **__: object) -> None:
     raise struct.error("nobody foresaw this")
 
 
-def check_others_go_on(directory, batches, tmp_path):
+def check_others_go_on(directory: Any, batches: Any, tmp_path: Path) -> None:
     """And that all that was taken before is there after a restart."""
     log = directory.logs[FAILING]
     assert isinstance(log.failure, LogFailedError)
@@ -72,7 +75,9 @@ def check_others_go_on(directory, batches, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "method"), [(Segment, "note"), (Segment, "would_span_more"), (UnifiedLog, "_append_info")]
 )
-def test_an_append_leaves_nothing_behind_the_end(directory, batches, tmp_path, monkeypatch, kind, method):
+def test_an_append_leaves_nothing_behind_the_end(
+    directory: Any, batches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, method: Any
+) -> None:
     log = directory.logs[FAILING]
     with monkeypatch.context() as patch:
         patch.setattr(kind, method, explode)
@@ -85,7 +90,9 @@ def test_an_append_leaves_nothing_behind_the_end(directory, batches, tmp_path, m
     check_others_go_on(directory, batches, tmp_path)
 
 
-def test_batches_beyond_the_reach_of_a_segment_that_pass_all_checks_leave_nothing(directory, batches, tmp_path):
+def test_batches_beyond_the_reach_of_a_segment_that_pass_all_checks_leave_nothing(
+    directory: Any, batches: Any, tmp_path: Path
+) -> None:
     log, lying = directory.logs[FAILING], batches.make(size=5000)
     write_header(lying, read_header(lying)._replace(record_count=2**31 - 1, last_offset_delta=2**31 - 2))
     with pytest.raises(LogFailedError):
@@ -94,7 +101,7 @@ def test_batches_beyond_the_reach_of_a_segment_that_pass_all_checks_leave_nothin
     check_others_go_on(directory, batches, tmp_path)
 
 
-def test_retention_ends_one_log(directory, batches, tmp_path, monkeypatch):
+def test_retention_ends_one_log(directory: Any, batches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Index, "append", explode)
         with pytest.raises(LogFailedError):
@@ -102,10 +109,10 @@ def test_retention_ends_one_log(directory, batches, tmp_path, monkeypatch):
     check_others_go_on(directory, batches, tmp_path)
 
 
-def test_a_close_ends_one_log(directory, batches, tmp_path, monkeypatch):
+def test_a_close_ends_one_log(directory: Any, batches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seal, failing = Segment.seal, directory.logs[FAILING]._segments[-1]
 
-    def seal_others(segment):
+    def seal_others(segment: Any) -> Any:
         return explode() if segment is failing else seal(segment)
 
     with monkeypatch.context() as patch:
@@ -116,7 +123,7 @@ def test_a_close_ends_one_log(directory, batches, tmp_path, monkeypatch):
     assert {name: log.log_end_offset for name, log in again.logs.items()} == {FAILING: 3, OTHER: 3}
 
 
-def test_a_tail_mark_that_the_disk_does_not_let_be_ends_one_log(directory, batches, tmp_path):
+def test_a_tail_mark_that_the_disk_does_not_let_be_ends_one_log(directory: Any, batches: Any, tmp_path: Path) -> None:
     directory.close()
     (directory.path / str(FAILING) / TAIL_LOST).mkdir()
     again = open_directory(tmp_path, batches)
@@ -131,12 +138,14 @@ def test_a_tail_mark_that_the_disk_does_not_let_be_ends_one_log(directory, batch
     assert not open_directory(tmp_path, batches).failed
 
 
-def test_an_epoch_noted_during_a_flush_keeps_its_mark(open_log, batches, monkeypatch):
+def test_an_epoch_noted_during_a_flush_keeps_its_mark(
+    open_log: Any, batches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = open_log()
     batches.append_copied(log, batches.copied(epoch=1, base_offset=0))
     sync_directory = DiskFiles.sync_directory
 
-    def append_meanwhile(files, path):
+    def append_meanwhile(files: Any, path: Any) -> None:
         sync_directory(files, path)
         if log.last_epoch == 1 and (path / "leader-epoch-checkpoint").exists():
             batches.append_copied(log, batches.copied(epoch=2, base_offset=1))
@@ -149,7 +158,7 @@ def test_an_epoch_noted_during_a_flush_keeps_its_mark(open_log, batches, monkeyp
     assert (log.directory / "leader-epoch-checkpoint").read_text().split() == ["0", "2", "1", "0", "2", "1"]
 
 
-def test_a_pipe_in_the_place_of_a_log_file_fails_one_log(directory, batches, tmp_path):
+def test_a_pipe_in_the_place_of_a_log_file_fails_one_log(directory: Any, batches: Any, tmp_path: Path) -> None:
     directory.close()
     path = directory.path / str(FAILING) / f"{0:020d}.log"
     path.unlink()
@@ -162,7 +171,7 @@ def test_a_pipe_in_the_place_of_a_log_file_fails_one_log(directory, batches, tmp
 
 
 @pytest.fixture
-def default_logging(monkeypatch):
+def default_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commands configure logging for their process, and a logger that was used before keeps what held then."""
     configured = structlog.get_config()
     structlog.reset_defaults()
@@ -171,7 +180,9 @@ def default_logging(monkeypatch):
     structlog.configure(**configured)
 
 
-def test_a_log_that_failed_alone_is_told_of_once(directory, batches, tmp_path, default_logging):
+def test_a_log_that_failed_alone_is_told_of_once(
+    directory: Any, batches: Any, tmp_path: Path, default_logging: Any
+) -> None:
     directory.close()
     (directory.path / str(FAILING) / TAIL_LOST).mkdir()
     with capture_logs() as logs:
@@ -181,7 +192,7 @@ def test_a_log_that_failed_alone_is_told_of_once(directory, batches, tmp_path, d
     assert [entry["event"] for entry in logs].count("log_failed") == 1
 
 
-def test_an_odd_entry_in_a_partition_that_runs_ends_one_log(directory, batches, tmp_path):
+def test_an_odd_entry_in_a_partition_that_runs_ends_one_log(directory: Any, batches: Any, tmp_path: Path) -> None:
     log = directory.logs[FAILING]
     odd = log.directory / "leader-epoch-checkpoint.tmp"
     odd.mkdir()
@@ -191,7 +202,7 @@ def test_an_odd_entry_in_a_partition_that_runs_ends_one_log(directory, batches, 
     check_others_go_on(directory, batches, tmp_path)
 
 
-def test_an_odd_entry_in_a_log_dir_that_runs_ends_no_log(directory, batches, tmp_path):
+def test_an_odd_entry_in_a_log_dir_that_runs_ends_no_log(directory: Any, batches: Any, tmp_path: Path) -> None:
     odd = directory.path / f"{LOG_START_OFFSETS}.tmp"
     odd.mkdir()
     directory.logs[OTHER].delete_records(Offset(1))

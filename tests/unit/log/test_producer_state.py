@@ -1,4 +1,6 @@
 import tracemalloc
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from pipeline.records.batch import CONTROL, MAX_SEQUENCE, TRANSACTIONAL, BatchHe
 HEADER = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, 7, 0, 0, 1)
 
 
-def header(sequence, *, count=1, offset=0, producer_id=7, epoch=0):
+def header(sequence: int, *, count: int = 1, offset: int = 0, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
     return HEADER._replace(
         base_offset=offset,
         last_offset_delta=count - 1,
@@ -23,11 +25,11 @@ def header(sequence, *, count=1, offset=0, producer_id=7, epoch=0):
     )
 
 
-def states(known=None):
+def states(known: KnownProducers | None = None) -> ProducerStates:
     return ProducerStates(expiration_ms=1000, known=known or KnownProducers(100))
 
 
-def append(producers, *headers, now_ms=0):
+def append(producers: ProducerStates, *headers: BatchHeader, now_ms: int = 0) -> None:
     duplicate = producers.check(headers)
     if duplicate is None:
         for one in headers:
@@ -36,7 +38,7 @@ def append(producers, *headers, now_ms=0):
 
 
 @pytest.mark.parametrize(("producer_id", "epoch", "sequence"), [(-1, -1, -1), (-2, 3, 0), (-(2**63), -5, 9)])
-def test_batches_without_producer_are_not_remembered(producer_id, epoch, sequence):
+def test_batches_without_producer_are_not_remembered(producer_id: int, epoch: int, sequence: int) -> None:
     producers = states()
     for _ in range(2):
         assert append(producers, header(sequence, producer_id=producer_id, epoch=epoch)) is None
@@ -44,7 +46,7 @@ def test_batches_without_producer_are_not_remembered(producer_id, epoch, sequenc
     assert len(producers) == 0
 
 
-def test_the_last_five_are_known():
+def test_the_last_five_are_known() -> None:
     producers = states()
     for number in range(10):
         assert append(producers, header(number * 3, count=3, offset=100 + number * 3)) is None
@@ -56,7 +58,7 @@ def test_the_last_five_are_known():
         assert (caught.value.expected, caught.value.got) == (30, wrong.base_sequence)
 
 
-def test_a_producer_takes_about_what_its_bound_counts_with():
+def test_a_producer_takes_about_what_its_bound_counts_with() -> None:
     producers, count = states(KnownProducers(2000)), 2000
     tracemalloc.start()
     try:
@@ -70,7 +72,7 @@ def test_a_producer_takes_about_what_its_bound_counts_with():
     assert len(producers) == count and taken < 650 * count
 
 
-def test_sequence_numbers_start_again_behind_the_largest():
+def test_sequence_numbers_start_again_behind_the_largest() -> None:
     producers = states()
     append(producers, header(MAX_SEQUENCE - 1, count=1))
     append(producers, header(MAX_SEQUENCE, count=3, offset=1))
@@ -80,7 +82,7 @@ def test_sequence_numbers_start_again_behind_the_largest():
         producers.check([header(0)])
 
 
-def test_a_newer_epoch_starts_at_zero_and_ends_the_older():
+def test_a_newer_epoch_starts_at_zero_and_ends_the_older() -> None:
     producers = states()
     append(producers, header(5))
     with pytest.raises(OutOfOrderSequenceError):
@@ -91,7 +93,7 @@ def test_a_newer_epoch_starts_at_zero_and_ends_the_older():
     assert caught.value.current_epoch == 1
 
 
-def test_several_batches_of_one_append():
+def test_several_batches_of_one_append() -> None:
     producers = states()
     both = (header(0, count=2), header(2, count=2, offset=2))
     assert append(producers, *both) is None
@@ -104,7 +106,7 @@ def test_several_batches_of_one_append():
         producers.check((header(3, producer_id=9), header(5, producer_id=9)))
 
 
-def test_the_silent_are_forgotten_by_age():
+def test_the_silent_are_forgotten_by_age() -> None:
     producers = states()
     for producer_id in range(3):
         append(producers, header(0, producer_id=producer_id), now_ms=producer_id)
@@ -120,14 +122,14 @@ def test_the_silent_are_forgotten_by_age():
     assert len(producers) == 1
 
 
-def test_a_clock_that_is_ahead_for_a_moment_lets_no_retry_be_appended_again():
+def test_a_clock_that_is_ahead_for_a_moment_lets_no_retry_be_appended_again() -> None:
     producers = states()
     append(producers, header(0, producer_id=1), now_ms=5000)
     append(producers, header(0, producer_id=2), now_ms=10**12)
     assert append(producers, header(0, producer_id=1), now_ms=5001) is not None
 
 
-def test_producers_of_a_clock_that_was_ahead_keep_no_others_from_being_forgotten():
+def test_producers_of_a_clock_that_was_ahead_keep_no_others_from_being_forgotten() -> None:
     producers = states()
     append(producers, header(0, producer_id=0), header(0, producer_id=1), now_ms=10**12)
     for number in range(2, 50):
@@ -142,7 +144,7 @@ def test_producers_of_a_clock_that_was_ahead_keep_no_others_from_being_forgotten
     assert not again.ids
 
 
-def test_at_the_bound_new_producers_are_refused_and_none_is_forgotten():
+def test_at_the_bound_new_producers_are_refused_and_none_is_forgotten() -> None:
     known = KnownProducers(3)
     logs = [states(known), states(known)]
     append(logs[0], header(0, producer_id=1))
@@ -156,7 +158,7 @@ def test_at_the_bound_new_producers_are_refused_and_none_is_forgotten():
     assert append(logs[0], header(-1, producer_id=-1, epoch=-1)) is None
 
 
-def test_what_is_in_a_log_is_taken_beyond_the_bound_and_counted_until_the_log_goes():
+def test_what_is_in_a_log_is_taken_beyond_the_bound_and_counted_until_the_log_goes() -> None:
     known = KnownProducers(2)
     producers = states(known)
     for producer_id in range(5):
@@ -174,7 +176,7 @@ def test_what_is_in_a_log_is_taken_beyond_the_bound_and_counted_until_the_log_go
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60))
-def test_a_snapshot_brings_everything_back(steps):
+def test_a_snapshot_brings_everything_back(steps: Sequence[Any] | Sequence[tuple[int, ...]]) -> None:
     producers = states()
     sequences: dict[int, tuple[int, int]] = {}
     for now_ms, (producer_id, count, renewed) in enumerate(steps):
@@ -194,7 +196,7 @@ def test_a_snapshot_brings_everything_back(steps):
 
 
 @given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 7))
-def test_a_damaged_snapshot_is_refused(junk, position, bit):
+def test_a_damaged_snapshot_is_refused(junk: bytes, position: int, bit: int) -> None:
     producers = states()
     append(producers, header(0), header(1))
     good = bytearray(producers.snapshot())
@@ -207,11 +209,11 @@ def test_a_damaged_snapshot_is_refused(junk, position, bit):
     assert len(producers) == 1
 
 
-def transactional(sequence, **fields):
+def transactional(sequence: int, **fields: int) -> BatchHeader:
     return header(sequence, **fields)._replace(attributes=TRANSACTIONAL)
 
 
-def test_open_transactions_and_known_producers_make_no_append_slower():
+def test_open_transactions_and_known_producers_make_no_append_slower() -> None:
     """Turned over at each append, so many would take longer than the test may."""
     producers = states(KnownProducers(100_000))
     for number in range(20_000):
@@ -240,7 +242,9 @@ def test_open_transactions_and_known_producers_make_no_append_slower():
         max_size=40,
     )
 )
-def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(steps):
+def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(
+    steps: Sequence[Any] | Sequence[tuple[int | str, ...]],
+) -> None:
     """Against a model that looks at all of them each time."""
     producers, now_ms, offset = states(), 0, 0
     known, open_since = {}, {}

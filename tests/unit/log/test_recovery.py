@@ -1,6 +1,9 @@
 import random
 import struct
 import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,14 +11,18 @@ from pipeline.errors import StorageError
 from pipeline.log import recovery
 from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
+from tests.unit.log.conftest import Batches
 
 
-def log_file(tmp_path, base_offset=0):
+def log_file(tmp_path: Path, base_offset: int = 0) -> Path:
     return tmp_path / "events-0" / f"{base_offset:020d}.log"
 
 
-def filled(open_log, batches, count=10, config=None, size=50):
+def filled(
+    open_log: Callable[..., Any], batches: Batches, count: int = 10, config: LogConfig | None = None, size: int = 50
+) -> UnifiedLog:
     log = open_log(config)
     for number in range(count):
         batches.append(log, batches.make(2, size=size, producer_id=1, epoch=0, sequence=number * 2))
@@ -23,7 +30,7 @@ def filled(open_log, batches, count=10, config=None, size=50):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_blocks_never_written(open_log, batches, tmp_path, clean):
+def test_blocks_never_written(open_log: Callable[..., Any], batches: Batches, tmp_path: Path, clean: bool) -> None:
     filled(open_log, batches).close()
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -36,7 +43,7 @@ def test_blocks_never_written(open_log, batches, tmp_path, clean):
         batches.check_indexes(log)
 
 
-def test_blocks_without_meaning(open_log, batches, tmp_path):
+def test_blocks_without_meaning(open_log: Callable[..., Any], batches: Batches, tmp_path: Path) -> None:
     filled(open_log, batches).close()
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -59,7 +66,7 @@ def test_blocks_without_meaning(open_log, batches, tmp_path):
             assert log.log_end_offset == good * 2
 
 
-def test_zeros_behind_the_end(open_log, batches, tmp_path):
+def test_zeros_behind_the_end(open_log: Callable[..., Any], batches: Batches, tmp_path: Path) -> None:
     filled(open_log, batches).close()
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -68,7 +75,9 @@ def test_zeros_behind_the_end(open_log, batches, tmp_path):
     assert path.read_bytes() == whole
 
 
-def test_an_older_batch_behind_the_end_is_no_part_of_the_log(open_log, batches, tmp_path):
+def test_an_older_batch_behind_the_end_is_no_part_of_the_log(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     filled(open_log, batches).close()
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -78,7 +87,9 @@ def test_an_older_batch_behind_the_end_is_no_part_of_the_log(open_log, batches, 
 
 
 @pytest.mark.parametrize("offset", range(0, 20, 3))
-def test_segments_behind_a_damaged_one_are_removed(open_log, batches, tmp_path, small_segments, offset):
+def test_segments_behind_a_damaged_one_are_removed(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig, offset: int
+) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
     segments = [segment.base_offset for segment in log._segments]
     victim = max(base_offset for base_offset in segments if base_offset <= offset)
@@ -92,7 +103,9 @@ def test_segments_behind_a_damaged_one_are_removed(open_log, batches, tmp_path, 
     batches.check_indexes(again)
 
 
-def test_whole_batches_lost_at_the_end_of_a_segment_show(open_log, batches, tmp_path, small_segments):
+def test_whole_batches_lost_at_the_end_of_a_segment_show(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
+) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
     first = log._segments[0]
     *_, last = first.places()
@@ -101,7 +114,9 @@ def test_whole_batches_lost_at_the_end_of_a_segment_show(open_log, batches, tmp_
     assert (again.log_end_offset, again.segment_count) == (last.base_offset, 1)
 
 
-def test_segments_before_the_recovery_point_are_not_read(open_log, batches, tmp_path, small_segments):
+def test_segments_before_the_recovery_point_are_not_read(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
+) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
     log.flush()
     content = bytearray(log_file(tmp_path).read_bytes())
@@ -114,7 +129,9 @@ def test_segments_before_the_recovery_point_are_not_read(open_log, batches, tmp_
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "zeros", "ones", "wrong", "stale"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_damaged_indexes_are_made_anew(open_log, batches, tmp_path, suffix, damage, clean):
+def test_damaged_indexes_are_made_anew(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, suffix: str, damage: str, clean: bool
+) -> None:
     config = LogConfig(segment_bytes=3000, index_interval_bytes=1)
     log = filled(open_log, batches, 60, config)
     log.close()
@@ -148,7 +165,9 @@ def test_damaged_indexes_are_made_anew(open_log, batches, tmp_path, suffix, dama
     batches.check_indexes(again)
 
 
-def test_a_middle_entry_that_lies_is_noticed_when_it_is_used(open_log, batches, tmp_path):
+def test_a_middle_entry_that_lies_is_noticed_when_it_is_used(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     config = LogConfig(segment_bytes=3000, index_interval_bytes=1)
     filled(open_log, batches, 60, config).close()
     path = log_file(tmp_path).with_suffix(".index")
@@ -161,7 +180,9 @@ def test_a_middle_entry_that_lies_is_noticed_when_it_is_used(open_log, batches, 
     batches.check_indexes(log)
 
 
-def test_batches_larger_than_the_buffer(open_log, batches, tmp_path, monkeypatch):
+def test_batches_larger_than_the_buffer(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recovery, "_CHUNK_BYTES", 1000)
     log = open_log()
     for size in (10, 3000, 500, 400, 900, 999, 1000, 20_000, 5):
@@ -175,7 +196,9 @@ def test_batches_larger_than_the_buffer(open_log, batches, tmp_path, monkeypatch
     assert open_log().log_end_offset == 6
 
 
-def test_files_that_belong_to_no_segment_are_removed(open_log, batches, tmp_path):
+def test_files_that_belong_to_no_segment_are_removed(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     filled(open_log, batches).close()
     directory = tmp_path / "events-0"
     for name in ("00000000000000000777.index", "00000000000000000777.timeindex", "00000000000000000777.snapshot"):
@@ -184,7 +207,9 @@ def test_files_that_belong_to_no_segment_are_removed(open_log, batches, tmp_path
     assert not list(directory.glob("*777*"))
 
 
-def test_gaps_within_and_between_segments_survive(open_log, batches, small_segments):
+def test_gaps_within_and_between_segments_survive(
+    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
+) -> None:
     log = open_log(small_segments)
     for base_offset in (5, 100, 2000, 30_000, 10**11, 10**11 + 5, 10**13):
         batches.append_keeping(log, batches.make(2, size=200, base_offset=base_offset))
@@ -195,7 +220,9 @@ def test_gaps_within_and_between_segments_survive(open_log, batches, small_segme
     assert list(again.headers(Offset(150))) == expected[2:]
 
 
-def test_opening_twice_changes_nothing(open_log, batches, tmp_path, small_segments):
+def test_opening_twice_changes_nothing(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
+) -> None:
     filled(open_log, batches, config=small_segments, size=200).close()
     before = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
     open_log(small_segments, clean=True).close()
@@ -203,7 +230,9 @@ def test_opening_twice_changes_nothing(open_log, batches, tmp_path, small_segmen
     assert DiskFiles().names(tmp_path / "events-0") == sorted(before)
 
 
-def old_message(offset, message_format, value, codec=0, timestamp=1_400_000_000_000):
+def old_message(
+    offset: int, message_format: int, value: bytes, codec: int = 0, timestamp: int = 1_400_000_000_000
+) -> bytes:
     """A message as Kafka before 0.11 wrote it (KIP-31, KIP-32); compressed, its value is a message set."""
     time = struct.pack(">q", timestamp) if message_format else b""
     body = struct.pack(">bb", message_format, codec) + time + struct.pack(">ii", -1, len(value)) + value
@@ -214,8 +243,16 @@ def old_message(offset, message_format, value, codec=0, timestamp=1_400_000_000_
 @pytest.mark.parametrize("good", [0, 3])
 @pytest.mark.parametrize(("message_format", "value", "codec"), [(0, b"", 0), (1, b"x" * 20, 0), (1, b"y" * 9000, 1)])
 def test_messages_of_an_older_format_are_refused_and_kept(
-    open_log, batches, tmp_path, monkeypatch, message_format, value, codec, good, clean
-):
+    open_log: Callable[..., Any],
+    batches: Batches,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    message_format: int,
+    value: bytes,
+    codec: int,
+    good: int,
+    clean: bool,
+) -> None:
     monkeypatch.setattr(recovery, "_CHUNK_BYTES", 4096)
     filled(open_log, batches, good).close()
     content = log_file(tmp_path).read_bytes() + old_message(2 * good, message_format, value, codec)
@@ -226,7 +263,9 @@ def test_messages_of_an_older_format_are_refused_and_kept(
         assert log_file(tmp_path).read_bytes() == content
 
 
-def test_what_merely_looks_like_an_older_message_is_damage(open_log, batches, tmp_path):
+def test_what_merely_looks_like_an_older_message_is_damage(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     filled(open_log, batches, 3).close()
     whole = log_file(tmp_path).read_bytes()
     message = old_message(6, 1, b"value")

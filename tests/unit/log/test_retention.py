@@ -1,7 +1,9 @@
 import os
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,22 +15,26 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.retention import SegmentFacts, count_expired
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.turns import to_end
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)
 KEEP = LogConfig(segment_bytes=700, index_interval_bytes=1, retention_ms=None)
 BRIEF = LogConfig(segment_bytes=700, index_interval_bytes=1, retention_ms=1000)
 
 
-def open_directory(path, files, now_ms, config=KEEP):
+def open_directory(path: Path, files: Any, now_ms: int, config: LogConfig = KEEP) -> LogDirectory:
     return LogDirectory.open(
         path, files, config, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=now_ms
     )
 
 
-def expire(directory, log, now_ms, high_watermark=None):
+def expire(
+    directory: LogDirectory, log: UnifiedLog, now_ms: int, high_watermark: int | None = None
+) -> list[Any] | Sequence[int] | None:
     segments = log.take_expired(log.log_end_offset if high_watermark is None else Offset(high_watermark), now_ms)
     if segments:
         directory.delete_segments({log: segments}, now_ms)
@@ -47,7 +53,14 @@ SIZES = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50), st.integers(
     start=st.integers(0, 400),
     high_watermark=st.integers(0, 400),
 )
-def test_only_what_may_go_is_expired(rows, retention_ms, retention_bytes, deletes, start, high_watermark):
+def test_only_what_may_go_is_expired(
+    rows: Sequence[tuple[int, ...]],
+    retention_ms: int | None,
+    retention_bytes: int | None,
+    deletes: bool,
+    start: int,
+    high_watermark: int,
+) -> None:
     end, facts = 0, []
     for records, size_bytes, newest_ms in rows:
         end += records
@@ -67,7 +80,7 @@ def test_only_what_may_go_is_expired(rows, retention_ms, retention_bytes, delete
         assert 1000 - facts[count].newest_ms <= retention_ms or facts[count].end_offset > high_watermark
 
 
-def filled(directory, batches, count=12):
+def filled(directory: LogDirectory, batches: Batches, count: int = 12) -> UnifiedLog:
     log = directory.create(NAME, now_ms=batches.now_ms)
     for number in range(count):
         batches.append(log, batches.make(2, size=100, timestamp=batches.now_ms + number * 100))
@@ -75,7 +88,7 @@ def filled(directory, batches, count=12):
     return log
 
 
-def test_old_segments_go_and_what_is_left_is_whole(tmp_path, batches):
+def test_old_segments_go_and_what_is_left_is_whole(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms, BRIEF)
     log = filled(directory, batches)
     everything = batches.read_all(log)
@@ -98,7 +111,7 @@ def test_old_segments_go_and_what_is_left_is_whole(tmp_path, batches):
     directory.close()
 
 
-def test_an_active_segment_that_expired_is_closed_first(tmp_path, batches):
+def test_an_active_segment_that_expired_is_closed_first(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms, BRIEF)
     log = filled(directory, batches)
     end = log.log_end_offset
@@ -117,7 +130,7 @@ def test_an_active_segment_that_expired_is_closed_first(tmp_path, batches):
     directory.close()
 
 
-def test_size_keeps_at_least_what_was_asked_for(tmp_path, batches):
+def test_size_keeps_at_least_what_was_asked_for(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)
     log = filled(directory, batches)
     log.config = LogConfig(segment_bytes=700, retention_ms=None, retention_bytes=1000)
@@ -128,7 +141,7 @@ def test_size_keeps_at_least_what_was_asked_for(tmp_path, batches):
     directory.close()
 
 
-def test_a_reader_of_a_deleted_segment_reads_on(tmp_path, batches):
+def test_a_reader_of_a_deleted_segment_reads_on(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms, BRIEF)
     filled(directory, batches)
     directory.close()
@@ -152,7 +165,7 @@ def test_a_reader_of_a_deleted_segment_reads_on(tmp_path, batches):
     directory.close()
 
 
-def test_records_can_be_deleted_within_a_segment(tmp_path, batches):
+def test_records_can_be_deleted_within_a_segment(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)
     log = filled(directory, batches)
     base = log._segments[1].base_offset
@@ -176,7 +189,7 @@ def test_records_can_be_deleted_within_a_segment(tmp_path, batches):
     assert to_end(log.offset_for_timestamp(0)) is None
 
 
-def test_a_log_that_lost_its_end_starts_where_records_were_deleted(tmp_path, batches):
+def test_a_log_that_lost_its_end_starts_where_records_were_deleted(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)
     log = filled(directory, batches)
     end = log.log_end_offset
@@ -192,7 +205,7 @@ def test_a_log_that_lost_its_end_starts_where_records_were_deleted(tmp_path, bat
     directory.close()
 
 
-def test_a_new_log_of_an_old_name_starts_at_zero(tmp_path, batches):
+def test_a_new_log_of_an_old_name_starts_at_zero(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)
     filled(directory, batches).delete_records(Offset(7))
     directory.checkpoint_log_start_offsets()
@@ -205,7 +218,7 @@ def test_a_new_log_of_an_old_name_starts_at_zero(tmp_path, batches):
     directory.close()
 
 
-def test_a_failed_rename_takes_the_directory_offline(tmp_path, batches):
+def test_a_failed_rename_takes_the_directory_offline(tmp_path: Path, batches: Batches) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(tmp_path / "logs", files, batches.now_ms, BRIEF)
     log = filled(directory, batches)
@@ -221,7 +234,7 @@ def test_a_failed_rename_takes_the_directory_offline(tmp_path, batches):
     directory.close()
 
 
-def test_a_log_deleted_while_its_segments_are_is_no_failure_of_the_disk(tmp_path, batches):
+def test_a_log_deleted_while_its_segments_are_is_no_failure_of_the_disk(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms, BRIEF)
     log = filled(directory, batches)
     segments = log.take_expired(log.log_end_offset, batches.now_ms + 10**6)
@@ -232,7 +245,7 @@ def test_a_log_deleted_while_its_segments_are_is_no_failure_of_the_disk(tmp_path
 
 
 @pytest.mark.parametrize("deleted_by", ["time", "request"])
-def test_a_full_disk_lets_segments_go(tmp_path, batches, deleted_by):
+def test_a_full_disk_lets_segments_go(tmp_path: Path, batches: Batches, deleted_by: str) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(tmp_path / "logs", files, batches.now_ms, BRIEF if deleted_by == "time" else KEEP)
     log = filled(directory, batches)
@@ -258,11 +271,11 @@ def test_a_full_disk_lets_segments_go(tmp_path, batches, deleted_by):
     directory.close()
 
 
-def test_segments_that_no_file_could_be_opened_for_go_later(tmp_path, batches):
+def test_segments_that_no_file_could_be_opened_for_go_later(tmp_path: Path, batches: Batches) -> None:
     refused = 3
 
     class Files(DiskFiles):
-        def rename(self, source, target):
+        def rename(self, source: Path, target: Path) -> None:
             nonlocal refused
             if target.name.endswith(".deleted") and (refused := refused - 1) == 0:
                 raise DiskFullError(str(source), "Too many open files")
@@ -280,7 +293,7 @@ def test_segments_that_no_file_could_be_opened_for_go_later(tmp_path, batches):
     directory.close()
 
 
-def test_a_crash_at_every_step_of_deletions_on_a_full_disk_leaves_no_hole(tmp_path, batches):
+def test_a_crash_at_every_step_of_deletions_on_a_full_disk_leaves_no_hole(tmp_path: Path, batches: Batches) -> None:
     for change in range(1, 200):
         rng = random.Random(change)
         files = FaultyFiles(DiskFiles(), rng)
@@ -307,7 +320,7 @@ def test_a_crash_at_every_step_of_deletions_on_a_full_disk_leaves_no_hole(tmp_pa
     assert change > 10
 
 
-def run_until(path: Path, batches, change, seed):
+def run_until(path: Path, batches: Batches, change: int, seed: int) -> bool:
     """Retention and deletions, stopped at the n-th change. False: the run ended before."""
     rng = random.Random(f"{change} {seed}")
     files = FaultyFiles(DiskFiles(), rng)
@@ -343,7 +356,7 @@ def run_until(path: Path, batches, change, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_crash_at_every_step_deletes_a_beginning_and_no_more(tmp_path, batches, seed):
+def test_a_crash_at_every_step_deletes_a_beginning_and_no_more(tmp_path: Path, batches: Batches, seed: int) -> None:
     change = 1
     while run_until(tmp_path / str(change), batches, change, seed):
         change += 1

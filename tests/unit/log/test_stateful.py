@@ -3,7 +3,9 @@
 import random
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -24,13 +26,14 @@ from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.records.turns import to_end
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)
 
 
-def machine(batches):
+def machine(batches: Batches) -> type[Any]:
     class LogMachine(RuleBasedStateMachine):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.path = Path(tempfile.mkdtemp(prefix="log-"))
             self.model = []
@@ -38,7 +41,7 @@ def machine(batches):
             self.sequence = 0
             self.now_ms = batches.now_ms
 
-        def teardown(self):
+        def teardown(self) -> None:
             self.files.lose_power()
             shutil.rmtree(self.path)
 
@@ -48,7 +51,7 @@ def machine(batches):
             interval=st.sampled_from([1, 300]),
             flush_messages=st.sampled_from([None, 1, 7]),
         )
-        def start(self, seed, segment_bytes, interval, flush_messages):
+        def start(self, seed: int, segment_bytes: int, interval: int, flush_messages: int | None) -> None:
             self.rng = random.Random(seed)
             self.config = LogConfig(
                 segment_bytes=segment_bytes,
@@ -59,7 +62,7 @@ def machine(batches):
             )
             self.reopen()
 
-        def reopen(self):
+        def reopen(self) -> None:
             self.files = FaultyFiles(DiskFiles(), self.rng)
             self.directory = LogDirectory.open(
                 self.path / "logs",
@@ -82,10 +85,10 @@ def machine(batches):
             batches.check_indexes(self.log)
 
         @property
-        def end(self):
+        def end(self) -> int:
             return self.model[-1].next_offset if self.model else 0
 
-        def acknowledge(self):
+        def acknowledge(self) -> None:
             self.kept = max(self.kept, self.log.recovery_point)
 
         @rule(
@@ -94,7 +97,7 @@ def machine(batches):
             step_ms=st.integers(-500, 900),
             idempotent=st.booleans(),
         )
-        def append(self, count, size, step_ms, idempotent):
+        def append(self, count: int, size: int, step_ms: int, idempotent: bool) -> None:
             producer = {"producer_id": 1, "epoch": 0, "sequence": self.sequence} if idempotent else {}
             batch = batches.make(count, size=size, timestamp=self.now_ms + step_ms, **producer)
             self.model.append(batches.expected(batch, self.end))
@@ -104,7 +107,7 @@ def machine(batches):
             self.acknowledge()
 
         @rule(gaps=st.lists(st.sampled_from([0, 0, 1, 50, 2**31 - 1, 2**33]), min_size=1, max_size=3))
-        def append_keeping_offsets(self, gaps):
+        def append_keeping_offsets(self, gaps: Sequence[int]) -> None:
             together = bytearray()
             end = self.end
             expected = []
@@ -119,14 +122,14 @@ def machine(batches):
 
         @precondition(lambda self: self.end > 0)
         @rule(data=st.data())
-        def overlap(self, data):
+        def overlap(self, data: Any) -> None:
             base_offset = data.draw(st.integers(0, self.end - 1))
             with pytest.raises(OffsetOverlapError):
                 batches.append_keeping(self.log, batches.make(1, base_offset=base_offset))
 
         @precondition(lambda self: any(header.producer_id == 1 for header in self.model))
         @rule()
-        def append_again(self):
+        def append_again(self) -> None:
             last = [header for header in self.model if header.producer_id == 1][-1]
             batch = batches.make(last.record_count, producer_id=1, epoch=0, sequence=last.base_sequence)
             info = batches.append(self.log, batch, self.now_ms)
@@ -134,7 +137,7 @@ def machine(batches):
             assert (info.base_offset, info.last_offset) == (last.base_offset, last.last_offset)
 
         @rule(capacity=st.integers(0, 3000))
-        def fill_the_disk(self, capacity):
+        def fill_the_disk(self, capacity: int) -> None:
             self.files.capacity_bytes = self.files.used_bytes + capacity
             try:
                 for _ in range(5):
@@ -150,19 +153,19 @@ def machine(batches):
             self.acknowledge()
 
         @rule(milliseconds=st.sampled_from([1, 500, 1000, 60_000]))
-        def time_passes(self, milliseconds):
+        def time_passes(self, milliseconds: int) -> None:
             self.now_ms += milliseconds
             self.directory.flush_due(self.now_ms)
             self.acknowledge()
 
         @rule()
-        def flush(self):
+        def flush(self) -> None:
             self.log.flush()
             assert self.log.recovery_point == self.end
             self.acknowledge()
 
         @rule(data=st.data(), max_bytes=st.sampled_from([1, 200, 10_000]))
-        def read(self, data, max_bytes):
+        def read(self, data: Any, max_bytes: int) -> None:
             interesting = [header.base_offset + delta for header in self.model for delta in (-1, 0, 1)] or [0]
             offset = data.draw(st.sampled_from(interesting) | st.integers(-1, self.end + 1))
             up_to = data.draw(st.sampled_from([self.end, *[header.base_offset for header in self.model]]))
@@ -177,7 +180,7 @@ def machine(batches):
             assert list(self.log.headers(max(0, offset))) == [h for h in self.model if h.last_offset >= offset]
 
         @rule(data=st.data())
-        def look_up_a_time(self, data):
+        def look_up_a_time(self, data: Any) -> None:
             times = [header.max_timestamp for header in self.model] or [0]
             timestamp = data.draw(st.sampled_from(times)) + data.draw(st.integers(-2, 2))
             batch = next((header for header in self.model if header.max_timestamp >= timestamp), None)
@@ -189,18 +192,18 @@ def machine(batches):
                 assert found == (batch.base_timestamp + delta, batch.base_offset + delta)
 
         @rule()
-        def restart(self):
+        def restart(self) -> None:
             self.directory.close()
             self.kept = self.end
             self.reopen()
 
         @rule()
-        def lose_power(self):
+        def lose_power(self) -> None:
             self.files.lose_power()
             self.reopen()
 
         @rule(changes=st.integers(1, 8), more=st.booleans())
-        def lose_power_at_a_change(self, changes, more):
+        def lose_power_at_a_change(self, changes: int, more: bool) -> None:
             self.files.crash_in = changes
             try:
                 for _ in range(4):
@@ -213,7 +216,7 @@ def machine(batches):
             self.reopen()
 
         @rule(number=st.integers(1, 4))
-        def a_sync_fails(self, number):
+        def a_sync_fails(self, number: int) -> None:
             self.append(1, 1, 0, False)
             self.files.fail_sync_in = number
             try:
@@ -230,14 +233,14 @@ def machine(batches):
             self.reopen()
 
         @invariant()
-        def the_end_is_known(self):
+        def the_end_is_known(self) -> None:
             assert self.log.log_end_offset == self.end
             assert self.log.recovery_point <= self.end
 
     return LogMachine
 
 
-def test_random_histories(batches):
+def test_random_histories(batches: Batches) -> None:
     phases = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking a history takes minutes
     run_state_machine_as_test(
         machine(batches), settings=settings(max_examples=50, stateful_step_count=30, phases=phases)

@@ -3,6 +3,9 @@
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -17,23 +20,26 @@ from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 from tests.support.bombs import bomb
+from tests.unit.log.conftest import Batches
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 ABORT, COMMIT = 0, 1
 
 
-def flagged(batch, flags):
+def flagged(batch: bytearray, flags: int) -> bytearray:
     struct.pack_into(">h", batch, 21, struct.unpack_from(">h", batch, 21)[0] | flags)
     struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
     return batch
 
 
-def data(batches, offset, producer_id, sequence=0, count=2, epoch=0):
+def data(
+    batches: Batches, offset: int, producer_id: int, sequence: int = 0, count: int = 2, epoch: int = 0
+) -> bytearray:
     made = batches.make(count, producer_id=producer_id, epoch=epoch, sequence=sequence, base_offset=offset)
     return flagged(made, TRANSACTIONAL)
 
 
-def marker(offset, producer_id, kind, now_ms, epoch=0):
+def marker(offset: int, producer_id: int, kind: int, now_ms: int, epoch: int = 0) -> bytearray:
     builder = BatchBuilder(Codec.NONE, 1 << 20)
     assert builder.append(struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), (), now_ms)
     batch = builder.build(producer_id, epoch, -1)
@@ -41,7 +47,7 @@ def marker(offset, producer_id, kind, now_ms, epoch=0):
     return flagged(batch, TRANSACTIONAL | CONTROL)
 
 
-def history(batches):
+def history(batches: Batches) -> tuple[Sequence[tuple[Any, ...]], ...]:
     """Batches of a copied log; the last stable offset after each; transactions that were aborted."""
     steps = [
         (data(batches, 0, 1), 0),
@@ -64,7 +70,9 @@ CONFIGS = [LogConfig(), LogConfig(segment_bytes=300)]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_what_is_stable_and_what_was_aborted(open_log, batches, config, tmp_path):
+def test_what_is_stable_and_what_was_aborted(
+    open_log: Callable[..., Any], batches: Batches, config: LogConfig, tmp_path: Path
+) -> None:
     log = open_log(config)
     steps, aborted = history(batches)
     for batch, stable in steps:
@@ -86,7 +94,9 @@ def test_what_is_stable_and_what_was_aborted(open_log, batches, config, tmp_path
     assert log.last_stable_offset == 18
 
 
-def test_the_index_is_kafkas_and_goes_with_its_segment(open_log, batches, tmp_path):
+def test_the_index_is_kafkas_and_goes_with_its_segment(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     log = open_log(LogConfig(retention_ms=0))
     for batch, _ in history(batches)[0][:4]:
         batches.append_keeping(log, batch)
@@ -97,7 +107,7 @@ def test_the_index_is_kafkas_and_goes_with_its_segment(open_log, batches, tmp_pa
     assert log.aborted_transactions(Offset(0), Offset(9)) == []
 
 
-def test_producers_with_an_open_transaction_are_kept_and_snapshots_tell_of_it(batches):
+def test_producers_with_an_open_transaction_are_kept_and_snapshots_tell_of_it(batches: Batches) -> None:
     states = ProducerStates(expiration_ms=10)
     states.update(read_header(data(batches, 7, 1)), 0)
     for producer_id in range(2, 6):
@@ -115,7 +125,9 @@ def test_producers_with_an_open_transaction_are_kept_and_snapshots_tell_of_it(ba
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crash_at_every_step_leaves_what_the_batches_tell(tmp_path, open_log, batches, seed):
+def test_a_crash_at_every_step_leaves_what_the_batches_tell(
+    tmp_path: Path, open_log: Callable[..., Any], batches: Batches, seed: int
+) -> None:
     change, finished = 1, False
     while not finished:
         files = FaultyFiles(DiskFiles(), random.Random(f"{seed} {change}"))
@@ -145,7 +157,9 @@ def test_a_crash_at_every_step_leaves_what_the_batches_tell(tmp_path, open_log, 
     assert change > 15
 
 
-def test_an_abort_whose_marker_a_crash_took_is_forgotten(open_log, batches, tmp_path):
+def test_an_abort_whose_marker_a_crash_took_is_forgotten(
+    open_log: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     log = open_log(LogConfig(segment_bytes=1))
     batches.append_keeping(log, data(batches, 0, 1))
     batches.append_keeping(log, marker(2, 1, ABORT, batches.now_ms))
@@ -158,14 +172,14 @@ def test_an_abort_whose_marker_a_crash_took_is_forgotten(open_log, batches, tmp_
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
 @pytest.mark.parametrize(("value_bytes", "is_marker"), [(60_000, True), (70_000, False)])
-def test_a_control_batch_is_opened_up_to_64_kib(codec, kind, value_bytes, is_marker):
+def test_a_control_batch_is_opened_up_to_64_kib(codec: Codec, kind: int, value_bytes: int, is_marker: bool) -> None:
     builder = BatchBuilder(codec, 1 << 20)
     assert builder.append(struct.pack(">hh", 0, kind), bytes(value_bytes), (), 0)
     batch = flagged(builder.build(1, 0, -1), TRANSACTIONAL | CONTROL)
     assert is_abort(bytes(batch), read_header(batch)) is ((kind == ABORT) if is_marker else None)
 
 
-def test_a_control_batch_that_is_a_bomb_takes_no_memory():
+def test_a_control_batch_that_is_a_bomb_takes_no_memory() -> None:
     batch = flagged(bomb(Codec.GZIP, 100 << 20, 0), TRANSACTIONAL | CONTROL)
     tracemalloc.start()
     try:

@@ -1,20 +1,25 @@
 import random
 import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
 from pipeline.log.config import LogConfig
-from pipeline.log.files import DiskFiles
+from pipeline.log.files import DiskFile, DiskFiles
 from pipeline.log.leader_epochs import EpochStart
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset
-from pipeline.records.batch import read_header
+from pipeline.records.batch import BatchHeader, read_header
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.unit.log.conftest import Batches
 
 EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
 
 
-def fill(log, batches, count=8, size=200):
+def fill(log: UnifiedLog, batches: Batches, count: int = 8, size: int = 200) -> list[BatchHeader] | None:
     """Two records a batch, in the epochs of EPOCHS; returns the headers."""
     headers = []
     for number in range(count):
@@ -23,7 +28,7 @@ def fill(log, batches, count=8, size=200):
     return headers
 
 
-def test_a_copied_batch_keeps_its_offset_and_its_epoch(open_log, batches):
+def test_a_copied_batch_keeps_its_offset_and_its_epoch(open_log: Callable[..., Any], batches: Batches) -> None:
     log = open_log()
     headers = fill(log, batches)
     batch = batches.copied(2, base_offset=100, epoch=9)
@@ -36,7 +41,7 @@ def test_a_copied_batch_keeps_its_offset_and_its_epoch(open_log, batches):
             batches.append_copied(log, batches.copied(1, base_offset=base_offset, epoch=9))
 
 
-def test_a_log_without_records_has_no_last_epoch(open_log, batches):
+def test_a_log_without_records_has_no_last_epoch(open_log: Callable[..., Any], batches: Batches) -> None:
     log = open_log()
     log.begin_epoch(LeaderEpoch(4))
     assert log.last_epoch == -1
@@ -49,7 +54,9 @@ def test_a_log_without_records_has_no_last_epoch(open_log, batches):
 
 @pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
 @pytest.mark.parametrize("flushed", [False, True])
-def test_truncation_leaves_the_batches_before(open_log, batches, segment_bytes, flushed):
+def test_truncation_leaves_the_batches_before(
+    open_log: Callable[..., Any], batches: Batches, segment_bytes: int, flushed: bool
+) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
     for offset in (0, 1, 2, 7, 10, 15, 16):
         log = open_log(config)
@@ -75,7 +82,7 @@ def test_truncation_leaves_the_batches_before(open_log, batches, segment_bytes, 
         assert not log.truncate_to(log.log_end_offset)
 
 
-def test_a_log_starts_again_anywhere(open_log, batches, small_segments):
+def test_a_log_starts_again_anywhere(open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig) -> None:
     for offset in (0, 7, 8, 1000, 2**40):
         log = open_log(small_segments)
         log.restart_at(Offset(0))
@@ -93,7 +100,9 @@ def test_a_log_starts_again_anywhere(open_log, batches, small_segments):
         assert batches.read_all(log) == headers
 
 
-def test_a_truncation_before_the_log_start_offset_empties_the_log(open_log, batches, small_segments):
+def test_a_truncation_before_the_log_start_offset_empties_the_log(
+    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig
+) -> None:
     for offset, start in ((0, 0), (3, 3), (4, 4), (5, 5), (6, 5), (7, 5)):
         log = open_log(small_segments)
         log.restart_at(Offset(0))
@@ -104,7 +113,7 @@ def test_a_truncation_before_the_log_start_offset_empties_the_log(open_log, batc
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (start, start, 0)
 
 
-def test_gaps_are_cut_where_the_batches_end(open_log, batches):
+def test_gaps_are_cut_where_the_batches_end(open_log: Callable[..., Any], batches: Batches) -> None:
     bases = [0, 10, 11, 50, 2**33, 2**33 + 5, 2**40]
     rng = random.Random(1)
     for _ in range(20):
@@ -127,7 +136,7 @@ def test_gaps_are_cut_where_the_batches_end(open_log, batches):
         assert batches.read_all(open_log(log.config)) == headers
 
 
-def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log, batches):
+def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log: Callable[..., Any], batches: Batches) -> None:
     log = open_log(LogConfig(index_interval_bytes=1))
     fill(log, batches)
     regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
@@ -138,7 +147,9 @@ def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log, batches):
     assert after == before[:4] + [b""] * 4
 
 
-def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(open_log, batches, monkeypatch):
+def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(
+    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = open_log(LogConfig(index_interval_bytes=1))
     headers = fill(log, batches)
     regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
@@ -161,7 +172,9 @@ def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(
     batches.check_indexes(log)
 
 
-def test_a_disk_that_fails_while_truncating_takes_the_log_offline(open_log, batches, faulty):
+def test_a_disk_that_fails_while_truncating_takes_the_log_offline(
+    open_log: Callable[..., Any], batches: Batches, faulty: FaultyFiles
+) -> None:
     for number in range(1, 4):
         log = open_log(files=faulty)
         log.restart_at(Offset(0))
@@ -173,12 +186,12 @@ def test_a_disk_that_fails_while_truncating_takes_the_log_offline(open_log, batc
             batches.append_copied(log, batches.copied(1, base_offset=100, epoch=9))
 
 
-def test_nothing_expires_while_a_log_is_truncated(open_log, batches):
+def test_nothing_expires_while_a_log_is_truncated(open_log: Callable[..., Any], batches: Batches) -> None:
     log = open_log(LogConfig(segment_bytes=1, retention_ms=0))
     fill(log, batches)
     found = []
 
-    def expire():
+    def expire() -> None:
         found.append(log.take_expired(log.log_end_offset, batches.now_ms + 10**9))
 
     log.on_moving_back = expire
@@ -189,7 +202,9 @@ def test_nothing_expires_while_a_log_is_truncated(open_log, batches):
     assert (log.log_start_offset, log.log_end_offset) == (4, 8)
 
 
-def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(open_log, batches, faulty):
+def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(
+    open_log: Callable[..., Any], batches: Batches, faulty: FaultyFiles
+) -> None:
     config = LogConfig(index_interval_bytes=1)
     for capacity in (0, 10, 100, 150):
         log = open_log(config, files=faulty)
@@ -211,13 +226,15 @@ def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(open_log, batches,
         faulty = FaultyFiles(DiskFiles(), random.Random(capacity))
 
 
-def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(open_log, batches):
+def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(
+    open_log: Callable[..., Any], batches: Batches
+) -> None:
     threads, noted = [], []
 
     class Ending(DiskFiles):
         """Ends a cleaning while the first file is removed."""
 
-        def unlink(self, path):
+        def unlink(self, path: Path) -> None:
             if not threads and path.suffix == ".log":
                 threads.append(
                     threading.Thread(target=lambda: noted.append(log.note_cleaned(Offset(14), truncations_then)))
@@ -240,7 +257,9 @@ def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(open_log, 
     assert log.clean_offset == 10
 
 
-def test_a_lack_of_open_files_half_way_ends_this_log_alone(open_log, batches, monkeypatch):
+def test_a_lack_of_open_files_half_way_ends_this_log_alone(
+    open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = []
     log = open_log(LogConfig(segment_bytes=1))
     fill(log, batches)
@@ -255,11 +274,13 @@ def test_a_lack_of_open_files_half_way_ends_this_log_alone(open_log, batches, mo
     assert batches.read_all(open_log()) == []
 
 
-def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(open_log, batches):
+def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(
+    open_log: Callable[..., Any], batches: Batches
+) -> None:
     class FewOpenFiles(DiskFiles):
         left = None
 
-        def open(self, path, *, create=False):
+        def open(self, path: Path, *, create: bool = False) -> DiskFile | None:
             if self.left is not None and path.parent == log.directory and not create:
                 self.left -= 1
                 if self.left < 0:
@@ -293,5 +314,5 @@ def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(open_
     assert is_enough and left > 5
 
 
-def refuse_to_open(*_):
+def refuse_to_open(*_: int) -> None:
     raise DiskFullError("a segment", "Too many open files")

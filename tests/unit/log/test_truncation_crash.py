@@ -5,6 +5,8 @@ machine stops.
 import random
 import struct
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -13,18 +15,20 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.loader import load_log
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import place_batch
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.testing.faulty_files import Crash, FaultyFiles
+from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 NOW_MS = 1_700_000_000_000
 
 
-def flagged(batch, flags):
+def flagged(batch: bytearray, flags: int) -> bytearray:
     struct.pack_into(">h", batch, 21, struct.unpack_from(">h", batch, 21)[0] | flags)
     struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
     return batch
@@ -33,13 +37,13 @@ def flagged(batch, flags):
 class Leader:
     """Where the batches come from: a new epoch after each truncation, producers with transactions, gaps."""
 
-    def __init__(self, rng, batches):
+    def __init__(self, rng: random.Random, batches: Batches) -> None:
         self.rng = rng
         self.batches = batches
         self.epoch = 0
         self.sequence = 0
 
-    def batch(self, end_offset):
+    def batch(self, end_offset: int) -> bytes:
         rng = self.rng
         base_offset = end_offset + rng.choice([0] * 8 + [1, 30, 2**31, 2**33])
         producer_id = rng.choice([-1, 1, 2, 3])
@@ -65,7 +69,7 @@ class Leader:
 class Follower:
     """A log with a model of what is in it. After a crash it holds a beginning of one of `possible`."""
 
-    def __init__(self, path, rng, batches):
+    def __init__(self, path: Path, rng: random.Random, batches: Batches) -> None:
         self.path, self.rng, self.batches = path, rng, batches
         self.leader = Leader(rng, batches)
         self.config = LogConfig(
@@ -77,7 +81,7 @@ class Follower:
         self.now_ms = NOW_MS
         self.open()
 
-    def open(self):
+    def open(self) -> None:
         self.files = FaultyFiles(DiskFiles(), self.rng)
         self.directory = LogDirectory.open(
             self.path,
@@ -92,24 +96,24 @@ class Follower:
         self.log = self.directory.logs.get(NAME) or self.directory.create(NAME, now_ms=self.now_ms)
 
     @property
-    def headers(self):
+    def headers(self) -> Any:
         return [header for _, header in self.held]
 
-    def append(self):
+    def append(self) -> None:
         batch = self.leader.batch(self.log.log_end_offset)
         self.possible = [self.held, [*self.held, batch]]
         self.batches.append_copied(self.log, batch, self.now_ms)
         self.held, self.possible = self.possible[1], self.possible[1:]
 
-    def truncate(self):
+    def truncate(self) -> None:
         """Anywhere, near the end as a rule."""
         ends = self.ends()
         self.move(self.rng.choice(ends[-4:] if self.rng.random() < 0.8 else ends) + self.rng.randint(-1, 1))
 
-    def ends(self):
+    def ends(self) -> list[int]:
         return [0, *(self.batches.next_offset(batch) for batch in self.held)]
 
-    def move(self, offset):
+    def move(self, offset: int) -> None:
         offset = max(0, offset)
         left = [batch for batch, end in zip(self.held, self.ends()[1:], strict=True) if end <= offset]
         self.possible = [self.held]
@@ -119,25 +123,25 @@ class Follower:
         self.held, self.possible = left, [left]
         self.leader.epoch += 1
 
-    def flush(self):
+    def flush(self) -> None:
         self.log.flush()
         self.synced = len(self.held)
 
-    def time_passes(self):
+    def time_passes(self) -> None:
         self.now_ms += 60_000
         self.directory.flush_due(self.now_ms)
 
-    def restart_cleanly(self):
+    def restart_cleanly(self) -> None:
         self.directory.close()
         self.synced = len(self.held)
         self.open()
 
-    def live(self, steps):
+    def live(self, steps: int) -> None:
         actions = [self.append] * 9 + [self.truncate] * 2 + [self.flush, self.time_passes, self.restart_cleanly]
         for _ in range(steps):
             self.rng.choice(actions)()
 
-    def recover(self):
+    def recover(self) -> None:
         """The power came back."""
         self.files.lose_power()
         self.open()
@@ -146,7 +150,7 @@ class Follower:
         assert len(found) >= self.synced
         self.held, self.possible = found, [found]
 
-    def check(self, tmp_path):
+    def check(self, tmp_path: Path) -> None:
         """Is the log what a log is that never had anything else?"""
         log = self.log
         assert self.batches.raw(log) == self.held
@@ -163,7 +167,7 @@ class Follower:
         assert facts(log) == facts(never)
 
 
-def facts(log):
+def facts(log: UnifiedLog) -> tuple[Any, ...]:
     producers = {
         producer_id: (producer.epoch, producer.transaction_start, list(producer.batches))
         for producer_id, producer in log._producers._producers.items()
@@ -180,7 +184,7 @@ def facts(log):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_truncated_log_is_as_one_that_never_had_the_tail(tmp_path, batches, seed):
+def test_a_truncated_log_is_as_one_that_never_had_the_tail(tmp_path: Path, batches: Batches, seed: int) -> None:
     follower = Follower(tmp_path / "logs", random.Random(seed), batches)
     for _ in range(4):
         follower.live(10)
@@ -190,7 +194,7 @@ def test_a_truncated_log_is_as_one_that_never_had_the_tail(tmp_path, batches, se
     follower.check(tmp_path)
 
 
-def test_whenever_the_machine_stops_the_log_is_a_beginning_of_what_it_was(tmp_path, batches):
+def test_whenever_the_machine_stops_the_log_is_a_beginning_of_what_it_was(tmp_path: Path, batches: Batches) -> None:
     stopped = 0
     for seed in range(40):
         rng = random.Random(seed)
@@ -209,7 +213,7 @@ def test_whenever_the_machine_stops_the_log_is_a_beginning_of_what_it_was(tmp_pa
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_a_stop_at_every_step_of_a_truncation(tmp_path, batches, flushed):
+def test_a_stop_at_every_step_of_a_truncation(tmp_path: Path, batches: Batches, flushed: bool) -> None:
     for cut in (1, 4):
         for step in range(1, 100):
             follower = Follower(tmp_path / f"{cut}-{step}", random.Random(f"{cut} {step}"), batches)
@@ -235,7 +239,7 @@ def test_a_stop_at_every_step_of_a_truncation(tmp_path, batches, flushed):
         assert step > 5
 
 
-def test_a_stop_at_every_step_of_a_new_beginning(tmp_path, batches):
+def test_a_stop_at_every_step_of_a_new_beginning(tmp_path: Path, batches: Batches) -> None:
     for start in (0, 3, 2**40):
         for step in range(1, 100):
             follower = Follower(tmp_path / f"{start}-{step}", random.Random(f"{start} {step}"), batches)

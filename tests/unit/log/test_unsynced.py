@@ -1,17 +1,22 @@
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import SYNC_FAILED
+from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.unit.log.conftest import Batches
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_flushed_after_a_failed_sync_and_a_new_process_outlives_the_power(
-    open_log, batches, small_segments, tmp_path, seed
-):
+    open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig, tmp_path: Path, seed: int
+) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(seed))
     log = open_log(small_segments, files=faulty)
     for _ in range(12):

@@ -1,5 +1,8 @@
 """What goes into one append to the destination."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +13,7 @@ from pipeline.model import TopicPartition
 MAX_BYTES = 100
 
 
-def piece(partition, size, number):
+def piece(partition: int, size: int, number: int) -> FetchedBatches:
     return FetchedBatches(
         topic_partition=TopicPartition("t", partition),
         data=memoryview(bytes(size)),
@@ -22,7 +25,7 @@ def piece(partition, size, number):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 150))))
-def test_pieces_go_once_in_order_and_in_bounded_requests(drawn):
+def test_pieces_go_once_in_order_and_in_bounded_requests(drawn: Sequence[Any] | Sequence[tuple[int, ...]]) -> None:
     polled = [piece(partition, size, number) for number, (partition, size) in enumerate(drawn)]
     requests = requests_of(polled, MAX_BYTES)
     for partition in range(4):
@@ -33,6 +36,6 @@ def test_pieces_go_once_in_order_and_in_bounded_requests(drawn):
         assert len(request) == 1 or sum(len(batches.data) for batches in request.values()) <= MAX_BYTES
 
 
-def test_what_fits_goes_together():
+def test_what_fits_goes_together() -> None:
     (request,) = requests_of([piece(0, 30, 0), piece(1, 30, 1), piece(2, 30, 2)], MAX_BYTES)
     assert len(request) == 3

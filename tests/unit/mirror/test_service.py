@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -83,7 +84,7 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path) -> AsyncIterator[Site]:
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with (
         serving_cluster(tmp_path / "east") as east,
         serving_cluster(tmp_path / "west") as west,
@@ -166,7 +167,7 @@ def reason_of(service: MirrorService, *, source: str = "east", partition: int = 
     return None
 
 
-async def test_two_sources_lie_side_by_side_and_growth_appends(site):
+async def test_two_sources_lie_side_by_side_and_growth_appends(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"e0", b"e1")
     async with site.mirroring():
@@ -180,7 +181,7 @@ async def test_two_sources_lie_side_by_side_and_growth_appends(site):
         await until_copied(site.hub, TopicPartition("clicks", 2), b"new")
 
 
-async def test_a_mirror_goes_on_where_another_one_ended(site):
+async def test_a_mirror_goes_on_where_another_one_ended(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a", b"b")
     async with site.mirroring():
@@ -190,7 +191,7 @@ async def test_a_mirror_goes_on_where_another_one_ended(site):
         await until_copied(site.hub, CLICKS, b"a", b"b", b"c")
 
 
-async def test_two_mirrors_at_once_double_nothing(site):
+async def test_two_mirrors_at_once_double_nothing(site: Site) -> None:
     await make(site.east, partitions=3)
     values = [b"%d" % number for number in range(50)]
     async with site.mirroring(), site.mirroring():
@@ -201,7 +202,7 @@ async def test_two_mirrors_at_once_double_nothing(site):
             await until_copied(site.hub, TopicPartition("clicks", partition), *values)
 
 
-async def test_a_batch_that_another_mirror_appended_first_is_left_to_it(site):
+async def test_a_batch_that_another_mirror_appended_first_is_left_to_it(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a")
     async with site.mirroring() as service:
@@ -215,7 +216,7 @@ async def test_a_batch_that_another_mirror_appended_first_is_left_to_it(site):
         assert site.failures() == 0
 
 
-async def test_a_replica_that_ends_within_a_batch_of_its_source_rests_with_the_reason(site):
+async def test_a_replica_that_ends_within_a_batch_of_its_source_rests_with_the_reason(site: Site) -> None:
     await make(site.east)
     await make(site.hub, mirror_source="pipeline")
     await put(site.hub, batch_at(0, b"a"))
@@ -228,7 +229,7 @@ async def test_a_replica_that_ends_within_a_batch_of_its_source_rests_with_the_r
     assert await read(site.hub, CLICKS) == [(0, b"a")]
 
 
-async def test_a_replica_that_is_past_its_source_rests_with_the_reason_and_others_go_on(site):
+async def test_a_replica_that_is_past_its_source_rests_with_the_reason_and_others_go_on(site: Site) -> None:
     await make(site.east, partitions=2)
     await make(site.hub, partitions=2, mirror_source="pipeline")
     await put(site.hub, batch_at(50, b"from a former life"))
@@ -241,7 +242,7 @@ async def test_a_replica_that_is_past_its_source_rests_with_the_reason_and_other
         assert reason_of(service, partition=1) is None
 
 
-async def test_records_deleted_before_they_were_copied_stop_their_partition_alone(site):
+async def test_records_deleted_before_they_were_copied_stop_their_partition_alone(site: Any) -> None:
     await make(site.east, partitions=2)
     await publish(site.east, b"copied")
     async with site.mirroring():
@@ -256,7 +257,7 @@ async def test_records_deleted_before_they_were_copied_stop_their_partition_alon
     assert await read(site.hub, CLICKS) == [(0, b"copied")]
 
 
-async def test_a_topic_created_again_while_no_mirror_ran_is_refused(site):
+async def test_a_topic_created_again_while_no_mirror_ran_is_refused(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"old")
     async with site.mirroring():
@@ -274,7 +275,7 @@ async def test_a_topic_created_again_while_no_mirror_ran_is_refused(site):
     assert await read(site.hub, CLICKS) == [(0, b"old")]
 
 
-async def test_a_topic_created_again_under_a_running_mirror_is_never_mixed_with_the_old_one(site):
+async def test_a_topic_created_again_under_a_running_mirror_is_never_mixed_with_the_old_one(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"old")
     async with site.mirroring(refresh_interval_ms=60_000) as service:
@@ -287,7 +288,7 @@ async def test_a_topic_created_again_under_a_running_mirror_is_never_mixed_with_
     assert await read(site.hub, CLICKS) == [(0, b"old")]
 
 
-async def test_a_replica_that_was_made_anew_is_copied_from_the_start(site):
+async def test_a_replica_that_was_made_anew_is_copied_from_the_start(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"old")
     async with site.mirroring():
@@ -299,7 +300,7 @@ async def test_a_replica_that_was_made_anew_is_copied_from_the_start(site):
     assert await read(site.hub, CLICKS) == [(0, b"old"), (1, b"new")]
 
 
-async def test_a_topic_of_the_hub_itself_is_not_written_to(site):
+async def test_a_topic_of_the_hub_itself_is_not_written_to(site: Site) -> None:
     await make(site.hub)
     await make(site.east, partitions=2)
     await publish(site.hub, b"own")
@@ -309,7 +310,7 @@ async def test_a_topic_of_the_hub_itself_is_not_written_to(site):
     assert await read(site.hub, CLICKS) == [(0, b"own")]
 
 
-async def test_a_hub_that_cannot_keep_offsets_gets_nothing(site, monkeypatch):
+async def test_a_hub_that_cannot_keep_offsets_gets_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_features(_broker: BrokerId) -> dict[str, tuple[int, int]]:
         return {}
 
@@ -322,7 +323,7 @@ async def test_a_hub_that_cannot_keep_offsets_gets_nothing(site, monkeypatch):
     assert await read(site.hub, CLICKS) == []
 
 
-async def test_replicas_are_read_only_for_others(site):
+async def test_replicas_are_read_only_for_others(site: Site) -> None:
     await make(site.east)
     await publish(site.east, b"a")
     async with site.mirroring():
@@ -344,7 +345,7 @@ async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -
             await trio.sleep(0.01)
 
 
-async def test_a_source_that_is_away_is_said_and_does_not_hold_up_the_others(site):
+async def test_a_source_that_is_away_is_said_and_does_not_hold_up_the_others(site: Site) -> None:
     async with open_cluster(NOBODY) as away:
         site.east = away
         await make(site.west)
@@ -359,7 +360,7 @@ async def test_a_source_that_is_away_is_said_and_does_not_hold_up_the_others(sit
             assert [site.is_up(name) for name in ("east", "west")] == [0, 1]
 
 
-async def test_a_hub_that_is_away_from_the_start_is_soon_said(site):
+async def test_a_hub_that_is_away_from_the_start_is_soon_said(site: Site) -> None:
     async with open_cluster(NOBODY) as away:
         site.hub = away
         async with site.mirroring(produce_timeout_ms=60_000) as service:
@@ -367,7 +368,7 @@ async def test_a_hub_that_is_away_from_the_start_is_soon_said(site):
             assert source_errors(service) == {"east": "not reached yet", "west": "not reached yet"}
 
 
-async def test_what_other_brokers_of_the_hub_lead_is_copied_while_one_is_away(site, tmp_path):
+async def test_what_other_brokers_of_the_hub_lead_is_copied_while_one_is_away(site: Site, tmp_path: Path) -> None:
     zookeeper = MemoryZooKeeper()
     async with serving_cluster(tmp_path / "one", zookeeper=zookeeper) as hub:
         site.hub = hub
@@ -392,7 +393,7 @@ async def test_what_other_brokers_of_the_hub_lead_is_copied_while_one_is_away(si
             assert reason_of(service, partition=here) is None
 
 
-async def test_a_topic_that_is_gone_from_its_source_is_shown_also_after_a_restart(site):
+async def test_a_topic_that_is_gone_from_its_source_is_shown_also_after_a_restart(site: Site) -> None:
     await make(site.east, partitions=2)
     await publish(site.east, b"a")
     async with site.mirroring() as service:
@@ -408,7 +409,9 @@ async def test_a_topic_that_is_gone_from_its_source_is_shown_also_after_a_restar
     assert await read(site.hub, CLICKS) == [(0, b"a")]
 
 
-async def test_a_partition_that_was_not_told_of_for_a_while_is_copied_on(site, monkeypatch):
+async def test_a_partition_that_was_not_told_of_for_a_while_is_copied_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await make(site.east)
     await publish(site.east, b"a")
     fetch, is_hidden = site.east.fetch_all_topics, False
@@ -428,7 +431,7 @@ async def test_a_partition_that_was_not_told_of_for_a_while_is_copied_on(site, m
         await until(lambda: reason_of(service) is None)
 
 
-async def test_a_topic_that_cannot_be_described_is_not_gone(site, monkeypatch):
+async def test_a_topic_that_cannot_be_described_is_not_gone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await make(site.east)
     await publish(site.east, b"a")
     fetch = site.east.fetch_all_topics
@@ -449,7 +452,7 @@ async def test_a_topic_that_cannot_be_described_is_not_gone(site, monkeypatch):
         assert reason_of(service) is None
 
 
-async def test_a_replica_names_its_sources_to_those_it_refuses(site):
+async def test_a_replica_names_its_sources_to_those_it_refuses(site: Site) -> None:
     await make(site.east)
     await make(site.west)
     async with site.mirroring(refresh_interval_ms=60_000) as service:

@@ -1,5 +1,7 @@
 """The partition table: deterministic, append-only, agreed between mirrors that write at the same time."""
 
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,7 +14,7 @@ from pipeline.mirror.table import PartitionTable, PartitionTableError, Proposal,
 from pipeline.model import TopicPartition
 
 
-def proposal(cluster, topic, partition, replica_topic=None):
+def proposal(cluster: str, topic: str, partition: int, replica_topic: str | None = None) -> Proposal:
     source = SourcePartition(cluster=cluster, partition=TopicPartition(topic, partition), topic_id=UUID(int=7))
     return Proposal(source=source, replica_topic=replica_topic or topic)
 
@@ -26,14 +28,14 @@ proposals = st.builds(
 )
 
 
-def table_of(journal):
+def table_of(journal: Sequence[Any] | Sequence[Proposal]) -> PartitionTable:
     table = PartitionTable()
     for one in journal:
         table.apply(one)
     return table
 
 
-def test_two_sources_lie_side_by_side_and_growth_appends():
+def test_two_sources_lie_side_by_side_and_growth_appends() -> None:
     table = table_of([proposal("east", "clicks", 0), proposal("west", "clicks", 0), proposal("east", "clicks", 1)])
     lines = {(a.source.cluster, a.source.partition.partition): a.replica.partition for a in table.assignments()}
     assert lines == {("east", 0): 0, ("west", 0): 1, ("east", 1): 2}
@@ -44,7 +46,9 @@ def test_two_sources_lie_side_by_side_and_growth_appends():
 
 
 @given(st.lists(proposals, max_size=20), st.lists(proposals, max_size=10))
-def test_lines_never_change_and_replicas_are_numbered_without_gaps(journal, more):
+def test_lines_never_change_and_replicas_are_numbered_without_gaps(
+    journal: Sequence[Any] | Sequence[Proposal], more: Sequence[Any] | Sequence[Proposal]
+) -> None:
     before = table_of(journal)
     after = table_of([*journal, *more])
     assert after.assignments()[: len(before.assignments())] == before.assignments()
@@ -55,17 +59,17 @@ def test_lines_never_change_and_replicas_are_numbered_without_gaps(journal, more
 
 
 @given(proposals)
-def test_journal_records_survive_the_wire(one):
+def test_journal_records_survive_the_wire(one: Proposal) -> None:
     assert decode_proposal(one.encode()[1]) == one
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"version":2}', b"null", b'{"version":1,"topic_id":1}'])
-def test_other_records_are_refused(value):
+def test_other_records_are_refused(value: bytes) -> None:
     with pytest.raises(PartitionTableError):
         decode_proposal(value)
 
 
-def test_selection_matches_whole_names_and_never_internal_topics():
+def test_selection_matches_whole_names_and_never_internal_topics() -> None:
     selection = TopicSelection(
         compile_patterns("topics", ["click.*", "_.*"]), compile_patterns("exclude", ["click_test"])
     )

@@ -1,6 +1,8 @@
 import contextlib
 import gc
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import h11
 import pytest
@@ -23,17 +25,17 @@ LARGE_BYTES = 64 << 20
 
 
 @asynccontextmanager
-async def greedy_client():
+async def greedy_client() -> AsyncIterator[Any]:
     """A service with a large answer, and a client that asked for it and takes nothing: the scope of the service, an
     event that tells that it has ended, and the client.
     """
 
-    async def serve_much(_request):
+    async def serve_much(_request: Any) -> Any:
         return Response(bytes(LARGE_BYTES))
 
     scope, ended = trio.CancelScope(), trio.Event()
 
-    async def run(task_status=trio.TASK_STATUS_IGNORED):
+    async def run(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         with scope:
             await serve_http(
                 http_application([Route("/", serve_much)]), HostPort("127.0.0.1", 0), task_status=task_status
@@ -49,14 +51,14 @@ async def greedy_client():
         scope.cancel()
 
 
-async def test_a_client_that_takes_no_answer_does_not_hold_up_a_stop():
+async def test_a_client_that_takes_no_answer_does_not_hold_up_a_stop() -> None:
     async with greedy_client() as (scope, ended, _client):
         scope.cancel()
         with trio.fail_after(DEADLINE_S):
             await ended.wait()
 
 
-async def test_a_client_that_takes_no_answer_is_cut_off(mock_clock):
+async def test_a_client_that_takes_no_answer_is_cut_off(mock_clock: Any) -> None:
     async with greedy_client() as (_scope, _ended, client):
         await trio.testing.wait_all_tasks_blocked()
         mock_clock.jump(MAX_SEND_S)
@@ -66,21 +68,21 @@ async def test_a_client_that_takes_no_answer_is_cut_off(mock_clock):
     assert taken < LARGE_BYTES
 
 
-def count_http_connections():
+def count_http_connections() -> Any:
     return sum(isinstance(thing, h11.Connection) for thing in gc.get_objects())
 
 
 @pytest.mark.usefixtures("mock_clock")
-async def test_beyond_the_most_connections_the_oldest_is_cut_off():
+async def test_beyond_the_most_connections_the_oldest_is_cut_off() -> None:
     application = http_application(operations_routes(CollectorRegistry(), lambda: None))
     async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as clients:
 
-        async def serve(task_status):
+        async def serve(task_status: Any) -> None:
             await serve_http(application, HostPort("127.0.0.1", 0), max_connections=3, task_status=task_status)
 
         address = await nursery.start(serve)
 
-        async def connect():
+        async def connect() -> Any:
             client = await clients.enter_async_context(await trio.open_tcp_stream(address.host, address.port))
             await client.send_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nHalf: " + bytes(b"a" * 60_000))
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -106,7 +108,7 @@ async def test_beyond_the_most_connections_the_oldest_is_cut_off():
         nursery.cancel_scope.cancel()
 
 
-async def test_an_address_in_use_is_a_fault_of_the_settings_in_one_line():
+async def test_an_address_in_use_is_a_fault_of_the_settings_in_one_line() -> None:
     application = http_application(operations_routes(CollectorRegistry(), lambda: None))
     with (
         pytest.raises(ConfigurationError, match=r"http\.listen: cannot listen on 127\.0\.0\.1") as caught,
@@ -123,19 +125,19 @@ class Counting:
 
     read = 0
 
-    def describe(self):
+    def describe(self) -> Any:
         return iter(())
 
-    def collect(self):
+    def collect(self) -> Iterator[Any]:
         self.read += 1
         yield GaugeMetricFamily("reads", "", value=self.read)
 
 
-async def test_metrics_are_written_once_for_all_that_wait(monkeypatch):
+async def test_metrics_are_written_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     counting, metrics, go_on = Counting(), CollectorRegistry(), trio.Event()
     metrics.register(counting)
 
-    async def write_later(registry):
+    async def write_later(registry: Any) -> Any:
         await go_on.wait()
         return await exposition(registry)
 
@@ -143,7 +145,7 @@ async def test_metrics_are_written_once_for_all_that_wait(monkeypatch):
     scrape = operations_routes(metrics, lambda: None)[0].endpoint
     first, answers = trio.CancelScope(), []
 
-    async def ask(scope):
+    async def ask(scope: Any) -> None:
         with scope:
             answers.append((await scrape(None)).body)
 

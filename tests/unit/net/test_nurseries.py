@@ -1,5 +1,7 @@
 """Callers catch one foreseen error, however many tasks fail at once, and also while they are cancelled."""
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -7,14 +9,14 @@ from pipeline.errors import NetworkError, PipelineError, StorageError
 from pipeline.net.nurseries import essential_error, unwrapped_errors
 
 
-async def fail_when_cancelled(error):
+async def fail_when_cancelled(error: Any) -> None:
     try:
         await trio.sleep_forever()
     finally:
         raise error
 
 
-async def test_of_two_foreseen_errors_the_first_is_caught_and_names_the_other():
+async def test_of_two_foreseen_errors_the_first_is_caught_and_names_the_other() -> None:
     with pytest.raises(PipelineError) as caught, unwrapped_errors():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fail_when_cancelled, StorageError("/a", "refused"))
@@ -27,7 +29,7 @@ async def test_of_two_foreseen_errors_the_first_is_caught_and_names_the_other():
     )
 
 
-async def test_an_error_beside_a_cancellation_is_caught_and_the_cancellation_comes_again():
+async def test_an_error_beside_a_cancellation_is_caught_and_the_cancellation_comes_again() -> None:
     caught = False
     with trio.CancelScope() as scope:
         try:
@@ -45,7 +47,7 @@ async def test_an_error_beside_a_cancellation_is_caught_and_the_cancellation_com
     assert scope.cancelled_caught
 
 
-async def test_a_cancellation_alone_ends_its_scope():
+async def test_a_cancellation_alone_ends_its_scope() -> None:
     with trio.CancelScope() as scope, unwrapped_errors():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
@@ -54,7 +56,7 @@ async def test_a_cancellation_alone_ends_its_scope():
     assert scope.cancelled_caught
 
 
-def test_an_unforeseen_error_stands_for_foreseen_ones_and_several_stay_a_group():
+def test_an_unforeseen_error_stands_for_foreseen_ones_and_several_stay_a_group() -> None:
     bug, other_bug, foreseen = ZeroDivisionError("bug"), KeyError("other"), NetworkError("gone")
     assert essential_error(BaseExceptionGroup("", [foreseen, ExceptionGroup("", [bug])])) is bug
     assert bug.__notes__ == ["At the same time: NetworkError: gone"]

@@ -1,4 +1,6 @@
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -7,11 +9,11 @@ from hypothesis import strategies as st
 from pipeline.schema_registry.avro import InvalidSchemaError, Record, Reference, parse_schema
 
 
-def canonical(json_schema):
+def canonical(json_schema: Any) -> str:
     return parse_schema(json.dumps(json_schema)).canonical
 
 
-def test_the_text_stays_as_it_came():
+def test_the_text_stays_as_it_came() -> None:
     text = ' { "type" : "record",\n "name":"E", "fields":[] }'
     assert parse_schema(text).text == text
 
@@ -27,7 +29,10 @@ def test_the_text_stays_as_it_came():
         ),
     ],
 )
-def test_one_canonical_form(one, other):
+def test_one_canonical_form(
+    one: Mapping[str, Sequence[dict[str, Any]] | Sequence[str] | str] | Mapping[str, int | str] | Mapping[str, str],
+    other: Mapping[str, Sequence[dict[str, Any]] | Sequence[str] | str] | Mapping[str, int | str] | str,
+) -> None:
     assert canonical(one) == canonical(other)
 
 
@@ -47,11 +52,13 @@ def test_one_canonical_form(one, other):
         ),
     ],
 )
-def test_two_canonical_forms(one, other):
+def test_two_canonical_forms(
+    one: Any, other: Mapping[str, Sequence[dict[str, Any]] | str] | Mapping[str, int | str] | str
+) -> None:
     assert canonical(one) != canonical(other)
 
 
-def test_names_are_taken_from_the_enclosing_namespace():
+def test_names_are_taken_from_the_enclosing_namespace() -> None:
     inner = {"type": "enum", "name": "E", "symbols": ["A"]}
     free = {"type": "fixed", "name": "F", "namespace": "", "size": 1}
     fields = [{"name": "e", "type": inner}, {"name": "f", "type": free}, {"name": "again", "type": "E"}]
@@ -61,7 +68,7 @@ def test_names_are_taken_from_the_enclosing_namespace():
     assert schema.root.fields[2].type == Reference("a.b.E")
 
 
-def record_with(field):
+def record_with(field: Any) -> dict[str, Sequence[dict[str, Any]] | str]:
     return {"type": "record", "name": "R", "fields": [field]}
 
 
@@ -94,20 +101,20 @@ def record_with(field):
         ([{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "size": 1}], "defined twice"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_its_place(json_schema, message):
+def test_what_is_no_schema_is_refused_with_its_place(json_schema: Any, message: str) -> None:
     with pytest.raises(InvalidSchemaError) as caught:
         parse_schema(json.dumps(json_schema))
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "string", "NaN", '{"type":"fixed","name":"F","size":1e400}', "\x00"])
-def test_what_is_not_json_is_refused(text):
+def test_what_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         parse_schema(text)
 
 
 @pytest.mark.parametrize("depth", [200, 100_000])
-def test_depth_is_bounded(depth):
+def test_depth_is_bounded(depth: int) -> None:
     with pytest.raises(InvalidSchemaError, match="nested deeper"):
         parse_schema('{"type":"array","items":' * depth + '"int"' + "}" * depth)
 
@@ -144,7 +151,7 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("type_", "default", "fits"), DEFAULTS)
-def test_defaults_must_fit_their_type(type_, default, fits):
+def test_defaults_must_fit_their_type(type_: Any, default: Any, fits: bool) -> None:
     text = json.dumps(record_with({"name": "f", "type": type_, "default": default}))
     if fits:
         parse_schema(text)
@@ -154,7 +161,7 @@ def test_defaults_must_fit_their_type(type_, default, fits):
     parse_schema(text, check_defaults=False)
 
 
-def test_a_default_of_endless_records_ends():
+def test_a_default_of_endless_records_ends() -> None:
     recursive = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "N", "default": {}}]}
     parse_schema(json.dumps(recursive))
 
@@ -179,7 +186,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_is_a_schema_or_refused(json_schema):
+def test_any_json_is_a_schema_or_refused(json_schema: Any) -> None:
     try:
         schema = parse_schema(json.dumps(json_schema))
     except InvalidSchemaError:
@@ -188,7 +195,7 @@ def test_any_json_is_a_schema_or_refused(json_schema):
 
 
 @given(st.text())
-def test_any_text_is_a_schema_or_refused(text):
+def test_any_text_is_a_schema_or_refused(text: str) -> None:
     try:
         parse_schema(text)
     except InvalidSchemaError:

@@ -1,8 +1,10 @@
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from pipeline.schema_registry.avro import parse_schema
+from pipeline.schema_registry.avro import AvroSchema, parse_schema
 from pipeline.schema_registry.compatibility import (
     CompatibilityLevel,
     Kind,
@@ -11,27 +13,35 @@ from pipeline.schema_registry.compatibility import (
 )
 
 
-def schema(json_schema):
+def schema(json_schema: Any) -> AvroSchema:
     return parse_schema(json.dumps(json_schema))
 
 
-def kinds(*, reader, writer):
+def kinds(*, reader: Any, writer: Any) -> list[Any] | Sequence[Kind]:
     return [reason.kind for reason in why_unreadable(reader=schema(reader), writer=schema(writer))]
 
 
-def record(*fields, name="Event", **attributes):
+def record(
+    *fields: Any, name: str = "Event", **attributes: Sequence[str] | str
+) -> (
+    dict[str, Sequence[Any] | Sequence[str] | str]
+    | Mapping[str, Sequence[Any] | str]
+    | Mapping[str, Sequence[dict[str, Any]] | str]
+):
     return {"type": "record", "name": name, "fields": list(fields), **attributes}
 
 
-def field(name, type_, **attributes):
+def field(name: str, type_: Any, **attributes: Sequence[str] | int | str | None) -> Any:
     return {"name": name, "type": type_, **attributes}
 
 
-def enum(*symbols, name="Level", **attributes):
+def enum(*symbols: str, name: str = "Level", **attributes: str) -> dict[str, Sequence[str] | str]:
     return {"type": "enum", "name": name, "symbols": list(symbols), **attributes}
 
 
-def fixed(size, name="Hash", **attributes):
+def fixed(
+    size: int, name: str = "Hash", **attributes: Sequence[str]
+) -> dict[str, Sequence[str] | int | str] | Mapping[str, int | str]:
     return {"type": "fixed", "name": name, "size": size, **attributes}
 
 
@@ -50,7 +60,7 @@ READABLE = {
 
 @pytest.mark.parametrize("writer", PRIMITIVES)
 @pytest.mark.parametrize("reader", PRIMITIVES)
-def test_primitives_are_promoted_as_the_specification_lists(writer, reader):
+def test_primitives_are_promoted_as_the_specification_lists(writer: str, reader: str) -> None:
     readable = writer == reader or (writer, reader) in READABLE
     assert kinds(reader=reader, writer=writer) == ([] if readable else [Kind.TYPE_MISMATCH])
 
@@ -149,13 +159,13 @@ CASES = [
 @pytest.mark.parametrize(
     ("reader", "writer", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_resolution(reader, writer, expected):
+def test_resolution(reader: Any, writer: Any, expected: Sequence[Any] | Sequence[Kind]) -> None:
     assert kinds(reader=reader, writer=writer) == expected
 
 
-def test_an_assumption_that_falls_takes_its_conclusions_along():
+def test_an_assumption_that_falls_takes_its_conclusions_along() -> None:
     # B reads B only while A reads A is assumed; A falls on its second field, so B must not pass afterwards.
-    def pair(type_of_a):
+    def pair(type_of_a: str) -> dict[str, Sequence[dict[str, Any]] | str]:
         a = record(field("b", record(field("a", ["null", "A"]), name="B")), field("x", type_of_a), name="A")
         return record(field("first", ["null", a]), field("second", "B"), name="Root")
 
@@ -163,7 +173,7 @@ def test_an_assumption_that_falls_takes_its_conclusions_along():
     assert {reason.path[:2] for reason in reasons} == {("Root", "first"), ("Root", "second")}
 
 
-def test_the_path_leads_to_the_reason():
+def test_the_path_leads_to_the_reason() -> None:
     reader = record(field("clients", {"type": "array", "items": record(field("ip", "int"), name="Client")}))
     writer = record(field("clients", {"type": "array", "items": record(field("ip", "string"), name="Client")}))
     reason = why_unreadable(reader=schema(reader), writer=schema(writer))[0]
@@ -188,11 +198,11 @@ V1, V2, V3 = "int", "long", "double"
         (CompatibilityLevel.FULL_TRANSITIVE, V2, False),
     ],
 )
-def test_levels(level, new, passes):
+def test_levels(level: CompatibilityLevel, new: str, passes: bool) -> None:
     assert (why_incompatible(level, schema(new), [(1, schema(V1)), (2, schema(V2))]) == []) is passes
 
 
-def test_only_transitive_levels_look_behind_the_latest_version():
+def test_only_transitive_levels_look_behind_the_latest_version() -> None:
     earlier = [(1, schema("string")), (2, schema("int"))]
     assert why_incompatible(CompatibilityLevel.BACKWARD, schema("long"), earlier) == []
     assert why_incompatible(CompatibilityLevel.BACKWARD_TRANSITIVE, schema("long"), earlier) == [
@@ -201,7 +211,7 @@ def test_only_transitive_levels_look_behind_the_latest_version():
     ]
 
 
-def test_the_reasons_are_bounded():
+def test_the_reasons_are_bounded() -> None:
     new = record(*(field(f"f{number}", "int") for number in range(80)))
     sentences = why_incompatible(CompatibilityLevel.BACKWARD, schema(new), [(1, schema(record()))])
     assert len(sentences) == 51

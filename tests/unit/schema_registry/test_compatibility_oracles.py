@@ -3,6 +3,8 @@
 import io
 import json
 import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import avro.schema
 import fastavro
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.schema_registry.avro import (
     Array,
+    AvroSchema,
     Enum,
     Fixed,
     InvalidSchemaError,
@@ -42,18 +45,18 @@ FIELD_NAMES = ["a", "b", "c"]
 class Draft:
     """Builds one schema; each type name is defined once, later uses refer to it."""
 
-    def __init__(self, draw):
+    def __init__(self, draw: Callable[..., Any]) -> None:
         self.draw = draw
         self.defined = {}
         self.open = set()
 
-    def one_of(self, choices):
+    def one_of(self, choices: Sequence[bool] | Sequence[int] | Sequence[str]) -> int | str:
         return self.draw(st.sampled_from(choices))
 
-    def maybe(self):
+    def maybe(self) -> bool | None:
         return self.draw(st.booleans())
 
-    def schema(self, depth, *, in_union=False):
+    def schema(self, depth: int, *, in_union: bool = False) -> Any:
         kinds = ["primitive", "primitive", "named", "array", "map", "reference"] + ([] if in_union else ["union"])
         kind = self.one_of(kinds if depth > 0 else ["primitive", "reference"])
         if kind == "reference" and self.defined:
@@ -69,7 +72,7 @@ class Draft:
             return self.named(self.one_of(free), depth)
         return self.one_of(PRIMITIVES)
 
-    def named(self, name, depth):
+    def named(self, name: str, depth: int) -> Any:
         kind = {"R": "record", "S": "record", "E": "enum", "F": "fixed"}[name]
         self.defined[name] = kind
         if kind == "fixed":
@@ -84,21 +87,21 @@ class Draft:
         self.open.discard(name)
         return {"type": "record", "name": name, "fields": fields}
 
-    def field(self, name, type_):
+    def field(self, name: str, type_: Any) -> Any:
         first = type_[0] if isinstance(type_, list) and type_ else type_
         aliases = {"aliases": [self.one_of(FIELD_NAMES)]} if self.one_of([True, False, False]) else {}
         if isinstance(first, str) and first in DEFAULTS and self.maybe():
             return {"name": name, "type": type_, "default": DEFAULTS[first], **aliases}
         return {"name": name, "type": type_, **aliases}
 
-    def union(self, branches):
+    def union(self, branches: Any) -> Any:
         unique = {}
         for branch in branches:
             label = branch.get("name", branch["type"]) if isinstance(branch, dict) else branch
             unique.setdefault(label, branch)
         return list(unique.values())
 
-    def evolve(self, old, *, in_union=False):
+    def evolve(self, old: Any, *, in_union: bool = False) -> Any:
         """The schema changed here and there, mostly in ways that a reader survives."""
         if isinstance(old, list):
             branches = [self.evolve(branch, in_union=True) for branch in old]
@@ -134,7 +137,7 @@ class Draft:
 
 
 @st.composite
-def pairs(draw):
+def pairs(draw: Callable[..., Any]) -> tuple[AvroSchema, ...] | None:
     """(reader, writer) as parsed schemas; the reader is the writer's evolved, or any other."""
     writer_json = Draft(draw).schema(3)
     draft = Draft(draw)
@@ -145,7 +148,7 @@ def pairs(draw):
         reject()
 
 
-def datums(schema, type_, depth=0):
+def datums(schema: AvroSchema, type_: Any, depth: int = 0) -> Any:
     """Data of a schema, as fastavro takes them; bytes are text, for not all bytes are a string."""
     match type_:
         case Reference(name=name):
@@ -186,7 +189,7 @@ def datums(schema, type_, depth=0):
             return st.fixed_dictionaries({f.name: datums(schema, f.type, depth + 1) for f in fields})
 
 
-def tagged(schema, branch, depth):
+def tagged(schema: AvroSchema, branch: Any, depth: int) -> Any:
     """A datum of a branch with the branch's name, so that fastavro writes this branch and no other."""
     match branch:
         case Reference(name=name) | Fixed(name=name) | Enum(name=name) | Record(name=name):
@@ -203,7 +206,7 @@ OFTEN = settings(max_examples=400, suppress_health_check=list(HealthCheck))
 
 @OFTEN
 @given(pairs(), st.data())
-def test_what_we_call_readable_fastavro_reads(pair, data):
+def test_what_we_call_readable_fastavro_reads(pair: tuple[AvroSchema, ...], data: Any) -> None:
     reader, writer = pair
     assume(not why_unreadable(reader=reader, writer=writer))
     strategy = datums(writer, writer.root)
@@ -218,7 +221,7 @@ def test_what_we_call_readable_fastavro_reads(pair, data):
 
 @OFTEN
 @given(pairs())
-def test_we_agree_with_the_avro_package(pair):
+def test_we_agree_with_the_avro_package(pair: tuple[AvroSchema, ...]) -> None:
     # Where it differs from us: it knows nothing of aliases that two fields claim.
     reader, writer = pair
     reasons = why_unreadable(reader=reader, writer=writer)

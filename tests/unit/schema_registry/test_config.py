@@ -1,3 +1,6 @@
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from pipeline.errors import ConfigurationError
@@ -8,7 +11,7 @@ from pipeline.schema_registry.config import RegistryConfig
 NEEDED = {"bootstrap.servers": "a:1,b:2"}
 
 
-def test_defaults():
+def test_defaults() -> None:
     config = RegistryConfig.from_settings(NEEDED)
     assert config.bootstrap_servers == (HostPort("a", 1), HostPort("b", 2))
     assert (config.http_listen, config.topic) == (HostPort("127.0.0.1", 8081), "_schemas")
@@ -26,7 +29,9 @@ def test_defaults():
         ({**NEEDED, "kafkastore.topics": "x"}, "kafkastore.topics"),
     ],
 )
-def test_an_error_names_the_key(settings, key):
+def test_an_error_names_the_key(
+    settings: Mapping[Any, Any] | Mapping[str, int | str] | Mapping[str, str], key: str
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         RegistryConfig.from_settings(settings)
     assert caught.value.key == key

@@ -1,4 +1,6 @@
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +30,7 @@ EVENTS = st.one_of(
 
 
 @given(EVENTS)
-def test_what_is_encoded_is_decoded(event):
+def test_what_is_encoded_is_decoded(event: Any) -> None:
     assert decode_event(*encode_event(event)) == event
 
 
@@ -52,13 +54,15 @@ def test_what_is_encoded_is_decoded(event):
         ),
     ],
 )
-def test_the_form_is_confluents(event, key, value):
+def test_the_form_is_confluents(
+    event: LevelSet | SchemaWritten | SubjectDeleted, key: bytes, value: Mapping[str, int | str] | Mapping[str, str]
+) -> None:
     encoded_key, encoded_value = encode_event(event)
     assert encoded_key == key
     assert json.loads(encoded_value) == value
 
 
-def test_a_record_of_another_registry_with_attributes_we_do_not_know():
+def test_a_record_of_another_registry_with_attributes_we_do_not_know() -> None:
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
     value = b'{"subject":"s","version":1,"id":1,"guid":"x","md5":"y","schema":"\\"int\\"","deleted":false,"ts":1}'
     assert decode_event(key, value) == SchemaWritten(subject="s", version=1, id=1, text='"int"')
@@ -79,10 +83,10 @@ def test_a_record_of_another_registry_with_attributes_we_do_not_know():
         (b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"MAYBE"}'),
     ],
 )
-def test_what_cannot_be_read_is_ignored(key, value):
+def test_what_cannot_be_read_is_ignored(key: bytes | None, value: bytes | None) -> None:
     assert isinstance(decode_event(key, value), Ignored)
 
 
 @given(st.none() | st.binary(), st.none() | st.binary())
-def test_decoding_raises_nothing(key, value):
+def test_decoding_raises_nothing(key: bytes | None, value: bytes | None) -> None:
     decode_event(key, value)

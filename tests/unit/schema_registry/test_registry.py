@@ -1,4 +1,6 @@
 import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,7 @@ from pipeline.schema_registry.errors import RegistryError
 from pipeline.schema_registry.events import IdsReserved, SchemaWritten, decode_event, encode_event
 from pipeline.schema_registry.registry import (
     SchemaRequest,
+    WritePlan,
     delete_subject,
     delete_version,
     get_version,
@@ -24,51 +27,51 @@ from pipeline.schema_registry.state import RegistryState
 INT, LONG, STRING = (SchemaRequest(text=f'"{name}"') for name in ("int", "long", "string"))
 
 
-def new_state():
+def new_state() -> RegistryState:
     return RegistryState(CompatibilityLevel.BACKWARD)
 
 
 @pytest.fixture
-def state():
+def state() -> RegistryState:
     return new_state()
 
 
-def carry_out(state, plan):
+def carry_out(state: RegistryState, plan: WritePlan[Any]) -> Any:
     for event in plan.events:
         assert state.apply(decode_event(*encode_event(event))) is None
     return plan.answer
 
 
-def put(state, subject, request):
+def put(state: RegistryState, subject: str, request: SchemaRequest) -> int:
     return carry_out(state, register(state, subject, request))
 
 
-def refused(code, decide, *args, **kwargs):
+def refused(code: int, decide: Callable[..., Any], *args: Any, **kwargs: bool) -> str:
     with pytest.raises(RegistryError) as caught:
         decide(*args, **kwargs)
     assert caught.value.code == code
     return str(caught.value)
 
 
-def test_the_same_schema_gets_the_same_id_and_no_event(state):
+def test_the_same_schema_gets_the_same_id_and_no_event(state: RegistryState) -> None:
     assert put(state, "s", SchemaRequest(text='{"type": "int"}')) == 1
     plan = register(state, "s", SchemaRequest(text=' "int" '))
     assert (plan.answer, plan.events) == (1, ())
     assert state.schema(1).text == '{"type": "int"}'
 
 
-def test_two_subjects_share_the_id_of_one_schema(state):
+def test_two_subjects_share_the_id_of_one_schema(state: RegistryState) -> None:
     assert [put(state, "a", INT), put(state, "b", INT), put(state, "b", LONG)] == [1, 1, 2]
     assert [(v.subject, v.number) for v in state.versions_of_id(1)] == [("a", 1), ("b", 1)]
 
 
-def test_a_version_again_after_others_is_the_old_version(state):
+def test_a_version_again_after_others_is_the_old_version(state: RegistryState) -> None:
     carry_out(state, set_level(state, "s", CompatibilityLevel.NONE))
     assert [put(state, "s", INT), put(state, "s", STRING), put(state, "s", INT)] == [1, 2, 1]
     assert [version.number for version in state.versions("s")] == [1, 2]
 
 
-def test_an_incompatible_schema_is_refused_with_the_reasons(state):
+def test_an_incompatible_schema_is_refused_with_the_reasons(state: RegistryState) -> None:
     put(state, "s", LONG)
     message = refused(409, register, state, "s", INT)
     assert "version 1 (writer): TYPE_MISMATCH: the reader has int, the writer long" in message
@@ -84,16 +87,16 @@ def test_an_incompatible_schema_is_refused_with_the_reasons(state):
         (SchemaRequest(text='"int"', has_references=True), 42201),
     ],
 )
-def test_what_is_no_schema_is_refused(state, request_, code):
+def test_what_is_no_schema_is_refused(state: RegistryState, request_: SchemaRequest, code: int) -> None:
     refused(code, register, state, "s", request_)
 
 
 @pytest.mark.parametrize("subject", ["", " ", "a\n", ":.context:s", "x" * 300])
-def test_names_that_no_subject_may_have(state, subject):
+def test_names_that_no_subject_may_have(state: RegistryState, subject: str) -> None:
     refused(42208, register, state, subject, INT)
 
 
-def test_look_up(state):
+def test_look_up(state: RegistryState) -> None:
     put(state, "s", INT)
     assert look_up(state, "s", SchemaRequest(text='{"type":"int"}')).number == 1
     refused(40403, look_up, state, "s", LONG)
@@ -101,16 +104,16 @@ def test_look_up(state):
 
 
 @pytest.mark.parametrize(("text", "number"), [("1", 1), ("latest", None), ("-1", None), ("2147483647", 2147483647)])
-def test_versions_by_name(text, number):
+def test_versions_by_name(text: str, number: int | None) -> None:
     assert parse_version(text) == number
 
 
 @pytest.mark.parametrize("text", ["0", "-2", "x", "", "2147483648", "9" * 5000, "\u0661", "1.0"])
-def test_what_is_no_version(text):
+def test_what_is_no_version(text: str) -> None:
     refused(42202, parse_version, text)
 
 
-def test_soft_and_permanent_delete_of_a_version(state):
+def test_soft_and_permanent_delete_of_a_version(state: RegistryState) -> None:
     put(state, "s", INT)
     put(state, "s", LONG)
     refused(40407, delete_version, state, "s", 2, permanent=True)
@@ -124,7 +127,7 @@ def test_soft_and_permanent_delete_of_a_version(state):
     assert put(state, "s", LONG) == 3
 
 
-def test_soft_and_permanent_delete_of_a_subject(state):
+def test_soft_and_permanent_delete_of_a_subject(state: RegistryState) -> None:
     put(state, "s", INT)
     put(state, "s", LONG)
     carry_out(state, set_level(state, "s", CompatibilityLevel.FULL))
@@ -142,13 +145,13 @@ def test_soft_and_permanent_delete_of_a_subject(state):
     refused(40401, delete_subject, state, "s", permanent=True)
 
 
-def test_deleted_versions_do_not_count_for_compatibility(state):
+def test_deleted_versions_do_not_count_for_compatibility(state: RegistryState) -> None:
     put(state, "s", INT)
     carry_out(state, delete_version(state, "s", 1, permanent=False))
     assert put(state, "s", STRING) == 2
 
 
-def test_levels(state):
+def test_levels(state: RegistryState) -> None:
     assert state.level("s") is CompatibilityLevel.BACKWARD
     carry_out(state, set_level(state, None, CompatibilityLevel.FULL))
     carry_out(state, set_level(state, "s", CompatibilityLevel.NONE))
@@ -159,7 +162,7 @@ def test_levels(state):
     assert state.level("s") is CompatibilityLevel.BACKWARD
 
 
-def test_of_two_writers_the_first_in_the_log_wins(state):
+def test_of_two_writers_the_first_in_the_log_wins(state: RegistryState) -> None:
     other = new_state()
     mine, theirs = register(state, "s", INT), register(other, "s", STRING)
     assert mine.answer == theirs.answer == 1
@@ -172,14 +175,14 @@ def test_of_two_writers_the_first_in_the_log_wins(state):
     assert state.repairs() == ()
 
 
-def test_an_id_of_another_subject_is_not_taken_over(state):
+def test_an_id_of_another_subject_is_not_taken_over(state: RegistryState) -> None:
     put(state, "a", INT)
     assert state.apply(SchemaWritten(subject="b", version=1, id=1, text='"string"')) is not None
     assert state.subjects() == ["a"]
     assert put(state, "b", STRING) == 2
 
 
-def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state):
+def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state: RegistryState) -> None:
     state.apply(SchemaWritten(subject="s", version=1, id=4, text="not Avro"))
     state.apply(SchemaWritten(subject="p", version=1, id=5, text="syntax", schema_type="PROTOBUF"))
     assert state.schema(4).text == "not Avro"
@@ -190,7 +193,7 @@ def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state
 class Log(RuleBasedStateMachine):
     """Any commands in any order: ids are never used twice, and every replay gives the same state."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.state = new_state()
         self.log = []
@@ -199,7 +202,7 @@ class Log(RuleBasedStateMachine):
     subjects = st.sampled_from(["a", "b"])
     schemas = st.sampled_from(["int", "long", "string", "boolean"])
 
-    def command(self, decide, *args, **kwargs):
+    def command(self, decide: Callable[..., Any], *args: Any, **kwargs: bool) -> None:
         try:
             plan = decide(self.state, *args, **kwargs)
         except RegistryError:
@@ -208,50 +211,50 @@ class Log(RuleBasedStateMachine):
         carry_out(self.state, plan)
 
     @rule(subject=subjects, name=schemas)
-    def register(self, subject, name):
+    def register(self, subject: str, name: str) -> None:
         self.command(register, subject, SchemaRequest(text=json.dumps(name)))
 
     @rule(subject=subjects, number=st.integers(1, 4), permanent=st.booleans())
-    def delete_version(self, subject, number, permanent):
+    def delete_version(self, subject: str, number: int, permanent: bool) -> None:
         self.command(delete_version, subject, number, permanent=permanent)
 
     @rule(subject=subjects, permanent=st.booleans())
-    def delete_subject(self, subject, permanent):
+    def delete_subject(self, subject: str, permanent: bool) -> None:
         self.command(delete_subject, subject, permanent=permanent)
 
     @rule(subject=subjects | st.none(), level=st.sampled_from(CompatibilityLevel))
-    def set_level(self, subject, level):
+    def set_level(self, subject: str | None, level: CompatibilityLevel) -> None:
         self.command(set_level, subject, level)
 
     @rule(subject=subjects | st.none())
-    def reset_level(self, subject):
+    def reset_level(self, subject: str | None) -> None:
         self.command(reset_level, subject)
 
     @rule()
-    def compact(self):
+    def compact(self) -> None:
         last = dict(self.log)
         self.log = [
             (key, value) for i, (key, value) in enumerate(self.log) if self.is_last(i) and last[key] is not None
         ]
 
-    def is_last(self, index):
+    def is_last(self, index: int) -> bool:
         return all(key != self.log[index][0] for key, _ in self.log[index + 1 :])
 
     @invariant()
-    def ids_stand_for_one_schema(self):
+    def ids_stand_for_one_schema(self) -> None:
         for schema_id in range(1, self.state.next_id):
             schema = self.state.schema(schema_id)
             if schema is not None:
                 assert self.text_of_id.setdefault(schema_id, schema.text) == schema.text
 
     @invariant()
-    def replay_gives_the_same(self):
+    def replay_gives_the_same(self) -> None:
         replayed = new_state()
         for key, value in self.log:
             assert replayed.apply(decode_event(key, value)) is None
         assert self.view(replayed) == self.view(self.state)
 
-    def view(self, state):
+    def view(self, state: RegistryState) -> tuple[Mapping[str, list[Any]] | Sequence[None] | int, ...]:
         versions = {subject: state.versions(subject, deleted=True) for subject in ("a", "b")}
         shown = {s: [(v.number, v.schema.id, v.schema.text, v.deleted) for v in vs] for s, vs in versions.items()}
         return shown, [state.configured_level(subject) for subject in ("a", "b", None)], state.next_id
@@ -261,6 +264,6 @@ TestLog = Log.TestCase
 TestLog.settings = settings(max_examples=60, stateful_step_count=25)
 
 
-def test_reserved_ids_outlive_compaction(state):
+def test_reserved_ids_outlive_compaction(state: RegistryState) -> None:
     state.apply(IdsReserved(highest_id=9))
     assert put(state, "s", INT) == 10

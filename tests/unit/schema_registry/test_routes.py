@@ -1,7 +1,11 @@
 import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import trio
+
+from pipeline.testing.memory_journal import MemoryJournal
 
 RECORD = '{"type":"record","name":"E",  "fields":[{"name":"a","type":"int"}]}'
 WIDER = '{"type":"record","name":"E","fields":[{"name":"a","type":"int"},{"name":"b","type":"int"}]}'
@@ -9,23 +13,23 @@ V1 = "application/vnd.schemaregistry.v1+json"
 
 
 @pytest.fixture
-async def http(journal, open_registry):
+async def http(journal: MemoryJournal, open_registry: Callable[..., Any]) -> AsyncIterator[Any]:
     async with open_registry(journal) as http:
         yield http
 
 
-async def register(http, subject, text, **more):
+async def register(http: Any, subject: str, text: str, **more: Any) -> Any:
     return await http.post(f"/subjects/{subject}/versions", json={"schema": text, **more})
 
 
-def is_error(response, status, code):
+def is_error(response: Any, status: int, code: int) -> str:
     assert (response.status_code, response.json()["error_code"]) == (status, code)
     assert set(response.json()) == {"error_code", "message"}
     assert response.headers["content-type"] == V1
     return response.json()["message"]
 
 
-async def test_register_and_get_in_every_way(http):
+async def test_register_and_get_in_every_way(http: Any) -> None:
     assert (await register(http, "s-value", RECORD)).json() == {"id": 1}
     assert (await register(http, "s-value", json.dumps(json.loads(RECORD)))).json() == {"id": 1}
     version = {"subject": "s-value", "version": 1, "id": 1, "schema": RECORD}
@@ -66,7 +70,7 @@ async def test_register_and_get_in_every_way(http):
         ("PATCH", "/subjects", 405, 405),
     ],
 )
-async def test_refusals(http, method, path, status, code):
+async def test_refusals(http: Any, method: str, path: str, status: int, code: int) -> None:
     await register(http, "there", RECORD)
     is_error(await http.request(method, path), status, code)
 
@@ -88,25 +92,25 @@ async def test_refusals(http, method, path, status, code):
     ],
     ids=range(11),
 )
-async def test_bodies_that_are_refused(http, body, status, code):
+async def test_bodies_that_are_refused(http: Any, body: bytes, status: int, code: int) -> None:
     is_error(await http.post("/subjects/s/versions", content=body), status, code)
 
 
-async def test_attributes_and_parameters_we_do_not_know_are_ignored(http):
+async def test_attributes_and_parameters_we_do_not_know_are_ignored(http: Any) -> None:
     more = {"schemaType": "AVRO", "references": [], "metadata": None, "ruleSet": None, "id": -1, "version": 0}
     response = await http.post("/subjects/s/versions?normalize=true&x=y", json={"schema": '"int"', **more, "z": 1})
     assert response.json() == {"id": 1}
 
 
 @pytest.mark.parametrize("content_type", [V1, "application/vnd.schemaregistry+json", "application/json"])
-async def test_content_types(http, content_type):
+async def test_content_types(http: Any, content_type: str) -> None:
     headers = {"content-type": content_type, "accept": f"{content_type}; q=0.9, text/html"}
     response = await http.post("/subjects/s/versions", content=b'{"schema":"\\"int\\""}', headers=headers)
     assert response.json() == {"id": 1}
     assert response.headers["content-type"] == content_type
 
 
-async def test_an_incompatible_schema_is_refused_and_the_check_says_why(http):
+async def test_an_incompatible_schema_is_refused_and_the_check_says_why(http: Any) -> None:
     await register(http, "s", RECORD)
     message = is_error(await register(http, "s", WIDER), 409, 409)
     assert "READER_FIELD_MISSING_DEFAULT_VALUE at E.b" in message
@@ -124,7 +128,7 @@ async def test_an_incompatible_schema_is_refused_and_the_check_says_why(http):
         assert (await http.post(path, json={"schema": RECORD})).json() == {"is_compatible": True}
 
 
-async def test_levels(http):
+async def test_levels(http: Any) -> None:
     assert (await http.get("/config")).json() == {"compatibilityLevel": "BACKWARD"}
     assert (await http.put("/config", json={"compatibility": "full"})).json() == {"compatibility": "FULL"}
     assert (await http.get("/config")).json() == {"compatibilityLevel": "FULL"}
@@ -136,7 +140,7 @@ async def test_levels(http):
     is_error(await http.put("/config", json={}), 422, 42203)
 
 
-async def test_deletes(http):
+async def test_deletes(http: Any) -> None:
     await register(http, "s", '"int"')
     await register(http, "s", '"long"')
     assert (await http.delete("/subjects/s/versions/latest")).json() == 2
@@ -150,10 +154,10 @@ async def test_deletes(http):
     assert (await register(http, "s", '"int"')).json() == {"id": 3}
 
 
-async def test_many_at_once_get_one_id(http):
+async def test_many_at_once_get_one_id(http: Any) -> None:
     ids = []
 
-    async def one():
+    async def one() -> None:
         ids.append((await register(http, "s", RECORD)).json()["id"])
 
     async with trio.open_nursery() as nursery:
@@ -162,7 +166,7 @@ async def test_many_at_once_get_one_id(http):
     assert ids == [1] * 20
 
 
-async def test_without_the_log(journal, open_registry):
+async def test_without_the_log(journal: MemoryJournal, open_registry: Callable[..., Any]) -> None:
     async with open_registry(journal, **{"kafkastore.timeout.ms": 500}) as http:
         await register(http, "s", RECORD)
         journal.reachable = False
@@ -175,7 +179,7 @@ async def test_without_the_log(journal, open_registry):
                 await trio.lowlevel.checkpoint()
 
 
-async def test_metrics(http):
+async def test_metrics(http: Any) -> None:
     await register(http, "s", RECORD)
     text = (await http.get("/metrics")).text
     assert "registry_schemas 1.0" in text

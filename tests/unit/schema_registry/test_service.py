@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
 
 from pipeline.errors import DeadlineExceededError
@@ -15,16 +18,16 @@ from tests.support.registry import serving_registry
 INT, STRING = SchemaRequest(text='"int"'), SchemaRequest(text='"string"')
 
 
-def new_service(journal, *, write_timeout_s=60.0):
+def new_service(journal: "LostJournal | MemoryJournal", *, write_timeout_s: float = 60.0) -> RegistryService:
     state = RegistryState(CompatibilityLevel.BACKWARD)
     return RegistryService(journal, state, write_timeout_s=write_timeout_s, metrics=CollectorRegistry())
 
 
-async def put(service, subject, request):
+async def put(service: RegistryService, subject: str, request: SchemaRequest) -> Any:
     return await service.write(lambda state: register(state, subject, request))
 
 
-async def test_what_was_written_is_there_after_a_restart(journal, nursery):
+async def test_what_was_written_is_there_after_a_restart(journal: MemoryJournal, nursery: trio.Nursery) -> None:
     service = new_service(journal)
     await nursery.start(service.run)
     assert await put(service, "s", INT) == 1
@@ -33,7 +36,7 @@ async def test_what_was_written_is_there_after_a_restart(journal, nursery):
     assert again.state.schema(1).text == '"int"'
 
 
-async def test_another_registry_of_the_same_log_follows(journal, nursery):
+async def test_another_registry_of_the_same_log_follows(journal: MemoryJournal, nursery: trio.Nursery) -> None:
     one, other = new_service(journal), new_service(journal)
     await nursery.start(one.run)
     await nursery.start(other.run)
@@ -43,13 +46,15 @@ async def test_another_registry_of_the_same_log_follows(journal, nursery):
             await trio.lowlevel.checkpoint()
 
 
-async def test_two_registries_that_write_at_once_give_no_id_twice(journal, nursery):
+async def test_two_registries_that_write_at_once_give_no_id_twice(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
     services = [new_service(journal) for _ in range(2)]
     for service in services:
         await nursery.start(service.run)
     ids = {}
 
-    async def write(service, number):
+    async def write(service: RegistryService, number: int) -> None:
         for i in range(10):
             subject, text = f"s{i}", f'{{"type":"fixed","name":"F{number}x{i}","size":1}}'
             ids[text] = await put(service, f"{number}-{subject}", SchemaRequest(text=text))
@@ -65,13 +70,15 @@ async def test_two_registries_that_write_at_once_give_no_id_twice(journal, nurse
         assert {text: service.state.schema(id_).text for text, id_ in ids.items()} == {text: text for text in ids}
 
 
-async def test_two_registries_that_write_one_subject_at_once_survive_compaction(journal, nursery):
+async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
     services = [new_service(journal) for _ in range(2)]
     for service in services:
         await nursery.start(service.run)
     outcomes = {}
 
-    async def write(service, number):
+    async def write(service: RegistryService, number: int) -> None:
         for i in range(5):
             text = f'{{"type":"fixed","name":"F","aliases":["A{number}x{i}"],"size":1}}'
             outcomes[text] = await put(service, "s", SchemaRequest(text=text))
@@ -86,7 +93,9 @@ async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
     assert {text: later.state.schema(id_).text for text, id_ in outcomes.items()} == {text: text for text in outcomes}
 
 
-async def test_without_the_log_reads_go_on_and_writes_fail_and_recover(journal, nursery, autojump_clock):
+async def test_without_the_log_reads_go_on_and_writes_fail_and_recover(
+    journal: MemoryJournal, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
     service = new_service(journal)
     await nursery.start(service.run)
     assert await put(service, "s", INT) == 1
@@ -101,7 +110,9 @@ async def test_without_the_log_reads_go_on_and_writes_fail_and_recover(journal, 
     assert await put(service, "t", STRING) == 2
 
 
-async def test_a_write_whose_answer_was_lost_is_found_by_the_next(journal, nursery):
+async def test_a_write_whose_answer_was_lost_is_found_by_the_next(
+    journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
     service = new_service(journal)
     await nursery.start(service.run)
     journal.lose_next_answer()
@@ -111,7 +122,9 @@ async def test_a_write_whose_answer_was_lost_is_found_by_the_next(journal, nurse
     assert len(journal.records) == 1
 
 
-async def test_a_write_that_does_not_come_back_fails_in_time(journal, autojump_clock):
+async def test_a_write_that_does_not_come_back_fails_in_time(
+    journal: MemoryJournal, autojump_clock: trio.testing.MockClock
+) -> None:
     service = new_service(journal, write_timeout_s=3.0)
     started = trio.current_time()
     with pytest.raises(RegistryError) as caught:
@@ -120,7 +133,7 @@ async def test_a_write_that_does_not_come_back_fails_in_time(journal, autojump_c
     assert trio.current_time() - started == pytest.approx(3.0)
 
 
-async def test_strange_records_do_not_keep_it_from_starting(journal, nursery):
+async def test_strange_records_do_not_keep_it_from_starting(journal: MemoryJournal, nursery: trio.Nursery) -> None:
     for record in [(None, None), (b"x", b"y"), (b'{"keytype":"NOOP","magic":0}', None)]:
         journal.put(*record)
     service = new_service(journal)
@@ -129,16 +142,16 @@ async def test_strange_records_do_not_keep_it_from_starting(journal, nursery):
 
 
 class LostJournal(MemoryJournal):
-    async def read(self, offset):
+    async def read(self, offset: int) -> None:
         raise JournalLostError("made anew")
 
 
-async def test_a_log_that_was_made_anew_ends_the_service():
+async def test_a_log_that_was_made_anew_ends_the_service() -> None:
     with pytest.raises(JournalLostError):
         await new_service(LostJournal()).run()
 
 
-async def test_a_log_that_cannot_be_read_in_time_keeps_it_from_starting(journal):
+async def test_a_log_that_cannot_be_read_in_time_keeps_it_from_starting(journal: MemoryJournal) -> None:
     journal.reachable = False
     with pytest.raises(DeadlineExceededError, match=r"kafkastore\.init\.timeout\.ms"):
         async with serving_registry(journal, **{"kafkastore.init.timeout.ms": 100}):

@@ -236,7 +236,7 @@ async def test_elections_of_an_unknown_kind(start: Start, election_type: int) ->
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-async def test_whoever_does_not_want_to_wait_has_it_begun(start, timeout_ms):
+async def test_whoever_does_not_want_to_wait_has_it_begun(start: Any, timeout_ms: Any) -> None:
     async with pair(start) as (one, _):
         await create(one, 1)
         assert await outcomes(move(one, (1, 2), timeout_ms=timeout_ms)) == [ErrorCode.NONE]

@@ -2,11 +2,14 @@
 
 import random
 import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from pipeline.broker.groups import coordinator_runtime, timers
 from pipeline.broker.groups.coordinator import Coordinator
@@ -19,6 +22,7 @@ from pipeline.broker.groups.syncs import assignment_written
 from pipeline.broker.groups.transitions import JOIN, JOIN_TIME_OVER, WRITTEN, Transition
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.join_group import JoinGroupResponse
 
 SESSION_MS = 45_000
 
@@ -26,20 +30,22 @@ SESSION_MS = 45_000
 class MemoryJournal:
     """A journal of 10 partitions in memory, which can be slow, refuse, or not be led here."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.records = []
         self.refusal = None
         self.error = None
         self.delay_s = 0.0
 
-    def partition_for(self, group_id):
+    def partition_for(self, group_id: str) -> int:
         return sum(group_id.encode()) % 10
 
-    def check(self, group_id):
+    def check(self, group_id: str) -> None:
         if self.refusal is not None:
             raise KafkaError(self.refusal)
 
-    async def write(self, group_id, records):
+    async def write(
+        self, group_id: str, records: Sequence[tuple[bytes | None, ...]] | Sequence[tuple[bytes, ...]]
+    ) -> None:
         await trio.sleep(self.delay_s)
         if self.error is not None:
             raise KafkaError(self.error)
@@ -47,7 +53,7 @@ class MemoryJournal:
 
 
 @asynccontextmanager
-async def running(delay_ms=0, kept_bytes=128 << 20):
+async def running(delay_ms: int = 0, kept_bytes: int = 128 << 20) -> AsyncIterator[Any]:
     journal = MemoryJournal()
     limits = GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=10_000)
     coordinator = Coordinator(
@@ -59,11 +65,11 @@ async def running(delay_ms=0, kept_bytes=128 << 20):
         nursery.cancel_scope.cancel()
 
 
-async def answer_of(answer):
+async def answer_of(answer: Any) -> Any:
     return answer if hasattr(answer, "error_code") else await answer
 
 
-def ask_join(coordinator, group_id="g", member_id="", **more):
+def ask_join(coordinator: Coordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
     given = {
         "session_timeout_ms": SESSION_MS,
         "rebalance_timeout_ms": 60_000,
@@ -76,29 +82,34 @@ def ask_join(coordinator, group_id="g", member_id="", **more):
     return coordinator.join(group_id, Join(waiter=coordinator.new_waiter(), member_id=member_id, **given))
 
 
-async def join(coordinator, group_id="g", member_id="", **more):
+async def join(coordinator: Coordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
     return await answer_of(ask_join(coordinator, group_id, member_id, **more))
 
 
-async def sync(coordinator, joined, group_id="g", assignments=None):
+async def sync(
+    coordinator: Coordinator,
+    joined: JoinGroupResponse,
+    group_id: str = "g",
+    assignments: Mapping[str, bytes] | None = None,
+) -> Any:
     sender = Identity(member_id=joined.member_id, generation=joined.generation_id)
     request = Sync(waiter=coordinator.new_waiter(), sender=sender, assignments=assignments or {})
     return await answer_of(coordinator.sync(group_id, request))
 
 
-async def commit(coordinator, group_id="g"):
+async def commit(coordinator: Coordinator, group_id: str = "g") -> None:
     coordinator.check_commit(group_id, "", -1, None)
     coordinator.note_commit(group_id)
 
 
-async def enter_alone(coordinator, group_id="g"):
+async def enter_alone(coordinator: Coordinator, group_id: str = "g") -> Any:
     joined = await join(coordinator, group_id)
     synced = await sync(coordinator, joined, group_id, {joined.member_id: b"all"})
     assert (joined.error_code, synced.error_code, synced.assignment) == (0, 0, b"all")
     return joined
 
 
-async def test_a_member_enters_alone(autojump_clock):
+async def test_a_member_enters_alone(autojump_clock: trio.testing.MockClock) -> None:
     async with running(delay_ms=3000) as (coordinator, journal, _):
         started = trio.current_time()
         joined = await enter_alone(coordinator)
@@ -110,7 +121,7 @@ async def test_a_member_enters_alone(autojump_clock):
         assert joined.member_id.encode() in value
 
 
-async def test_a_silent_member_is_taken_out_after_its_session(autojump_clock):
+async def test_a_silent_member_is_taken_out_after_its_session(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, *_):
         joined = await enter_alone(coordinator)
         sender = Identity(member_id=joined.member_id, generation=1)
@@ -125,7 +136,7 @@ async def test_a_silent_member_is_taken_out_after_its_session(autojump_clock):
         assert coordinator.standing("g").empty_since_ms == 1_431_849_903_000
 
 
-async def test_a_timer_that_is_earlier_than_all_others_fires_in_time(autojump_clock):
+async def test_a_timer_that_is_earlier_than_all_others_fires_in_time(autojump_clock: trio.testing.MockClock) -> None:
     async with running(delay_ms=3000) as (coordinator, *_):
         await enter_alone(coordinator, "slow")
         started = trio.current_time()
@@ -133,7 +144,7 @@ async def test_a_timer_that_is_earlier_than_all_others_fires_in_time(autojump_cl
         assert trio.current_time() - started == pytest.approx(3, abs=0.01)
 
 
-async def test_nobody_learns_of_an_assignment_before_it_is_written(autojump_clock):
+async def test_nobody_learns_of_an_assignment_before_it_is_written(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, journal, _):
         journal.delay_s = 5
         joined = await join(coordinator)
@@ -149,7 +160,9 @@ async def test_nobody_learns_of_an_assignment_before_it_is_written(autojump_cloc
         (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_a_write_that_fails_is_told_and_the_group_starts_again(autojump_clock, error, told):
+async def test_a_write_that_fails_is_told_and_the_group_starts_again(
+    autojump_clock: trio.testing.MockClock, error: ErrorCode, told: ErrorCode
+) -> None:
     async with running() as (coordinator, journal, _):
         joined = await join(coordinator)
         journal.error = error
@@ -160,7 +173,7 @@ async def test_a_write_that_fails_is_told_and_the_group_starts_again(autojump_cl
         assert (again.generation_id, (await sync(coordinator, again)).error_code) == (2, 0)
 
 
-async def test_writes_of_a_group_keep_their_order(autojump_clock):
+async def test_writes_of_a_group_keep_their_order(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, journal, _):
         journal.delay_s = 5
         joined = await join(coordinator)
@@ -173,7 +186,7 @@ async def test_writes_of_a_group_keep_their_order(autojump_clock):
         assert (last.generation, journal.records[-1]) == (2, (encode_group_key("g"), encode_group_value(last)))
 
 
-async def test_a_client_that_has_gone_leaves_its_join_behind(autojump_clock):
+async def test_a_client_that_has_gone_leaves_its_join_behind(autojump_clock: trio.testing.MockClock) -> None:
     async with running(delay_ms=3000) as (coordinator, *_):
         with trio.move_on_after(1):
             await join(coordinator)
@@ -184,7 +197,7 @@ async def test_a_client_that_has_gone_leaves_its_join_behind(autojump_clock):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
-async def test_groups_of_others_are_refused(code):
+async def test_groups_of_others_are_refused(code: ErrorCode) -> None:
     async with running() as (coordinator, journal, _):
         journal.refusal = code
         sender = Identity(member_id="m", generation=1)
@@ -201,7 +214,7 @@ async def test_groups_of_others_are_refused(code):
             await join(coordinator)
 
 
-async def test_unknown_groups():
+async def test_unknown_groups() -> None:
     async with running() as (coordinator, *_):
         assert (await join(coordinator, member_id="m")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         sender = Identity(member_id="m", generation=1)
@@ -218,7 +231,7 @@ async def test_unknown_groups():
         assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_a_group_that_nobody_entered_is_not_kept(autojump_clock):
+async def test_a_group_that_nobody_entered_is_not_kept(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, *_):
         request = Join(
             waiter=coordinator.new_waiter(),
@@ -234,7 +247,7 @@ async def test_a_group_that_nobody_entered_is_not_kept(autojump_clock):
         assert not coordinator.groups
 
 
-async def test_a_commit_that_is_refused_leaves_no_group_behind():
+async def test_a_commit_that_is_refused_leaves_no_group_behind() -> None:
     async with running() as (coordinator, *_):
         for number in range(3):
             coordinator.check_commit(f"group-{number}", "", -1, None)
@@ -243,7 +256,7 @@ async def test_a_commit_that_is_refused_leaves_no_group_behind():
         assert [group.id for group in coordinator.groups] == ["group-1"]
 
 
-async def test_a_commit_makes_a_group_that_is_removed_with_a_tombstone():
+async def test_a_commit_makes_a_group_that_is_removed_with_a_tombstone() -> None:
     async with running() as (coordinator, journal, _):
         coordinator.check_commit("g", "", -1, None)
         coordinator.note_commit("g")
@@ -254,7 +267,7 @@ async def test_a_commit_makes_a_group_that_is_removed_with_a_tombstone():
         assert coordinator.find("g") is None
 
 
-async def test_a_group_with_members_is_not_removed(autojump_clock):
+async def test_a_group_with_members_is_not_removed(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, *_):
         await enter_alone(coordinator)
         with pytest.raises(KafkaError) as refused:
@@ -265,21 +278,23 @@ async def test_a_group_with_members_is_not_removed(autojump_clock):
 
 
 @pytest.mark.parametrize("error", [None, ErrorCode.NOT_COORDINATOR])
-async def test_nobody_enters_a_group_or_commits_while_it_is_removed(autojump_clock, error):
+async def test_nobody_enters_a_group_or_commits_while_it_is_removed(
+    autojump_clock: trio.testing.MockClock, error: ErrorCode | None
+) -> None:
     async with running() as (coordinator, journal, nursery):
         coordinator.check_commit("g", "", -1, None)
         coordinator.note_commit("g")
         journal.delay_s = 1
         outcomes = []
 
-        async def remove():
+        async def remove() -> None:
             try:
                 await coordinator.remove_group("g", first)
                 outcomes.append(None)
             except KafkaError as failure:
                 outcomes.append(failure.code)
 
-        async def first(group_id):
+        async def first(group_id: str) -> None:
             await journal.write(group_id, [(b"offset", None)])
 
         nursery.start_soon(remove)
@@ -301,11 +316,11 @@ async def test_nobody_enters_a_group_or_commits_while_it_is_removed(autojump_clo
         await enter_alone(coordinator)
 
 
-async def test_waiting_members_are_sent_to_the_next_coordinator(autojump_clock):
+async def test_waiting_members_are_sent_to_the_next_coordinator(autojump_clock: trio.testing.MockClock) -> None:
     async with running(delay_ms=3000) as (coordinator, journal, nursery):
         answers = []
 
-        async def enter(group_id):
+        async def enter(group_id: str) -> None:
             answers.append((await join(coordinator, group_id)).error_code)
 
         nursery.start_soon(enter, "a")
@@ -317,7 +332,7 @@ async def test_waiting_members_are_sent_to_the_next_coordinator(autojump_clock):
         assert [group.id for group in coordinator.groups] == ["b"]
 
 
-async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock):
+async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, *_):
         joined = await enter_alone(coordinator)
         value = coordinator.find("g").metadata()
@@ -333,7 +348,9 @@ async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock):
         assert successor.find("g").state is GroupState.EMPTY
 
 
-async def test_a_group_that_breaks_its_rules_starts_anew_alone(autojump_clock, monkeypatch):
+async def test_a_group_that_breaks_its_rules_starts_anew_alone(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it was that happened: a timer, a write, a request."""
     async with running(delay_ms=3000) as (coordinator, *_):
         other = await enter_alone(coordinator, "other")
@@ -364,12 +381,12 @@ async def test_a_group_that_breaks_its_rules_starts_anew_alone(autojump_clock, m
         assert coordinator.heartbeat("other", sender) is ErrorCode.NONE
 
 
-async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock):
+async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock: trio.testing.MockClock) -> None:
     """Their heartbeats, every 3 s, cost a small share of one core; no task is kept for any of them."""
     async with running() as (coordinator, _, nursery):
         members = {}
 
-        async def enter(group_id):
+        async def enter(group_id: str) -> None:
             joined = await join(coordinator, group_id)
             members.setdefault(group_id, []).append(joined.member_id)
             await sync(coordinator, joined, group_id)
@@ -393,7 +410,9 @@ async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock
         assert spent_s / seconds < 0.05
 
 
-async def test_timers_that_mean_nothing_any_more_are_forgotten(autojump_clock, monkeypatch):
+async def test_timers_that_mean_nothing_any_more_are_forgotten(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timers, "MIN_TIMERS", 10)
     async with running() as (coordinator, *_):
         for _ in range(100):
@@ -406,7 +425,7 @@ async def test_timers_that_mean_nothing_any_more_are_forgotten(autojump_clock, m
         assert coordinator.find("g").state is GroupState.EMPTY
 
 
-async def test_an_id_that_nobody_used_takes_no_group_of_others_with_it(autojump_clock):
+async def test_an_id_that_nobody_used_takes_no_group_of_others_with_it(autojump_clock: trio.testing.MockClock) -> None:
     """A client gets an id and leaves with it, so the group goes; others form one of that name. When the id's session
     would have ended, they are still there, and their generations go on.
     """
@@ -421,7 +440,9 @@ async def test_an_id_that_nobody_used_takes_no_group_of_others_with_it(autojump_
         assert coordinator.heartbeat("g", Identity(member_id=joined.member_id, generation=1)) is ErrorCode.NONE
 
 
-async def test_a_write_decided_before_the_group_was_given_away_is_not_written_after_it(autojump_clock):
+async def test_a_write_decided_before_the_group_was_given_away_is_not_written_after_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Neither when another broker leads, nor when this one does again and has loaded what the log holds."""
     async with running() as (coordinator, journal, nursery):
         joined = await enter_alone(coordinator)
@@ -429,7 +450,7 @@ async def test_a_write_decided_before_the_group_was_given_away_is_not_written_af
         coordinator.leave("g", [Leaver(joined.member_id)])
         answers = []
 
-        async def enter():
+        async def enter() -> None:
             answers.append(await sync(coordinator, await join(coordinator)))
 
         nursery.start_soon(enter)
@@ -446,7 +467,9 @@ async def test_a_write_decided_before_the_group_was_given_away_is_not_written_af
 @pytest.mark.parametrize(
     "name", ["protocol_type", "protocol", "group_instance_id", "client_id", "client_host", "group"]
 )
-async def test_what_the_journal_has_no_room_for_ends_the_write_and_nothing_else(autojump_clock, name):
+async def test_what_the_journal_has_no_room_for_ends_the_write_and_nothing_else(
+    autojump_clock: trio.testing.MockClock, name: str
+) -> None:
     long = "x" * 40_000
     more = {"protocols": ((long, b""),)} if name == "protocol" else {} if name == "group" else {name: long}
     group_id = long if name == "group" else "g"
@@ -460,7 +483,7 @@ async def test_what_the_journal_has_no_room_for_ends_the_write_and_nothing_else(
         assert all(not entry.is_writing and not entry.jobs for entry in coordinator.runtime.entries)
 
 
-async def test_an_id_made_of_the_longest_name_fits_where_ids_go():
+async def test_an_id_made_of_the_longest_name_fits_where_ids_go() -> None:
     async with running() as (coordinator, *_):
         made = coordinator.new_member_id("\N{SNOWMAN}" * 10_922)
         assert len(made.encode()) < 32_767
@@ -469,7 +492,9 @@ async def test_an_id_made_of_the_longest_name_fits_where_ids_go():
 
 
 @pytest.mark.parametrize("rebalance_timeout_ms", [-(2**31), -1, 0, 1, 2**31 - 1])
-async def test_a_silent_static_member_is_waited_for_in_peace(autojump_clock, rebalance_timeout_ms, monkeypatch):
+async def test_a_silent_static_member_is_waited_for_in_peace(
+    autojump_clock: trio.testing.MockClock, rebalance_timeout_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever time it asked for to come back in: until its session ends, and the group is not asked all the time."""
     async with running() as (coordinator, _, nursery):
         waiting = ask_join(
@@ -493,7 +518,7 @@ async def test_a_silent_static_member_is_waited_for_in_peace(autojump_clock, reb
         assert coordinator.find("g").state is GroupState.EMPTY
 
 
-async def test_giving_away_one_partition_of_very_many_groups_holds_up_nobody():
+async def test_giving_away_one_partition_of_very_many_groups_holds_up_nobody() -> None:
     async with running() as (coordinator, journal, _):
         for number in range(20_000):
             coordinator.check_commit(f"group-{number}", "", -1, None)

@@ -12,13 +12,15 @@ from collections import Counter
 import pytest
 import structlog
 import trio
+import trio.testing
 
+from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.events import Identity, Leaver
 from pipeline.broker.groups.member import names_bytes
 from pipeline.broker.groups.model import LoadedGroup
 from pipeline.broker.groups.records import GroupKey, decode_group_value, decode_key
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from tests.unit.broker.groups.test_coordinator import ask_join, running, sync
+from tests.unit.broker.groups.test_coordinator import MemoryJournal, ask_join, running, sync
 
 SEEDS = range(40)
 STEPS = 120
@@ -30,7 +32,7 @@ REBALANCES_MS = (-(2**31), 0, 1, 5_000, 2**31 - 1)
 class History:
     """One seed's."""
 
-    def __init__(self, seed, coordinator, journal, nursery):
+    def __init__(self, seed: int, coordinator: Coordinator, journal: MemoryJournal, nursery: trio.Nursery) -> None:
         self.random = random.Random(seed)
         self.coordinator, self.journal, self.nursery = coordinator, journal, nursery
         self.known = {group_id: [] for group_id in GROUPS}
@@ -39,7 +41,7 @@ class History:
         """The highest generation that clients were told, since the group was last forgotten."""
         self.forgotten = Counter()
 
-    async def run(self):
+    async def run(self) -> None:
         kinds = ["enter", "enter", "ask_id", "heartbeat", "leave", "commit", "wait", "wait", "hand_over", "remove"]
         for _ in range(STEPS):
             self.journal.delay_s = self.random.choice([0, 0, 0.01, 3])
@@ -49,11 +51,11 @@ class History:
         self.journal.error, self.journal.delay_s = None, 0
         await trio.sleep(3 * max(TIMEOUTS_MS) / 1000 + 300)
 
-    async def enter(self, group_id):
+    async def enter(self, group_id: str) -> None:
         self.nursery.start_soon(self._enter, group_id)
         await trio.sleep(self.random.choice([0, 0.01]))
 
-    async def _enter(self, group_id):
+    async def _enter(self, group_id: str) -> None:
         """Join, come back with an id if one is given, sync; a client that may be gone at any time."""
         instance = self.random.choice([None, None, "i", "j"])
         more = {
@@ -89,7 +91,7 @@ class History:
         finally:
             self.waiting -= 1
 
-    async def ask_id(self, group_id):
+    async def ask_id(self, group_id: str) -> None:
         """And leave with it, or never come back."""
         try:
             given = ask_join(self.coordinator, group_id, must_know_id=True, session_timeout_ms=6_000)
@@ -98,26 +100,26 @@ class History:
         if getattr(given, "error_code", None) == ErrorCode.MEMBER_ID_REQUIRED and self.random.random() < 0.7:
             self.coordinator.leave(group_id, [Leaver(given.member_id)])
 
-    async def heartbeat(self, group_id):
+    async def heartbeat(self, group_id: str) -> None:
         group = self.coordinator.find(group_id)
         for member_id in [] if group is None else list(group.roster.members):
             self.coordinator.heartbeat(group_id, Identity(member_id=member_id, generation=group.generation))
 
-    async def leave(self, group_id):
+    async def leave(self, group_id: str) -> None:
         group = self.coordinator.find(group_id)
         members = [] if group is None else list(group.roster.members)
         leavers = [Leaver(member_id) for member_id in members if self.random.random() < 0.7]
         self.coordinator.leave(group_id, [*leavers, Leaver("", self.random.choice(["i", "j"]))])
 
-    async def commit(self, group_id):
+    async def commit(self, group_id: str) -> None:
         with contextlib.suppress(KafkaError):
             self.coordinator.check_commit(group_id, "", -1, None)
             self.coordinator.note_commit(group_id)
 
-    async def wait(self, _group_id):
+    async def wait(self, _group_id: str) -> None:
         await trio.sleep(self.random.choice([0.001, 1, 5, 20]))
 
-    async def hand_over(self, group_id):
+    async def hand_over(self, group_id: str) -> None:
         """Another broker leads the partition for a while, then this one again, with what the journal holds."""
         partition = self.journal.partition_for(group_id)
         self.journal.refusal = ErrorCode.NOT_COORDINATOR
@@ -134,19 +136,19 @@ class History:
         self.forget(group_id, 0 if value is None else loaded[group_id].metadata.generation)
         self.coordinator.on_loaded(partition, loaded)
 
-    async def remove(self, group_id):
+    async def remove(self, group_id: str) -> None:
         try:
             await self.coordinator.remove_group(group_id)
         except KafkaError:
             return
         self.forget(group_id, 0)
 
-    def forget(self, group_id, generation):
+    def forget(self, group_id: str, generation: int) -> None:
         """What was told counts no more, but for what the journal holds."""
         self.forgotten[group_id] += 1
         self.highest[group_id] = generation
 
-    def check(self):
+    def check(self) -> None:
         for entry in self.coordinator.runtime.entries:
             assert self.coordinator.find(entry.group.id) is entry.group
             assert entry.group.generation >= 0
@@ -156,7 +158,9 @@ class History:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_whatever_happens_generations_go_on_and_everybody_is_answered(autojump_clock, seed):
+async def test_whatever_happens_generations_go_on_and_everybody_is_answered(
+    autojump_clock: trio.testing.MockClock, seed: int
+) -> None:
     with structlog.testing.capture_logs() as told:
         async with running(delay_ms=random.Random(seed).choice([0, 3000])) as (coordinator, journal, nursery):
             history = History(seed, coordinator, journal, nursery)

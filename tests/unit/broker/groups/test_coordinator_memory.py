@@ -2,10 +2,13 @@
 
 import gc
 import tracemalloc
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from pipeline.broker.groups.coordinator import Coordinator
 from pipeline.broker.groups.events import Leaver
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Offsets
@@ -16,7 +19,7 @@ from tests.unit.broker.groups.test_coordinator import SESSION_MS, ask_join, ente
 MAX_HELD_BYTES = 100_000
 
 
-def fill(coordinator, **more):
+def fill(coordinator: Coordinator, **more: Any) -> int:
     """Have clients ask for ids, each in a group of its own, until there is no room."""
     for number in range(MAX_HELD_BYTES):
         try:
@@ -29,7 +32,9 @@ def fill(coordinator, **more):
     raise AssertionError("there is room for everybody")
 
 
-async def test_ids_that_nobody_uses_are_bounded_and_their_room_comes_back(autojump_clock):
+async def test_ids_that_nobody_uses_are_bounded_and_their_room_comes_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         assert 40 <= fill(coordinator) <= 50
         assert MAX_HELD_BYTES - 3000 < coordinator.held_bytes <= MAX_HELD_BYTES
@@ -38,7 +43,7 @@ async def test_ids_that_nobody_uses_are_bounded_and_their_room_comes_back(autoju
         await enter_alone(coordinator)
 
 
-async def test_names_that_clients_make_up_count(autojump_clock):
+async def test_names_that_clients_make_up_count(autojump_clock: trio.testing.MockClock) -> None:
     async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         name = "n" * 10_000
         ask_join(coordinator, name, must_know_id=True)
@@ -52,7 +57,7 @@ async def test_names_that_clients_make_up_count(autojump_clock):
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock):
+async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock: trio.testing.MockClock) -> None:
     """And comes back with what it said before; with more it has to wait."""
     async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, *_):
         joined = await enter_alone(coordinator)
@@ -64,7 +69,7 @@ async def test_who_is_a_member_stays_one_when_there_is_no_room(autojump_clock):
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock):
+async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock: trio.testing.MockClock) -> None:
     async with running(kept_bytes=MAX_HELD_BYTES) as (coordinator, journal, _):
         by_leaving = await enter_alone(coordinator, "a")
         await enter_alone(coordinator, "b")
@@ -78,7 +83,9 @@ async def test_what_leaves_in_whatever_way_takes_nothing_any_more(autojump_clock
         assert coordinator.held_bytes == 0
 
 
-async def test_names_of_protocols_that_nobody_supports_any_more_take_nothing(autojump_clock):
+async def test_names_of_protocols_that_nobody_supports_any_more_take_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as (coordinator, *_):
         member_id = (await join(coordinator)).member_id
         tracemalloc.start()

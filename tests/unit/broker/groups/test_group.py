@@ -2,6 +2,8 @@
 
 import struct
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,15 +17,15 @@ from tests.support.groups import Driver
 
 
 @pytest.fixture
-def driver():
+def driver() -> Driver:
     return Driver()
 
 
-def error_of(driver, waiter):
+def error_of(driver: Driver, waiter: int) -> ErrorCode:
     return ErrorCode(driver.answers[waiter].error_code)
 
 
-def test_a_dynamic_member_is_given_an_id_and_comes_back_with_it(driver):
+def test_a_dynamic_member_is_given_an_id_and_comes_back_with_it(driver: Driver) -> None:
     first = driver.answers[driver.ask_join()]
     assert (first.error_code, first.generation_id) == (ErrorCode.MEMBER_ID_REQUIRED, -1)
     assert driver.group.state is GroupState.EMPTY
@@ -36,20 +38,20 @@ def test_a_dynamic_member_is_given_an_id_and_comes_back_with_it(driver):
     assert [(member.member_id, member.metadata) for member in answer.members] == [(first.member_id, b"on")]
 
 
-def test_an_old_client_enters_at_once(driver):
+def test_an_old_client_enters_at_once(driver: Driver) -> None:
     join = driver.ask_join(must_know_id=False)
     driver.wait(3000)
     assert driver.answers[join].member_id == "client-1"
 
 
-def test_an_id_that_never_comes_back_is_forgotten(driver):
+def test_an_id_that_never_comes_back_is_forgotten(driver: Driver) -> None:
     given = driver.answers[driver.ask_join(session_ms=10_000)].member_id
     driver.wait(10_000)
     assert driver.group.roster.pending == set()
     assert error_of(driver, driver.ask_join(given)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_first_rebalance_waits_longer_while_members_come(driver):
+def test_the_first_rebalance_waits_longer_while_members_come(driver: Driver) -> None:
     joins = []
     for _ in range(4):
         joins.append(driver.enter()[1])
@@ -60,7 +62,7 @@ def test_the_first_rebalance_waits_longer_while_members_come(driver):
     assert [len(driver.answers[join].members) for join in joins] == [4, 0, 0, 0]
 
 
-def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout(driver):
+def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout(driver: Driver) -> None:
     joins = []
     for _ in range(10):
         joins.append(driver.enter(rebalance_ms=7_000)[1])
@@ -69,14 +71,14 @@ def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout(driver):
     assert driver.answers[joins[0]].generation_id == 1
 
 
-def test_a_group_without_delay_starts_at_once():
+def test_a_group_without_delay_starts_at_once() -> None:
     driver = Driver(delay_ms=0)
     _, join = driver.enter()
     driver.wait(0)
     assert driver.answers[join].generation_id == 1
 
 
-def test_followers_wait_for_what_the_leader_gives():
+def test_followers_wait_for_what_the_leader_gives() -> None:
     driver = Driver(auto_write=False)
     joins = [driver.enter()[1] for _ in range(3)]
     driver.wait(6000)
@@ -94,7 +96,7 @@ def test_followers_wait_for_what_the_leader_gives():
     assert {member.member_id: member.assignment for member in value.members} == {leader: b"L", one: b"1", other: b""}
 
 
-def test_an_assignment_that_cannot_be_written_is_given_to_nobody():
+def test_an_assignment_that_cannot_be_written_is_given_to_nobody() -> None:
     driver = Driver(auto_write=False)
     joins = [driver.enter()[1] for _ in range(2)]
     driver.wait(6000)
@@ -106,7 +108,7 @@ def test_an_assignment_that_cannot_be_written_is_given_to_nobody():
     assert all(member.assignment == b"" for member in driver.group.roster.members.values())
 
 
-def test_a_write_that_ends_after_the_next_generation_began_changes_nothing():
+def test_a_write_that_ends_after_the_next_generation_began_changes_nothing() -> None:
     driver = Driver(auto_write=False)
     leader, _ = driver.enter()
     driver.wait(3000)
@@ -118,7 +120,7 @@ def test_a_write_that_ends_after_the_next_generation_began_changes_nothing():
     assert driver.group.roster.members[leader].assignment == b""
 
 
-def test_a_newcomer_has_everybody_come_back(driver):
+def test_a_newcomer_has_everybody_come_back(driver: Driver) -> None:
     leader, follower = driver.stable(2)
     newcomer, join = driver.enter()
     assert driver.group.state is GroupState.PREPARING
@@ -133,7 +135,7 @@ def test_a_newcomer_has_everybody_come_back(driver):
     driver.settle(joins)
 
 
-def test_who_does_not_come_back_in_time_is_out(driver):
+def test_who_does_not_come_back_in_time_is_out(driver: Driver) -> None:
     leader, slow = driver.stable(2, rebalance_ms=20_000)
     _, join = driver.enter(rebalance_ms=20_000)
     back = driver.ask_join(leader)
@@ -144,7 +146,7 @@ def test_who_does_not_come_back_in_time_is_out(driver):
     assert driver.heartbeat(slow) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_joins_again_starts_a_rebalance_and_a_follower_does_not(driver):
+def test_a_leader_that_joins_again_starts_a_rebalance_and_a_follower_does_not(driver: Driver) -> None:
     leader, follower = driver.stable(2)
     same = driver.answers[driver.ask_join(follower)]
     assert (same.generation_id, same.leader, same.members) == (1, leader, ())
@@ -153,20 +155,20 @@ def test_a_leader_that_joins_again_starts_a_rebalance_and_a_follower_does_not(dr
     assert driver.group.state is GroupState.PREPARING
 
 
-def test_a_changed_subscription_starts_a_rebalance(driver):
+def test_a_changed_subscription_starts_a_rebalance(driver: Driver) -> None:
     _, follower = driver.stable(2)
     driver.ask_join(follower, protocols=(("range", b"more topics"),))
     assert driver.group.state is GroupState.PREPARING
 
 
-def test_an_answer_that_got_lost_is_given_again(driver):
+def test_an_answer_that_got_lost_is_given_again(driver: Driver) -> None:
     leader, join = driver.enter()
     driver.wait(3000)
     again = driver.answers[driver.ask_join(leader)]
     assert again == driver.answers[join]
 
 
-def test_the_protocol_with_the_most_votes_that_all_support_is_taken(driver):
+def test_the_protocol_with_the_most_votes_that_all_support_is_taken(driver: Driver) -> None:
     both = (("sticky", b"s"), ("range", b"r"))
     joins = [driver.enter(protocols=both)[1] for _ in range(2)]
     joins.append(driver.enter(protocols=both[::-1])[1])
@@ -175,7 +177,7 @@ def test_the_protocol_with_the_most_votes_that_all_support_is_taken(driver):
     assert {driver.answers[join].protocol_name for join in joins} == {"sticky"}
 
 
-def test_who_agrees_with_nobody_is_refused(driver):
+def test_who_agrees_with_nobody_is_refused(driver: Driver) -> None:
     driver.stable(1)
     refused = {"protocols": (("other", b""),)}, {"protocol_type": "connect"}, {"protocols": ()}
     assert {error_of(driver, driver.ask_join(**more)) for more in refused} == {ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
@@ -184,14 +186,14 @@ def test_who_agrees_with_nobody_is_refused(driver):
     assert error_of(empty, empty.ask_join(protocols=())) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_sync_names_the_protocol_of_the_group(driver):
+def test_sync_names_the_protocol_of_the_group(driver: Driver) -> None:
     leader, _ = driver.stable(2)
     for wrong in ({"protocol": "sticky"}, {"protocol_type": "connect"}):
         assert error_of(driver, driver.ask_sync(leader, **wrong)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert error_of(driver, driver.ask_sync(leader, protocol="range", protocol_type="consumer")) is ErrorCode.NONE
 
 
-def test_strangers_and_old_generations_are_told_so(driver):
+def test_strangers_and_old_generations_are_told_so(driver: Driver) -> None:
     leader, _ = driver.stable(2)
     assert driver.heartbeat("nobody") is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.heartbeat(leader, generation=0) is ErrorCode.ILLEGAL_GENERATION
@@ -204,14 +206,14 @@ def test_strangers_and_old_generations_are_told_so(driver):
     assert driver.leave("nobody", leader) == [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
 
 
-def test_an_empty_group_takes_commits_of_those_who_never_join(driver):
+def test_an_empty_group_takes_commits_of_those_who_never_join(driver: Driver) -> None:
     assert driver.commit() is ErrorCode.NONE
     assert driver.commit("somebody", generation=3) is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.heartbeat("somebody") is ErrorCode.UNKNOWN_MEMBER_ID
     assert error_of(driver, driver.ask_sync("somebody")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_silent_member_is_out_after_its_session(driver):
+def test_a_silent_member_is_out_after_its_session(driver: Driver) -> None:
     leader, follower = driver.stable(2, session_ms=10_000)
     for _ in range(3):
         driver.wait(5000)
@@ -222,7 +224,7 @@ def test_a_silent_member_is_out_after_its_session(driver):
     assert [member.member_id for member in driver.answers[join].members] == [leader]
 
 
-def test_waiting_members_are_not_silent(driver):
+def test_waiting_members_are_not_silent(driver: Driver) -> None:
     leader, follower = driver.stable(2, session_ms=10_000)
     driver.enter(session_ms=10_000)
     back = driver.ask_join(leader, session_ms=10_000)
@@ -234,7 +236,7 @@ def test_waiting_members_are_not_silent(driver):
     assert driver.answers[back].error_code == 0
 
 
-def test_a_new_member_that_never_gets_in_is_given_up(driver):
+def test_a_new_member_that_never_gets_in_is_given_up(driver: Driver) -> None:
     driver.stable(1, rebalance_ms=10**6)
     leader = next(iter(driver.group.roster.members))
     _, join = driver.enter(rebalance_ms=10**6)
@@ -245,7 +247,7 @@ def test_a_new_member_that_never_gets_in_is_given_up(driver):
     assert driver.answers[join].member_id == ""
 
 
-def test_who_never_syncs_is_out_after_the_rebalance_timeout(driver):
+def test_who_never_syncs_is_out_after_the_rebalance_timeout(driver: Driver) -> None:
     joins = [driver.enter(rebalance_ms=20_000)[1] for _ in range(2)]
     driver.wait(6000)
     leader, lazy = (driver.answers[join].member_id for join in joins)
@@ -258,7 +260,7 @@ def test_who_never_syncs_is_out_after_the_rebalance_timeout(driver):
     assert driver.group.state is GroupState.PREPARING
 
 
-def test_the_last_to_leave_empties_the_group(driver):
+def test_the_last_to_leave_empties_the_group(driver: Driver) -> None:
     leader, follower = driver.stable(2)
     assert driver.leave(leader, follower) == [ErrorCode.NONE, ErrorCode.NONE]
     assert (driver.group.state, driver.group.generation) == (GroupState.EMPTY, 2)
@@ -268,7 +270,7 @@ def test_the_last_to_leave_empties_the_group(driver):
     assert driver.group.subscribed_topics == frozenset()
 
 
-def test_who_leaves_while_waiting_is_answered(driver):
+def test_who_leaves_while_waiting_is_answered(driver: Driver) -> None:
     leader, join = driver.enter()
     assert driver.leave(leader) == [ErrorCode.NONE]
     assert error_of(driver, join) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -276,7 +278,7 @@ def test_who_leaves_while_waiting_is_answered(driver):
     assert driver.group.state is GroupState.EMPTY
 
 
-def test_an_id_given_out_can_leave_before_it_comes_back(driver):
+def test_an_id_given_out_can_leave_before_it_comes_back(driver: Driver) -> None:
     leader, _ = driver.stable(2)
     given = driver.answers[driver.ask_join()].member_id
     assert driver.leave(given) == [ErrorCode.NONE]
@@ -284,7 +286,7 @@ def test_an_id_given_out_can_leave_before_it_comes_back(driver):
     assert driver.heartbeat(leader) is ErrorCode.NONE
 
 
-def test_a_second_join_of_the_same_member_sends_the_first_away(driver):
+def test_a_second_join_of_the_same_member_sends_the_first_away(driver: Driver) -> None:
     leader, first = driver.enter()
     driver.ask_join(leader)
     assert error_of(driver, first) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -292,7 +294,7 @@ def test_a_second_join_of_the_same_member_sends_the_first_away(driver):
     assert not driver.waiting
 
 
-def test_a_full_group_takes_nobody_else():
+def test_a_full_group_takes_nobody_else() -> None:
     driver = Driver(max_size=2)
     members = driver.stable(2)
     refused = driver.answers[driver.ask_join()]
@@ -300,7 +302,7 @@ def test_a_full_group_takes_nobody_else():
     assert driver.heartbeat(members[0]) is ErrorCode.NONE
 
 
-def test_a_group_that_was_loaded_too_large_lets_the_first_come_back():
+def test_a_group_that_was_loaded_too_large_lets_the_first_come_back() -> None:
     members = tuple(
         MemberMetadataValue(
             member_id=f"m{number}",
@@ -325,14 +327,14 @@ def test_a_group_that_was_loaded_too_large_lets_the_first_come_back():
 
 
 class TestStaticMembers:
-    def test_a_static_member_enters_at_once(self, driver):
+    def test_a_static_member_enters_at_once(self, driver: Driver) -> None:
         join = driver.ask_join(instance="a")
         driver.wait(3000)
         assert (driver.answers[join].error_code, driver.answers[join].generation_id) == (0, 1)
         assert driver.answers[join].members[0].group_instance_id == "a"
 
     @pytest.mark.parametrize("can_skip", [True, False])
-    def test_a_leader_that_restarts_keeps_its_part_without_rebalance(self, driver, can_skip):
+    def test_a_leader_that_restarts_keeps_its_part_without_rebalance(self, driver: Driver, can_skip: bool) -> None:
         leader, follower = driver.stable(0, instances=["a", "b"])
         answer = driver.answers[driver.ask_join(instance="a", can_skip_assignment=can_skip)]
         assert (answer.error_code, answer.generation_id, driver.group.state) == (0, 1, GroupState.STABLE)
@@ -344,14 +346,14 @@ class TestStaticMembers:
         assert driver.answers[sync].assignment == leader.encode()
         assert {member.member_id for member in driver.written[-1].members} == {answer.member_id, follower}
 
-    def test_a_follower_that_restarts_keeps_its_part_without_rebalance(self, driver):
+    def test_a_follower_that_restarts_keeps_its_part_without_rebalance(self, driver: Driver) -> None:
         leader, follower = driver.stable(0, instances=["a", "b"])
         answer = driver.answers[driver.ask_join(instance="b")]
         assert (answer.error_code, answer.leader, answer.skip_assignment, answer.members) == (0, leader, False, ())
         sync = driver.ask_sync(answer.member_id, instance="b")
         assert driver.answers[sync].assignment == follower.encode()
 
-    def test_the_former_self_is_fenced(self, driver):
+    def test_the_former_self_is_fenced(self, driver: Driver) -> None:
         leader, _ = driver.stable(0, instances=["a", "b"])
         driver.ask_join(instance="a")
         assert driver.heartbeat(leader, instance="a") is ErrorCode.FENCED_INSTANCE_ID
@@ -361,26 +363,26 @@ class TestStaticMembers:
         assert driver.leave((leader, "a")) == [ErrorCode.FENCED_INSTANCE_ID]
         assert driver.heartbeat(leader) is ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_the_former_self_is_fenced_while_it_waits(self, driver):
+    def test_the_former_self_is_fenced_while_it_waits(self, driver: Driver) -> None:
         first = driver.ask_join(instance="a")
         second = driver.ask_join(instance="a")
         assert error_of(driver, first) is ErrorCode.FENCED_INSTANCE_ID
         driver.wait(3000)
         assert driver.answers[second].error_code == 0
 
-    def test_an_unknown_instance_is_told_so(self, driver):
+    def test_an_unknown_instance_is_told_so(self, driver: Driver) -> None:
         leader, _ = driver.stable(2)
         assert driver.heartbeat(leader, instance="a") is ErrorCode.UNKNOWN_MEMBER_ID
         assert error_of(driver, driver.ask_join(leader, instance="a")) is ErrorCode.UNKNOWN_MEMBER_ID
         assert driver.leave(("", "a"), ("", None)) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
 
-    def test_a_return_with_another_protocol_starts_a_rebalance(self, driver):
+    def test_a_return_with_another_protocol_starts_a_rebalance(self, driver: Driver) -> None:
         driver.stable(0, instances=["a"], protocols=(("range", b""), ("sticky", b"")))
         join = driver.ask_join(instance="a", protocols=(("sticky", b""), ("range", b"")))
         assert driver.answers[join].generation_id == 2
         assert driver.answers[join].protocol_name == "sticky"
 
-    def test_a_return_while_the_leader_assigns_starts_a_rebalance(self, driver):
+    def test_a_return_while_the_leader_assigns_starts_a_rebalance(self, driver: Driver) -> None:
         joins = [driver.ask_join(instance=name) for name in ("a", "b")]
         driver.wait(6000)
         follower = driver.ask_sync(driver.answers[joins[1]].member_id, instance="b")
@@ -388,7 +390,7 @@ class TestStaticMembers:
         assert error_of(driver, follower) is ErrorCode.REBALANCE_IN_PROGRESS
         assert driver.group.state is GroupState.PREPARING
 
-    def test_a_return_that_cannot_be_written_is_taken_back(self):
+    def test_a_return_that_cannot_be_written_is_taken_back(self) -> None:
         driver = Driver(auto_write=False)
         joins = [driver.ask_join(instance=name) for name in ("a", "b")]
         driver.wait(6000)
@@ -403,7 +405,7 @@ class TestStaticMembers:
         assert set(driver.group.roster.members) == {leader, follower}
 
     @pytest.mark.parametrize("how", ["leaves", "is silent", "never syncs"])
-    def test_the_only_other_goes_while_a_return_is_written(self, how):
+    def test_the_only_other_goes_while_a_return_is_written(self, how: str) -> None:
         driver = Driver(auto_write=False)
         joins = [driver.ask_join(instance="a"), driver.enter(rebalance_ms=60_000)[1]]
         driver.wait(6000)
@@ -425,7 +427,7 @@ class TestStaticMembers:
         driver.end_write()
         assert driver.group.state is GroupState.COMPLETING
 
-    def test_a_static_member_is_waited_for_until_its_session_ends(self, driver):
+    def test_a_static_member_is_waited_for_until_its_session_ends(self, driver: Driver) -> None:
         leader, away = driver.stable(0, instances=["a", "b"], session_ms=40_000, rebalance_ms=20_000)
         join = driver.ask_join(leader, instance="a", session_ms=40_000, rebalance_ms=20_000)
         driver.wait(20_000)
@@ -433,14 +435,14 @@ class TestStaticMembers:
         driver.ask_sync(leader, instance="a")
         assert driver.group.state is GroupState.STABLE
 
-    def test_an_admin_removes_it_by_its_instance_id(self, driver):
+    def test_an_admin_removes_it_by_its_instance_id(self, driver: Driver) -> None:
         leader, follower = driver.stable(0, instances=["a", "b"])
         assert driver.leave(("", "b")) == [ErrorCode.NONE]
         assert set(driver.group.roster.members) == {leader}
         assert driver.group.roster.static == {"a": leader}
         assert driver.heartbeat(follower, instance="b") is ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_nobody_comes_back_and_all_are_static(self, driver):
+    def test_nobody_comes_back_and_all_are_static(self, driver: Driver) -> None:
         leader, follower = driver.stable(0, instances=["a", "b"], session_ms=60_000, rebalance_ms=10_000)
         driver.ask_join(leader, instance="a", protocols=(("range", b"x"),), session_ms=60_000, rebalance_ms=10_000)
         driver.leave((leader, "a"))
@@ -452,7 +454,7 @@ class TestStaticMembers:
 
 
 class TestLoading:
-    def test_a_group_goes_on_where_it_was(self, driver):
+    def test_a_group_goes_on_where_it_was(self, driver: Driver) -> None:
         leader, follower = driver.stable(2)
         successor = Driver()
         successor.do(load(successor.group, driver.written[-1], 0))
@@ -462,7 +464,7 @@ class TestLoading:
         successor.wait(20_000)
         assert successor.group.state is GroupState.EMPTY
 
-    def test_unloading_sends_everybody_to_the_next_coordinator(self, driver):
+    def test_unloading_sends_everybody_to_the_next_coordinator(self, driver: Driver) -> None:
         leader, join = driver.enter()
         driver.do(UNLOAD.react(driver.group, None, 0))
         assert error_of(driver, join) is ErrorCode.NOT_COORDINATOR
@@ -470,7 +472,7 @@ class TestLoading:
         assert error_of(driver, driver.ask_join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert error_of(driver, driver.ask_sync(leader)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def test_only_a_group_without_members_is_removed(self, driver):
+    def test_only_a_group_without_members_is_removed(self, driver: Driver) -> None:
         driver.stable(2)
         assert REMOVE.react(driver.group, None, 0).error is ErrorCode.NON_EMPTY_GROUP
         empty = Driver()
@@ -479,7 +481,7 @@ class TestLoading:
         assert empty.group.state is GroupState.DEAD
 
 
-def subscription(*topics):
+def subscription(*topics: str) -> bytes:
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 3, len(topics)) + names + b"\xff\xff\xff\xff"
 
@@ -495,14 +497,16 @@ def subscription(*topics):
         ("connect", [subscription("a")], None),
     ],
 )
-def test_topics_are_read_where_they_can_be(driver, protocol_type, subscriptions, topics):
+def test_topics_are_read_where_they_can_be(
+    driver: Driver, protocol_type: str, subscriptions: Sequence[bytes], topics: set[Any] | set[str] | None
+) -> None:
     for said in subscriptions:
         driver.enter(protocols=(("range", said),), protocol_type=protocol_type)
     driver.wait(6000)
     assert driver.group.subscribed_topics == topics
 
 
-def test_what_a_member_subscribes_to_is_not_opened_while_it_joins(driver):
+def test_what_a_member_subscribes_to_is_not_opened_while_it_joins(driver: Driver) -> None:
     """However long it is; and one that names more topics than anybody reads is as good as unknown."""
     names = struct.pack(">hi", 3, 5_000_000) + bytes(10_000_000)
     started = time.thread_time()
@@ -514,12 +518,12 @@ def test_what_a_member_subscribes_to_is_not_opened_while_it_joins(driver):
 
 
 @pytest.mark.parametrize(("members", "is_known"), [(9, True), (11, False)])
-def test_topics_are_read_up_to_a_bound_of_the_whole_group(members, is_known):
+def test_topics_are_read_up_to_a_bound_of_the_whole_group(members: int, is_known: bool) -> None:
     topics = subscribed_topics([subscription(*map(str, range(10_000)))] * members)
     assert topics == (frozenset(map(str, range(10_000))) if is_known else None)
 
 
-def test_ids_that_were_given_out_count_as_members():
+def test_ids_that_were_given_out_count_as_members() -> None:
     """Or a client that asks for ids and never comes back could fill the memory."""
     driver = Driver(max_size=2)
     given = [driver.answers[driver.ask_join()] for _ in range(3)]

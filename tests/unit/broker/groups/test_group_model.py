@@ -26,14 +26,14 @@ INSTANCES = [None, None, "a", "b"]
 class Model(Driver):
     """Does at random what clients, disks and time may do."""
 
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         super().__init__(delay_ms=self.random.choice([0, 3000]), max_size=self.random.choice([2, 4]), auto_write=False)
         self.seen_ids = [""]
         self.given = {}
         self.highest = 0
 
-    def step(self):
+    def step(self) -> None:
         kind = self.random.choices(
             ["join", "sync", "heartbeat", "leave", "commit", "wait", "write"], [6, 6, 4, 1, 1, 3, 4]
         )[0]
@@ -43,21 +43,21 @@ class Model(Driver):
         )
         self.check()
 
-    def some_id(self):
+    def some_id(self) -> str:
         members = [*self.group.roster.members, *self.group.roster.pending]
         return (
             self.random.choice(members) if members and self.random.random() < 0.8 else self.random.choice(self.seen_ids)
         )
 
-    def instance_of(self, member_id):
+    def instance_of(self, member_id: str) -> str | None:
         member = self.group.roster.members.get(member_id)
         known = None if member is None else member.group_instance_id
         return known if self.random.random() < 0.9 else self.random.choice(INSTANCES)
 
-    def generation(self):
+    def generation(self) -> int:
         return self.group.generation - (self.random.random() < 0.1)
 
-    def do_join(self):
+    def do_join(self) -> None:
         member_id = self.some_id() if self.random.random() < 0.6 else ""
         instance = self.instance_of(member_id) if member_id else self.random.choice(INSTANCES)
         self.ask_join(
@@ -70,7 +70,7 @@ class Model(Driver):
             can_skip_assignment=self.random.random() < 0.5,
         )
 
-    def do_sync(self):
+    def do_sync(self) -> None:
         member_id = self.some_id()
         members = list(self.group.roster.members)
         assignments = {id_: f"{id_}@{self.group.generation}".encode() for id_ in members}
@@ -78,26 +78,26 @@ class Model(Driver):
             member_id, generation=self.generation(), instance=self.instance_of(member_id), assignments=assignments
         )
 
-    def do_heartbeat(self):
+    def do_heartbeat(self) -> None:
         member_id = self.some_id()
         self.heartbeat(member_id, generation=self.generation(), instance=self.instance_of(member_id))
 
-    def do_commit(self):
+    def do_commit(self) -> None:
         member_id = self.some_id()
         self.commit(member_id, generation=self.generation(), instance=self.instance_of(member_id))
 
-    def do_leave(self):
+    def do_leave(self) -> None:
         self.leave((self.some_id(), None), ("", self.random.choice(INSTANCES)))
 
-    def do_wait(self):
+    def do_wait(self) -> None:
         self.wait(self.random.choice([10, 1_000, 3_000, 20_000]))
 
-    def do_write(self):
+    def do_write(self) -> None:
         if self.writes:
             failed = self.random.random() < 0.2
             self.end_write(ErrorCode.COORDINATOR_NOT_AVAILABLE if failed else ErrorCode.NONE)
 
-    def check(self):
+    def check(self) -> None:
         group = self.group
         roster, members = group.roster, group.roster.members.values()
         assert group.generation >= self.highest
@@ -121,7 +121,7 @@ class Model(Driver):
                 )
         self.check_state()
 
-    def check_state(self):
+    def check_state(self) -> None:
         group = self.group
         kinds = {timer.kind for timer in self.timers if timer.at_ms >= self.now_ms}
         if group.state is GroupState.PREPARING:
@@ -136,7 +136,7 @@ class Model(Driver):
             written = {member.assignment for member in self.written[-1].members}
             assert {member.assignment for member in group.roster.members.values()} <= written
 
-    def finish(self):
+    def finish(self) -> None:
         """Everybody falls silent: all who wait are answered, and the group becomes empty."""
         for _ in range(100):
             self.auto_write = True
@@ -149,7 +149,7 @@ class Model(Driver):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_happens_the_invariants_hold(seed):
+def test_whatever_happens_the_invariants_hold(seed: int) -> None:
     model = Model(seed)
     for _ in range(STEPS):
         model.step()

@@ -2,6 +2,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from pipeline.broker.replicas.strays import ASSIGNED_ELSEWHERE, UNKNOWN_TOPIC
 from pipeline.cli.cluster.description import Answer, describe_brokers, find_troubles, is_in_trouble, print_description
 from pipeline.client.admin.brokers import LogDir
@@ -98,7 +100,7 @@ def test_brokers_with_what_they_have() -> None:
     ]
 
 
-def test_it_is_shown(capsys) -> None:
+def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     seen = view((ONE, (ONE, THREE), (ONE,)), (None, (THREE,), (THREE,)))
     found = find_troubles(seen, {"t": 1}, {})
     description = {
@@ -145,7 +147,7 @@ def described(
     }
 
 
-def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys) -> None:
+def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys: pytest.CaptureFixture[str]) -> None:
     assert not is_in_trouble(described({ONE: Answer(), TWO: Answer()}))
     assert is_in_trouble(described({ONE: Answer(), TWO: Answer()}, controller=None))
     for answer, words in (

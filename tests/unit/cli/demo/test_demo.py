@@ -4,6 +4,8 @@ import fcntl
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -13,7 +15,7 @@ from pipeline.cli.terminal.files import held_alone
 from pipeline.errors import ConfigurationError
 
 
-def test_a_directory_with_other_things_is_left_alone(tmp_path, capsys):
+def test_a_directory_with_other_things_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.txt").write_text("all of it", encoding="utf-8")
     with pytest.raises(typer.Exit) as caught:
         demo(tmp_path)
@@ -22,7 +24,7 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path, capsys):
     assert (tmp_path / "thesis.txt").read_text(encoding="utf-8") == "all of it"
 
 
-def test_a_demo_that_is_running_keeps_its_directory(tmp_path):
+def test_a_demo_that_is_running_keeps_its_directory(tmp_path: Path) -> None:
     (tmp_path / MARKER).touch()
     (tmp_path / "east").mkdir()
     with held_alone(tmp_path), pytest.raises(ConfigurationError, match="in use by process"):
@@ -30,7 +32,7 @@ def test_a_demo_that_is_running_keeps_its_directory(tmp_path):
     assert (tmp_path / "east").is_dir()
 
 
-def test_only_what_an_earlier_demo_made_is_removed(tmp_path, monkeypatch):
+def test_only_what_an_earlier_demo_made_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.cli.demo.demo.trio.run", lambda *_: {})
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -45,7 +47,9 @@ def test_only_what_an_earlier_demo_made_is_removed(tmp_path, monkeypatch):
     assert (directory / "exports" / "file").exists()
 
 
-def test_a_link_in_the_place_of_a_directory_of_the_demo_is_an_error_that_names_it(tmp_path, capsys, monkeypatch):
+def test_a_link_in_the_place_of_a_directory_of_the_demo_is_an_error_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pipeline.cli.demo.demo.trio.run", lambda *_: pytest.fail("the demo began"))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -60,14 +64,14 @@ def test_a_link_in_the_place_of_a_directory_of_the_demo_is_an_error_that_names_i
     assert elsewhere.is_dir()
 
 
-def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path):
+def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(ConfigurationError, match="cannot be used: File exists"):
         demo(file)
 
 
-def test_a_name_that_no_directory_can_have_is_an_error(tmp_path):
+def test_a_name_that_no_directory_can_have_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be used: File name too long"):
         demo(tmp_path / ("n" * 300))
 
@@ -83,7 +87,7 @@ trio.run(main)
 """
 
 
-def start_demo(tmp_path, program):
+def start_demo(tmp_path: Path, program: Any) -> Any:
     """A demo whose commands are this program."""
     (tmp_path / "pipeline").mkdir()
     (tmp_path / "pipeline" / "__main__.py").write_text(program)
@@ -93,7 +97,7 @@ def start_demo(tmp_path, program):
     )
 
 
-def test_a_command_of_a_demo_that_is_killed_ends_with_it(tmp_path):
+def test_a_command_of_a_demo_that_is_killed_ends_with_it(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     demo = start_demo(
         tmp_path,
@@ -119,7 +123,7 @@ def test_a_command_of_a_demo_that_is_killed_ends_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "said"), [(0, "{'a': 1}\n"), (3, "")])
-def test_what_a_command_of_a_demo_prints_is_read(tmp_path, code, said):
+def test_what_a_command_of_a_demo_prints_is_read(tmp_path: Path, code: Any, said: Any) -> None:
     demo = start_demo(
         tmp_path, f"import sys; print('{{\"a\": 1}}'); print('trouble', file=sys.stderr); sys.exit({code})"
     )

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ with held_alone(Path(sys.argv[1])):
 """
 
 
-def test_a_directory_is_held_by_one_process_until_that_ends(tmp_path):
+def test_a_directory_is_held_by_one_process_until_that_ends(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "directory"
     command = [sys.executable, "-c", HOLD, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -32,7 +33,7 @@ def test_a_directory_is_held_by_one_process_until_that_ends(tmp_path):
         pass
 
 
-def test_what_cannot_be_used_is_said_in_one_line(tmp_path):
+def test_what_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"\xff")
     with pytest.raises(ConfigurationError, match=f"^--dir: {file} cannot be used: "), held_alone(file):

@@ -1,6 +1,9 @@
 import json
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -8,7 +11,7 @@ import trio.testing
 
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, describe_topics, list_topics
-from pipeline.client.cluster.cluster import open_cluster
+from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.cluster.discovery import from_zookeeper
 from pipeline.client.cluster.metadata import ClusterView
@@ -17,6 +20,7 @@ from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from tests.support.brokers import serving_cluster
+from tests.support.scripted_broker import ScriptedCluster
 
 T0 = TopicPartition("t", 0)
 BOUND_S = 25
@@ -26,24 +30,24 @@ BOUND_S = 25
 class Znodes:
     """Registrations as ZooKeeper has them."""
 
-    def __init__(self, registrations):
+    def __init__(self, registrations: Mapping[str, bytes]) -> None:
         self.registrations = registrations
 
-    async def children(self, path):
+    async def children(self, path: str) -> Any:
         assert path == "/brokers/ids"
         return tuple(self.registrations)
 
-    async def get(self, path):
+    async def get(self, path: str) -> Any:
         return self.registrations[path.rpartition("/")[2]], 0
 
 
-async def test_nowhere_to_begin_is_a_configuration_error():
+async def test_nowhere_to_begin_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
         async with open_cluster(ClientConfig()):
             pass
 
 
-async def test_brokers_are_found_through_zookeeper(scripted):
+async def test_brokers_are_found_through_zookeeper(scripted: ScriptedCluster) -> None:
     async with scripted.broker(1) as address:
         registration = {"endpoints": [f"PLAINTEXT://{address}"], "host": None, "port": -1, "version": 5}
         znodes = Znodes({"1": json.dumps(registration).encode()})
@@ -52,7 +56,7 @@ async def test_brokers_are_found_through_zookeeper(scripted):
             assert cluster.view.leader_of(T0) == BrokerId(1)
 
 
-async def test_registrations_of_all_versions_are_read():
+async def test_registrations_of_all_versions_are_read() -> None:
     old = {"jmx_port": -1, "timestamp": "0", "host": "h", "version": 1, "port": 9092}
     mapped = {
         "endpoints": ["SECRET://h:1", "INSIDE://[::1]:2"],
@@ -67,7 +71,7 @@ async def test_registrations_of_all_versions_are_read():
         await from_zookeeper(Znodes({"1": b"[]"}))()
 
 
-async def test_no_broker_answers(scripted, connect):
+async def test_no_broker_answers(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
     async with scripted.broker(1):
         pass
     async with connect(default_api_timeout_ms=1500) as cluster:
@@ -75,7 +79,7 @@ async def test_no_broker_answers(scripted, connect):
             await cluster.refresh()
 
 
-async def test_refreshes_are_shared(scripted, connect):
+async def test_refreshes_are_shared(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
     async with scripted.broker(1), connect() as cluster:
         async with trio.open_nursery() as nursery:
             for _ in range(10):
@@ -83,7 +87,7 @@ async def test_refreshes_are_shared(scripted, connect):
         assert scripted.requests["MetadataRequest"] <= 2
 
 
-async def test_offsets_are_listed_by_time(scripted, connect):
+async def test_offsets_are_listed_by_time(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
     scripted.partition(T0).append_values([b"a", b"b"])
     async with scripted.broker(1), connect() as cluster:
         assert (await list_offsets(cluster, {T0: EARLIEST}, timeout_s=60))[T0].offset == 0
@@ -95,7 +99,9 @@ async def test_offsets_are_listed_by_time(scripted, connect):
             await list_offsets(cluster, {TopicPartition("nowhere", 0): LATEST}, timeout_s=2)
 
 
-async def test_brokers_that_tell_no_metadata_are_not_taken_for_a_partition_without_leader(scripted, connect):
+async def test_brokers_that_tell_no_metadata_are_not_taken_for_a_partition_without_leader(
+    scripted: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         await cluster.refresh()
         scripted.hold_metadata = trio.Event()
@@ -103,7 +109,7 @@ async def test_brokers_that_tell_no_metadata_are_not_taken_for_a_partition_witho
             await list_offsets(cluster, {T0: LATEST}, timeout_s=0.1)
 
 
-async def test_topics_are_created_and_described(scripted, connect):
+async def test_topics_are_created_and_described(scripted: ScriptedCluster, connect: Callable[..., Any]) -> None:
     async with scripted.broker(1), connect() as cluster:
         await create_topics(cluster, [NewTopic(name="new", partitions=3)])
         assert set(await list_topics(cluster)) == {"t", "new"}
@@ -113,7 +119,7 @@ async def test_topics_are_created_and_described(scripted, connect):
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_missing_topic_is_created_only_for_programs_that_allow_it(tmp_path):
+async def test_a_missing_topic_is_created_only_for_programs_that_allow_it(tmp_path: Path) -> None:
     async with serving_cluster(tmp_path) as cluster:
         strict = replace(cluster.config, default_api_timeout_ms=3000)
         async with open_cluster(strict) as clients:
@@ -126,8 +132,8 @@ async def test_a_missing_topic_is_created_only_for_programs_that_allow_it(tmp_pa
 
 @pytest.mark.parametrize("name", ["x" * 40_000, "\ud800"])
 async def test_a_topic_that_no_request_can_name_is_refused_at_once_and_keeps_no_other_from_being_found(
-    scripted, connect, name
-):
+    scripted: ScriptedCluster, connect: Callable[..., Any], name: str
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         with trio.fail_after(BOUND_S), pytest.raises(KafkaError, match="can be the name of no topic") as raised:
             await cluster.topic(name)
@@ -136,14 +142,18 @@ async def test_a_topic_that_no_request_can_name_is_refused_at_once_and_keeps_no_
         assert cluster.view.leader_of(T0) == BrokerId(1)
 
 
-async def test_a_request_that_cannot_be_encoded_is_refused_at_once(scripted, connect):
+async def test_a_request_that_cannot_be_encoded_is_refused_at_once(
+    scripted: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         with trio.fail_after(BOUND_S), pytest.raises(KafkaError, match="longer than 32767 bytes") as raised:
             await create_topics(cluster, [NewTopic(name="x" * 40_000, partitions=1)], timeout_s=30)
         assert raised.value.code == ErrorCode.INVALID_REQUEST
 
 
-async def test_a_refresh_waits_for_another_one_no_longer_than_it_may(connect, scripted):
+async def test_a_refresh_waits_for_another_one_no_longer_than_it_may(
+    connect: Callable[..., Any], scripted: ScriptedCluster
+) -> None:
     async with trio.open_nursery() as nursery:
         scripted.addresses[BrokerId(1)] = await _hung_broker(nursery)
         async with connect() as cluster:
@@ -154,7 +164,9 @@ async def test_a_refresh_waits_for_another_one_no_longer_than_it_may(connect, sc
             nursery.cancel_scope.cancel()
 
 
-async def test_a_broker_that_takes_connections_and_never_answers_leaves_time_for_the_others(scripted):
+async def test_a_broker_that_takes_connections_and_never_answers_leaves_time_for_the_others(
+    scripted: ScriptedCluster,
+) -> None:
     async with trio.open_nursery() as nursery, scripted.broker(2) as address:
         hung = await _hung_broker(nursery)
         async with open_cluster(ClientConfig(bootstrap=(hung, address))) as cluster:
@@ -163,7 +175,7 @@ async def test_a_broker_that_takes_connections_and_never_answers_leaves_time_for
         nursery.cancel_scope.cancel()
 
 
-async def test_a_known_broker_that_hangs_leaves_time_for_the_others(scripted):
+async def test_a_known_broker_that_hangs_leaves_time_for_the_others(scripted: ScriptedCluster) -> None:
     async with trio.open_nursery() as nursery:
         scripted.addresses[BrokerId(1)] = await _hung_broker(nursery)
         async with scripted.broker(2) as address, open_cluster(ClientConfig(bootstrap=(address,))) as cluster:
@@ -173,12 +185,14 @@ async def test_a_known_broker_that_hangs_leaves_time_for_the_others(scripted):
         nursery.cancel_scope.cancel()
 
 
-async def _hung_broker(nursery):
+async def _hung_broker(nursery: trio.Nursery) -> Any:
     listeners = await nursery.start(trio.serve_tcp, _say_nothing, 0)
     return HostPort("127.0.0.1", listeners[0].socket.getsockname()[1])
 
 
-async def test_brokers_that_say_nothing_use_up_no_more_than_a_call_each(connect, scripted):
+async def test_brokers_that_say_nothing_use_up_no_more_than_a_call_each(
+    connect: Callable[..., Any], scripted: ScriptedCluster
+) -> None:
     async with scripted.broker(1), connect() as cluster, trio.open_nursery() as nursery:
         silent = {BrokerId(number): await _hung_broker(nursery) for number in (7, 8)}
         brokers = {broker: BrokerEndpoint(id=broker, address=address, rack=None) for broker, address in silent.items()}
@@ -191,23 +205,27 @@ async def test_brokers_that_say_nothing_use_up_no_more_than_a_call_each(connect,
         nursery.cancel_scope.cancel()
 
 
-async def _say_nothing(_stream):
+async def _say_nothing(_stream: Any) -> None:
     await trio.sleep_forever()
 
 
-async def _refresh_in_vain(cluster):
+async def _refresh_in_vain(cluster: Cluster) -> None:
     with suppress(PipelineError):
         await cluster.refresh(timeout_s=1000)
 
 
-async def test_a_deadline_that_is_no_number_ends_at_the_first_failure(scripted, connect):
+async def test_a_deadline_that_is_no_number_ends_at_the_first_failure(
+    scripted: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         await cluster.topic("t")
         with trio.fail_after(BOUND_S), pytest.raises(NetworkError, match="leader is not known"):
             await list_offsets(cluster, {TopicPartition("t", 7): LATEST}, timeout_s=float("nan"))
 
 
-async def test_a_cluster_whose_block_has_ended_says_so_and_opens_no_connection(scripted, connect):
+async def test_a_cluster_whose_block_has_ended_says_so_and_opens_no_connection(
+    scripted: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     async with scripted.broker(1):
         async with connect() as cluster:
             await cluster.topic("t")

@@ -1,5 +1,8 @@
 """A client whose brokers know only older leader epochs than it, because ZooKeeper was restored while all were down."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 import trio
 
@@ -10,7 +13,7 @@ from pipeline.client.cluster.fallen_epochs import FALLEN_AFTER_S, FallenEpochs
 from pipeline.client.cluster.metadata import ClusterView, merge
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
-from tests.support.scripted_broker import Partition
+from tests.support.scripted_broker import Partition, ScriptedCluster
 from tests.unit.client.cluster.test_metadata import T0, response
 
 FIRST, SECOND = HostPort("h", 9001), HostPort("h", 9002)
@@ -18,7 +21,9 @@ DEADLINE_S = 60
 DEAD = BrokerId(7)
 
 
-def noted(*told):
+def noted(
+    *told: tuple[HostPort | float, ...] | tuple[HostPort | int, ...],
+) -> list[set[Any] | set[TopicPartition]] | Sequence[set[Any]]:
     """What is believed to have fallen after brokers told these epochs at these times; the client knows epoch 5."""
     epochs, view = FallenEpochs(), merge(ClusterView(), response(1, 5))
     return [
@@ -44,7 +49,9 @@ def test_what_fell_is_taken_from_the_response() -> None:
     assert merge(view, response(1, 3), {TopicPartition("t", 1)}).leader_epoch_of(T0) == 4
 
 
-async def test_a_consumer_goes_on_in_an_epoch_that_fell(scripted, connect, consume, monkeypatch):
+async def test_a_consumer_goes_on_in_an_epoch_that_fell(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fallen_epochs, "FALLEN_AFTER_S", 0.1)
     scripted.partition(T0).epoch = 9
     scripted.partition(T0).append_values([b"before"])
@@ -62,8 +69,8 @@ async def test_a_consumer_goes_on_in_an_epoch_that_fell(scripted, connect, consu
 
 @pytest.mark.parametrize("had_failed", [False, True])
 async def test_a_broker_that_lags_for_ever_is_not_the_only_one_that_is_asked(
-    scripted, connect, monkeypatch, had_failed
-):
+    scripted: ScriptedCluster, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, had_failed: bool
+) -> None:
     """Broker 1 does not reach ZooKeeper; what it takes for the leader is dead. Broker 2 has been away once."""
     monkeypatch.setattr(cluster_module, "ASKED_AGAIN_AFTER_S", 0.1)
     scripted.lagging[BrokerId(1)] = {"t": {0: Partition(DEAD)}}

@@ -1,4 +1,6 @@
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -7,6 +9,7 @@ import trio.lowlevel
 from pipeline.client.cluster.config import OffsetReset
 from pipeline.client.consumer import opening
 from pipeline.client.consumer.consumer import (
+    Consumer,
     PartitionBatchError,
     PartitionFetchError,
     PartitionOffsetOutOfRangeError,
@@ -14,13 +17,14 @@ from pipeline.client.consumer.consumer import (
 from pipeline.errors import CorruptBatchError, MemoryExhaustedError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from pipeline.records.batch import HEADER_SIZE, iterate_headers, read_header, set_base_offset, write_crc, write_header
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES, OPENED_BATCHES
 from pipeline.records.record import iterate_records
 from tests.support.bombs import bomb
-from tests.support.scripted_broker import Partition
+from tests.support.scripted_broker import Partition, ScriptedCluster
 
 T0 = TopicPartition("t", 0)
 LAST_OFFSET_DELTA = slice(23, 27)
@@ -30,10 +34,10 @@ DEADLINE_S = 60
 
 
 @pytest.fixture
-def fill(scripted):
+def fill(scripted: ScriptedCluster) -> Callable[..., Any] | None:
     """Appends batches of ten records with the values 0, 1, 2 ... to a partition."""
 
-    def fill(batches, topic_partition=T0):
+    def fill(batches: int, topic_partition: TopicPartition = T0) -> None:
         partition = scripted.partition(topic_partition)
         for _ in range(batches):
             start = partition.log_end_offset
@@ -43,7 +47,7 @@ def fill(scripted):
     return fill
 
 
-async def read(consumer, records):
+async def read(consumer: Consumer, records: int) -> Any:
     """Values by partition, once so many records were read."""
     found = {}
     with trio.fail_after(DEADLINE_S):
@@ -54,12 +58,18 @@ async def read(consumer, records):
     return found
 
 
-def numbers(start, stop):
+def numbers(start: int, stop: int) -> list[Any] | Sequence[bytes]:
     return [b"%d" % number for number in range(start, stop)]
 
 
 @pytest.mark.parametrize("start", [0, 7, 10, 55, 99])
-async def test_reads_from_any_offset_to_the_end_and_then_what_comes(scripted, connect, consume, fill, start):
+async def test_reads_from_any_offset_to_the_end_and_then_what_comes(
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    start: int,
+) -> None:
     fill(10)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
         consumer.assign({T0: start})
@@ -70,7 +80,9 @@ async def test_reads_from_any_offset_to_the_end_and_then_what_comes(scripted, co
         assert (await read(consumer, 10))[T0] == numbers(100, 110)
 
 
-async def test_whole_batches_come_as_views_without_those_before_the_offset(scripted, connect, consume, fill):
+async def test_whole_batches_come_as_views_without_those_before_the_offset(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(3)
     scripted.trailing_bytes = 30
     scripted.leading_batches = 1
@@ -82,7 +94,9 @@ async def test_whole_batches_come_as_views_without_those_before_the_offset(scrip
         assert (batches.position, batches.next_offset, batches.high_watermark) == (15, 30, 30)
 
 
-async def test_several_brokers_are_read_at_once(scripted, connect, consume, fill):
+async def test_several_brokers_are_read_at_once(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     scripted.add_topic("wide", [1, 2, 1, 2])
     partitions = [TopicPartition("wide", number) for number in range(4)]
     for partition in partitions:
@@ -92,7 +106,9 @@ async def test_several_brokers_are_read_at_once(scripted, connect, consume, fill
         assert await read(consumer, 200) == {partition: numbers(0, 50) for partition in partitions}
 
 
-async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(scripted, connect, consume, fill):
+async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(30)
     scripted.fetch_limit_batches = 1
     scripted.fetch_script.extend(
@@ -111,7 +127,9 @@ async def test_survives_restarts_moves_and_errors_without_gap_or_repetition(scri
     assert found == numbers(0, 300)
 
 
-async def test_what_is_fetched_ahead_is_bounded(scripted, connect, consume, fill):
+async def test_what_is_fetched_ahead_is_bounded(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(100)
     scripted.fetch_limit_batches = 1
     async with scripted.broker(1), connect() as cluster, consume(cluster, max_bytes=500) as consumer:
@@ -125,7 +143,9 @@ async def test_what_is_fetched_ahead_is_bounded(scripted, connect, consume, fill
         assert (await read(consumer, 1000 - 10 * len(ahead)))[T0][-1] == b"999"
 
 
-async def test_seek_add_and_remove_void_what_was_fetched(scripted, connect, consume, fill):
+async def test_seek_add_and_remove_void_what_was_fetched(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)
     fill(2)
@@ -165,7 +185,13 @@ async def test_seek_add_and_remove_void_what_was_fetched(scripted, connect, cons
         {("v", 0): 0},
     ],
 )
-async def test_what_no_request_can_hold_is_refused_and_changes_nothing(scripted, connect, consume, fill, bad):
+async def test_what_no_request_can_hold_is_refused_and_changes_nothing(
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    bad: Any,
+) -> None:
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)
     fill(3, other)
@@ -181,7 +207,9 @@ async def test_what_no_request_can_hold_is_refused_and_changes_nothing(scripted,
         assert await read(consumer, 30) == {other: numbers(0, 30)}
 
 
-async def test_out_of_range_is_raised_once_with_the_bounds_and_others_go_on(scripted, connect, consume, fill):
+async def test_out_of_range_is_raised_once_with_the_bounds_and_others_go_on(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)
     fill(2)
@@ -203,7 +231,14 @@ async def test_out_of_range_is_raised_once_with_the_bounds_and_others_go_on(scri
 
 
 @pytest.mark.parametrize(("reset", "expected"), [(OffsetReset.EARLIEST, (10, 30)), (OffsetReset.LATEST, (20, 30))])
-async def test_out_of_range_is_reset_where_the_policy_says_so(scripted, connect, consume, fill, reset, expected):
+async def test_out_of_range_is_reset_where_the_policy_says_so(
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    reset: OffsetReset,
+    expected: tuple[int, ...],
+) -> None:
     fill(2)
     scripted.partition(T0).log_start_offset = 10
     async with scripted.broker(1), connect() as cluster, consume(cluster, auto_offset_reset=reset) as consumer:
@@ -217,7 +252,9 @@ async def test_out_of_range_is_reset_where_the_policy_says_so(scripted, connect,
         assert found == numbers(start, stop)
 
 
-async def test_a_reset_moves_the_position_past_nothing_that_was_not_handed_out(scripted, connect, consume, fill):
+async def test_a_reset_moves_the_position_past_nothing_that_was_not_handed_out(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     async with (
         scripted.broker(1),
@@ -237,7 +274,9 @@ async def test_a_reset_moves_the_position_past_nothing_that_was_not_handed_out(s
             assert consumer.position(T0) == 40
 
 
-async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(scripted, connect, consume, fill):
+async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
         consumer.assign({T0: 0})
@@ -250,7 +289,9 @@ async def test_a_topic_made_anew_is_not_mixed_with_the_old_one(scripted, connect
                 await consumer.poll_batches()
 
 
-async def test_a_topic_that_stays_away_is_an_error(scripted, connect, consume):
+async def test_a_topic_that_stays_away_is_an_error(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect(default_api_timeout_ms=2000) as cluster, consume(cluster) as consumer:
         consumer.assign({TopicPartition("nowhere", 0): 0})
         with trio.fail_after(DEADLINE_S), pytest.raises(PartitionFetchError, match="nowhere-0") as caught:
@@ -259,7 +300,9 @@ async def test_a_topic_that_stays_away_is_an_error(scripted, connect, consume):
         assert isinstance(caught.value.cause, KafkaError)
 
 
-async def test_a_refusal_that_stays_is_an_error(scripted, connect, consume, fill):
+async def test_a_refusal_that_stays_is_an_error(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     scripted.fetch_script.append(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -271,13 +314,13 @@ async def test_a_refusal_that_stays_is_an_error(scripted, connect, consume, fill
         assert (await read(consumer, 10))[T0] == numbers(0, 10)
 
 
-def damage(scripted, number, topic_partition=T0):
+def damage(scripted: ScriptedCluster, number: int, topic_partition: TopicPartition = T0) -> None:
     """Give a batch a checksum that is wrong, as a disk or a network does."""
     header, data = scripted.partition(topic_partition).batches[number]
     scripted.partition(topic_partition).batches[number] = (header, data[:-1] + bytes([data[-1] ^ 1]))
 
 
-def garble(scripted, number, topic_partition=T0):
+def garble(scripted: ScriptedCluster, number: int, topic_partition: TopicPartition = T0) -> None:
     """Give a batch a payload that is no gzip under a checksum that is right, as any producer can."""
     header, data = scripted.partition(topic_partition).batches[number]
     garbled = bytearray(data[:HEADER_SIZE] + b"this is no gzip")
@@ -286,7 +329,7 @@ def garble(scripted, number, topic_partition=T0):
     scripted.partition(topic_partition).batches[number] = (read_header(garbled), bytes(garbled))
 
 
-def put(scripted, batch):
+def put(scripted: ScriptedCluster, batch: bytearray) -> None:
     """Append a batch of one record to the partition."""
     partition = scripted.partition(T0)
     placed = bytearray(batch)
@@ -295,7 +338,7 @@ def put(scripted, batch):
     scripted.notify()
 
 
-async def read_records(consumer, count):
+async def read_records(consumer: Consumer, count: int) -> Any:
     """Values by partition of so many records."""
     found = {}
     with trio.fail_after(DEADLINE_S):
@@ -305,14 +348,16 @@ async def read_records(consumer, count):
     return found
 
 
-async def rejection(consumer):
+async def rejection(consumer: Consumer) -> Any:
     """The error that comes when nothing else is left to be read."""
     with trio.fail_after(DEADLINE_S), pytest.raises(PartitionBatchError) as caught:
         await anext(consumer.records())
     return caught.value
 
 
-async def test_batches_before_a_damaged_one_are_handed_out_before_its_error(scripted, connect, consume, fill):
+async def test_batches_before_a_damaged_one_are_handed_out_before_its_error(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(4)
     damage(scripted, 2)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -329,7 +374,9 @@ async def test_batches_before_a_damaged_one_are_handed_out_before_its_error(scri
         assert await read(consumer, 10) == {T0: numbers(30, 40)}
 
 
-async def test_a_batch_that_cannot_be_opened_stops_its_own_partition_alone(scripted, connect, consume, fill):
+async def test_a_batch_that_cannot_be_opened_stops_its_own_partition_alone(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     scripted.add_topic("u", [1])
     other = TopicPartition("u", 0)
     fill(4)
@@ -348,7 +395,9 @@ async def test_a_batch_that_cannot_be_opened_stops_its_own_partition_alone(scrip
         assert await read_records(consumer, 20) == {T0: numbers(20, 40)}
 
 
-async def test_a_bad_batch_is_refused_again_when_it_is_sought(scripted, connect, consume, fill):
+async def test_a_bad_batch_is_refused_again_when_it_is_sought(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(3)
     garble(scripted, 0)
     garble(scripted, 1)
@@ -363,7 +412,9 @@ async def test_a_bad_batch_is_refused_again_when_it_is_sought(scripted, connect,
         assert await read_records(consumer, 10) == {T0: numbers(20, 30)}
 
 
-async def test_only_a_bad_batch_that_was_told_of_is_skipped(scripted, connect, consume, fill):
+async def test_only_a_bad_batch_that_was_told_of_is_skipped(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(2)
     damage(scripted, 1)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -384,7 +435,9 @@ async def test_only_a_bad_batch_that_was_told_of_is_skipped(scripted, connect, c
             consumer.skip_batch(TopicPartition("nowhere", 0))
 
 
-async def test_a_header_that_lies_about_its_end_loses_nothing_behind_it(scripted, connect, consume, fill):
+async def test_a_header_that_lies_about_its_end_loses_nothing_behind_it(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(3)
     header, data = scripted.partition(T0).batches[1]
     lying = bytearray(data)
@@ -401,7 +454,13 @@ async def test_a_header_that_lies_about_its_end_loses_nothing_behind_it(scripted
 
 
 @pytest.mark.parametrize("behind", [0, 3])
-async def test_a_batch_longer_than_the_answer_is_an_error_and_no_silence(scripted, connect, consume, fill, behind):
+async def test_a_batch_longer_than_the_answer_is_an_error_and_no_silence(
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    behind: int,
+) -> None:
     """A flipped bit in a batch's length on the broker's disk: no answer from there on holds a whole batch."""
     fill(2 + behind)
     header, data = scripted.partition(T0).batches[1]
@@ -420,7 +479,9 @@ async def test_a_batch_longer_than_the_answer_is_an_error_and_no_silence(scripte
             assert await read_records(consumer, behind * 10) == {T0: numbers(20, 20 + behind * 10)}
 
 
-async def test_bytes_without_a_batch_that_reaches_the_position_are_an_error(scripted, connect, consume, fill):
+async def test_bytes_without_a_batch_that_reaches_the_position_are_an_error(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     header, data = scripted.partition(T0).batches[0]
     for answered in (data[:40], data):
@@ -432,7 +493,9 @@ async def test_bytes_without_a_batch_that_reaches_the_position_are_an_error(scri
             assert "t-0: batch at offset 10: " in str(error)
 
 
-async def test_a_batch_that_the_broker_finds_damaged_is_an_error(scripted, connect, consume, fill):
+async def test_a_batch_that_the_broker_finds_damaged_is_an_error(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(2)
     scripted.fetch_script.append(ErrorCode.CORRUPT_MESSAGE)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -444,7 +507,13 @@ async def test_a_batch_that_the_broker_finds_damaged_is_an_error(scripted, conne
 
 
 @pytest.mark.parametrize("wrong", [0, 50])
-async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(scripted, connect, consume, fill, wrong):
+async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    wrong: int,
+) -> None:
     """No checksum covers the base offset of a batch."""
     fill(5)
     header, data = scripted.partition(T0).batches[2]
@@ -463,8 +532,12 @@ async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(sc
 
 @pytest.mark.parametrize("count", [1, 4])
 async def test_the_last_batch_of_an_answer_with_a_wrong_offset_is_not_taken_for_one_behind_a_gap(
-    scripted, connect, consume, fill, count
-):
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    count: int,
+) -> None:
     fill(count)
     header, data = scripted.partition(T0).batches[-1]
     base = header.base_offset
@@ -480,7 +553,9 @@ async def test_the_last_batch_of_an_answer_with_a_wrong_offset_is_not_taken_for_
         assert f"bears the wrong offset {base + 2**40}" in str(error)
 
 
-async def test_records_are_made_for_those_who_ask(scripted, connect, consume, fill):
+async def test_records_are_made_for_those_who_ask(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(3)
     found = []
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -495,7 +570,13 @@ async def test_records_are_made_for_those_who_ask(scripted, connect, consume, fi
 
 
 @pytest.mark.parametrize("fetch_version", [4, 11, 12, 13, 18])
-async def test_old_and_new_brokers_are_spoken_to(scripted, connect, consume, fill, fetch_version):
+async def test_old_and_new_brokers_are_spoken_to(
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    fetch_version: int,
+) -> None:
     fill(1)
     async with (
         scripted.broker(1, versions={1: fetch_version, 3: 9 if fetch_version < 13 else 13}),
@@ -506,7 +587,9 @@ async def test_old_and_new_brokers_are_spoken_to(scripted, connect, consume, fil
         assert (await read(consumer, 7))[T0] == numbers(3, 10)
 
 
-async def test_a_broker_too_old_to_be_fetched_from_is_an_error(scripted, connect, consume, fill):
+async def test_a_broker_too_old_to_be_fetched_from_is_an_error(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     async with scripted.broker(1, versions={1: 3}), connect() as cluster, consume(cluster) as consumer:
         consumer.assign({T0: 0})
@@ -514,7 +597,9 @@ async def test_a_broker_too_old_to_be_fetched_from_is_an_error(scripted, connect
             await consumer.poll_batches(timeout_s=DEADLINE_S)
 
 
-async def test_an_error_in_the_block_is_caught_as_itself_also_while_all_is_cancelled(scripted, connect, consume, fill):
+async def test_an_error_in_the_block_is_caught_as_itself_also_while_all_is_cancelled(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     async with scripted.broker(1), connect() as cluster:
         with trio.CancelScope() as scope:
@@ -530,8 +615,12 @@ async def test_an_error_in_the_block_is_caught_as_itself_also_while_all_is_cance
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 async def test_a_batch_that_holds_too_much_stops_its_partition_and_says_what_to_raise(
-    scripted, connect, consume, fill, codec
-):
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    codec: Codec,
+) -> None:
     fill(1)
     put(scripted, bomb(codec, 100 << 20, 0))
     fill(1)
@@ -550,8 +639,8 @@ async def test_a_batch_that_holds_too_much_stops_its_partition_and_says_what_to_
 
 
 async def test_an_open_batch_is_charged_until_its_records_were_taken_or_the_consumer_ends(
-    scripted, connect, consume, fill
-):
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     put(scripted, bomb(Codec.GZIP, 1 << 20, 0))
     put(scripted, bomb(Codec.GZIP, 2 << 20, 0))
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
@@ -564,8 +653,8 @@ async def test_an_open_batch_is_charged_until_its_records_were_taken_or_the_cons
 
 
 async def test_small_batches_wait_for_no_memory_and_large_ones_among_them_keep_their_place(
-    scripted, connect, consume, fill
-):
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     builder = BatchBuilder(Codec.GZIP, 1 << 20)
     assert builder.append(None, b"small", (), 0)
     small = builder.build()
@@ -589,8 +678,12 @@ async def test_small_batches_wait_for_no_memory_and_large_ones_among_them_keep_t
 
 
 async def test_waiting_for_memory_holds_up_no_other_task_and_loses_no_batch(
-    scripted, connect, consume, fill, monkeypatch
-):
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    consume: Callable[..., Any],
+    fill: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     put(scripted, bomb(Codec.GZIP, 1 << 20, 0))
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
         consumer.assign({T0: 0})
@@ -612,7 +705,9 @@ async def test_waiting_for_memory_holds_up_no_other_task_and_loses_no_batch(
     OPENED_BATCHES.resize(DEFAULT_CAPACITY_BYTES)
 
 
-async def test_each_record_comes_from_the_position_on_of_one_open_batch_at_a_time(scripted, connect, consume, fill):
+async def test_each_record_comes_from_the_position_on_of_one_open_batch_at_a_time(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     put(scripted, bomb(Codec.ZSTD, 1 << 20, 0))
     taken = []
@@ -625,12 +720,14 @@ async def test_each_record_comes_from_the_position_on_of_one_open_batch_at_a_tim
     assert OPENED_BATCHES.held_bytes == 0
 
 
-async def test_a_partition_out_of_range_holds_up_no_other(scripted, connect, consume, fill):
+async def test_a_partition_out_of_range_holds_up_no_other(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     scripted.add_topic("t", [1, 1])
     other = TopicPartition("t", 1)
     plain, asked = scripted._list_offsets, trio.Event()
 
-    def refuse(broker, request):
+    def refuse(broker: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
         asked.set()
         answer = plain(broker, request)
         for topic in answer.topics:
@@ -658,7 +755,9 @@ async def test_a_partition_out_of_range_holds_up_no_other(scripted, connect, con
         assert await read(consumer, 10) == {T0: numbers(0, 10)}
 
 
-async def test_a_consumer_whose_block_has_ended_says_so(scripted, connect, consume, fill):
+async def test_a_consumer_whose_block_has_ended_says_so(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], fill: Callable[..., Any]
+) -> None:
     fill(1)
     async with scripted.broker(1), connect() as cluster:
         async with consume(cluster) as consumer:

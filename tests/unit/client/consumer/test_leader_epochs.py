@@ -1,30 +1,35 @@
 """A client names the leader epoch that it knows, so that no leader answers in an epoch that is over (KIP-320)."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import pytest
 import trio
 import trio.lowlevel
 
 from pipeline.client.admin.offsets import list_offsets
+from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import OffsetReset
+from pipeline.client.consumer.consumer import Consumer
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import KafkaError
 from pipeline.protocol.messages.fetch import FetchRequest
 from pipeline.protocol.messages.list_offsets import LATEST, ListOffsetsRequest, ListOffsetsResponse
 from pipeline.protocol.messages.metadata import MetadataRequest
-from tests.support.scripted_broker import Partition
+from tests.support.scripted_broker import Partition, ScriptedCluster
 
 T0 = TopicPartition("t", 0)
 FORMER = BrokerId(1)
 DEADLINE_S = 60
 
 
-def fill(scripted, start, stop):
+def fill(scripted: ScriptedCluster, start: int, stop: int) -> None:
     scripted.partition(T0).append_values([b"%d" % number for number in range(start, stop)])
     scripted.notify()
 
 
 @pytest.fixture
-def deposed(scripted):
+def deposed(scripted: ScriptedCluster) -> ScriptedCluster:
     """Broker 1 leads the partition again, in epoch 2 and with offsets up to 50. What it knows is its epoch 0, when it
     had offsets up to 40. Broker 2, which is started first and asked for metadata, knows everything.
     """
@@ -35,7 +40,7 @@ def deposed(scripted):
     return scripted
 
 
-async def read_values(consumer, count):
+async def read_values(consumer: Consumer, count: int) -> Any:
     values = []
     with trio.fail_after(DEADLINE_S):
         while len(values) < count:
@@ -43,14 +48,16 @@ async def read_values(consumer, count):
     return values
 
 
-async def wait_for_requests(scripted, message, count):
+async def wait_for_requests(scripted: ScriptedCluster, message: type[Any], count: int) -> None:
     with trio.fail_after(DEADLINE_S):
         while scripted.requests[message.__name__] < count:
             await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("reset", list(OffsetReset))
-async def test_a_leader_of_an_epoch_that_is_over_sends_no_consumer_to_another_offset(deposed, connect, consume, reset):
+async def test_a_leader_of_an_epoch_that_is_over_sends_no_consumer_to_another_offset(
+    deposed: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], reset: OffsetReset
+) -> None:
     async with (
         deposed.broker(2),
         deposed.broker(1),
@@ -66,10 +73,12 @@ async def test_a_leader_of_an_epoch_that_is_over_sends_no_consumer_to_another_of
         assert await read_values(consumer, 10) == [b"%d" % number for number in range(50, 60)]
 
 
-async def test_a_leader_of_an_epoch_that_is_over_tells_no_end_of_its_log(deposed, connect):
+async def test_a_leader_of_an_epoch_that_is_over_tells_no_end_of_its_log(
+    deposed: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     found = {}
 
-    async def ask(cluster):
+    async def ask(cluster: Cluster) -> None:
         found.update(await list_offsets(cluster, {T0: LATEST}, timeout_s=DEADLINE_S))
 
     async with deposed.broker(2), deposed.broker(1), connect() as cluster:
@@ -83,7 +92,9 @@ async def test_a_leader_of_an_epoch_that_is_over_tells_no_end_of_its_log(deposed
     assert found[T0].offset == 50
 
 
-async def test_a_client_that_knows_an_older_epoch_learns_the_new_one(scripted, connect, consume):
+async def test_a_client_that_knows_an_older_epoch_learns_the_new_one(
+    scripted: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any]
+) -> None:
     fill(scripted, 0, 10)
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
         consumer.assign({T0: 0})
@@ -97,7 +108,9 @@ async def test_a_client_that_knows_an_older_epoch_learns_the_new_one(scripted, c
         assert cluster.view.leader_epoch_of(T0) == 2
 
 
-async def test_the_epochs_of_a_recreated_topic_start_anew(deposed, connect):
+async def test_the_epochs_of_a_recreated_topic_start_anew(
+    deposed: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     deposed.lagging.clear()
     async with deposed.broker(1), connect() as cluster:
         assert (await list_offsets(cluster, {T0: LATEST}, timeout_s=DEADLINE_S))[T0].offset == 50
@@ -113,7 +126,9 @@ async def test_the_epochs_of_a_recreated_topic_start_anew(deposed, connect):
         pytest.param({MetadataRequest.API_KEY: 9, FetchRequest.API_KEY: 12}, id="metadata without topic ids"),
     ],
 )
-async def test_old_brokers_are_sent_no_epoch(deposed, connect, consume, versions):
+async def test_old_brokers_are_sent_no_epoch(
+    deposed: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], versions: Mapping[int, int]
+) -> None:
     async with (
         deposed.broker(2, versions=versions),
         deposed.broker(1, versions=versions),
@@ -125,7 +140,9 @@ async def test_old_brokers_are_sent_no_epoch(deposed, connect, consume, versions
         assert (await list_offsets(cluster, {T0: LATEST}, timeout_s=DEADLINE_S))[T0].offset == 40
 
 
-async def test_an_answer_that_leaves_a_partition_out_is_no_answer(scripted, connect, monkeypatch):
+async def test_an_answer_that_leaves_a_partition_out_is_no_answer(
+    scripted: ScriptedCluster, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(scripted, 0, 3)
     monkeypatch.setattr(scripted, "_list_offsets", lambda _broker, _request: ListOffsetsResponse())
     async with scripted.broker(1), connect() as cluster:

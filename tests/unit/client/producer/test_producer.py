@@ -1,4 +1,6 @@
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import trio
@@ -6,21 +8,26 @@ import trio.testing
 
 from pipeline.client.cluster.config import Acks
 from pipeline.client.producer.batches import DeliveredBatch, DeliveryError, RecordMetadata
+from pipeline.client.producer.producer import Producer
 from pipeline.errors import DeadlineExceededError, NetworkError, PipelineError, ProtocolError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
+from pipeline.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse
 from pipeline.records.batch import iterate_headers
 from pipeline.records.compression import Codec
+from tests.support.scripted_broker import ScriptedCluster
 
 T0 = TopicPartition("t", 0)
 DEADLINE_S = 60
 
 
-def values(scripted, topic_partition=T0):
+def values(scripted: ScriptedCluster, topic_partition: TopicPartition = T0) -> list[Any] | Sequence[bytes]:
     return [record.value for record in scripted.partition(topic_partition).records()]
 
 
-async def test_records_arrive_in_order_and_deliveries_tell_where(scripted, connect, produce):
+async def test_records_arrive_in_order_and_deliveries_tell_where(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=300) as producer:
         deliveries = [await producer.send("t", b"%d" % number, timestamp_ms=5) for number in range(100)]
         await producer.flush()
@@ -31,7 +38,9 @@ async def test_records_arrive_in_order_and_deliveries_tell_where(scripted, conne
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_each_codec_key_headers_and_time_are_kept(scripted, connect, produce, codec):
+async def test_each_codec_key_headers_and_time_are_kept(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], codec: Codec
+) -> None:
     extra = (("audit.host", b"h"),)
     async with (
         scripted.broker(1),
@@ -49,7 +58,9 @@ async def test_each_codec_key_headers_and_time_are_kept(scripted, connect, produ
 
 
 @pytest.mark.parametrize("fault", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
-async def test_a_leader_that_gets_no_followers_is_looked_up_again(scripted, connect, produce, fault):
+async def test_a_leader_that_gets_no_followers_is_looked_up_again(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], fault: ErrorCode
+) -> None:
     """It may be one that does not reach ZooKeeper and has been replaced."""
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"first")
@@ -66,7 +77,9 @@ async def test_a_leader_that_gets_no_followers_is_looked_up_again(scripted, conn
 
 
 @pytest.mark.parametrize("fault", ["close", "close after", ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
-async def test_what_breaks_once_is_tried_again_and_written_once(scripted, connect, produce, fault):
+async def test_what_breaks_once_is_tried_again_and_written_once(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], fault: ErrorCode | str
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200) as producer:
         await producer.send("t", b"first")
         await producer.flush()
@@ -77,7 +90,9 @@ async def test_what_breaks_once_is_tried_again_and_written_once(scripted, connec
     assert values(scripted) == [b"first", *(b"%d" % number for number in range(50))]
 
 
-async def test_a_refused_producer_id_is_replaced(scripted, connect, produce):
+async def test_a_refused_producer_id_is_replaced(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"one")
         await producer.flush()
@@ -89,7 +104,9 @@ async def test_a_refused_producer_id_is_replaced(scripted, connect, produce):
     assert ids == [1000, 1001]
 
 
-async def test_the_leader_moves(scripted, connect, produce):
+async def test_the_leader_moves(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), scripted.broker(2), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"one")
         await producer.flush()
@@ -100,7 +117,9 @@ async def test_the_leader_moves(scripted, connect, produce):
     assert values(scripted) == [b"one", b"two"]
 
 
-async def test_a_leader_that_has_moved_away_may_have_written_it(scripted, connect, produce):
+async def test_a_leader_that_has_moved_away_may_have_written_it(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with (
         scripted.broker(1),
         connect() as cluster,
@@ -119,7 +138,9 @@ async def test_a_leader_that_has_moved_away_may_have_written_it(scripted, connec
     assert [(header.producer_id, header.base_sequence) for header, _ in scripted.partition(T0).batches] == [(1001, 0)]
 
 
-async def test_a_broker_comes_back_within_the_delivery_timeout(scripted, connect, produce):
+async def test_a_broker_comes_back_within_the_delivery_timeout(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1):
         pass
     async with connect() as cluster, produce(cluster) as producer:
@@ -131,7 +152,9 @@ async def test_a_broker_comes_back_within_the_delivery_timeout(scripted, connect
             assert (await delivery.wait()).offset == 1
 
 
-async def test_a_delivery_that_fails_says_what_how_old_and_why(scripted, connect, produce):
+async def test_a_delivery_that_fails_says_what_how_old_and_why(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1):
         pass
     async with connect() as cluster, produce(cluster, delivery_timeout_ms=2000, linger_ms=0) as producer:
@@ -149,7 +172,9 @@ async def test_a_delivery_that_fails_says_what_how_old_and_why(scripted, connect
         await producer.flush()
 
 
-async def test_a_fatal_refusal_fails_the_batch_at_once_and_the_next_goes_through(scripted, connect, produce):
+async def test_a_fatal_refusal_fails_the_batch_at_once_and_the_next_goes_through(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         told = []
         scripted.produce_script.append(ErrorCode.MESSAGE_TOO_LARGE)
@@ -164,7 +189,9 @@ async def test_a_fatal_refusal_fails_the_batch_at_once_and_the_next_goes_through
     assert [header.base_sequence for header, _ in scripted.partition(T0).batches] == [0]
 
 
-async def test_memory_is_bounded_and_send_waits_for_it(scripted, connect, produce):
+async def test_memory_is_bounded_and_send_waits_for_it(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with (
         scripted.broker(1),
         connect() as cluster,
@@ -183,11 +210,13 @@ async def test_memory_is_bounded_and_send_waits_for_it(scripted, connect, produc
     assert len(values(scripted)) == sent + 1
 
 
-async def test_senders_get_memory_in_turn(scripted, connect, produce):
+async def test_senders_get_memory_in_turn(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         async with produce(cluster, batch_size=500, buffer_memory=1000) as producer, trio.open_nursery() as nursery:
 
-            async def send_many(name):
+            async def send_many(name: int) -> None:
                 for number in range(30):
                     await producer.send("t", b"%d %d" % (name, number))
 
@@ -198,14 +227,18 @@ async def test_senders_get_memory_in_turn(scripted, connect, produce):
             assert mine == list(range(30))
 
 
-async def test_a_record_that_can_never_fit_is_refused(scripted, connect, produce):
+async def test_a_record_that_can_never_fit_is_refused(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, max_request_size=2000) as producer:
         with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE") as caught:
             await producer.send("t", b"x" * 2000)
         assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_an_unknown_topic_or_partition_is_said_within_max_block(scripted, connect, produce):
+async def test_an_unknown_topic_or_partition_is_said_within_max_block(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, max_block_ms=100) as producer:
         with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION: topic nowhere"):
             await producer.send("nowhere", b"x")
@@ -213,7 +246,9 @@ async def test_an_unknown_topic_or_partition_is_said_within_max_block(scripted, 
             await producer.send("t", b"x", partition=7)
 
 
-async def test_keys_choose_partitions_and_records_without_key_change_with_the_batch(scripted, connect, produce):
+async def test_keys_choose_partitions_and_records_without_key_change_with_the_batch(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     scripted.add_topic("wide", [1] * 4)
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=500) as producer:
         by_key = {}
@@ -231,7 +266,9 @@ async def test_keys_choose_partitions_and_records_without_key_change_with_the_ba
     assert sum(map(len, counts)) < 60
 
 
-async def test_partitions_that_were_added_are_found(scripted, connect, produce):
+async def test_partitions_that_were_added_are_found(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"x", partition=0)
         scripted.topics["t"][1] = type(scripted.partition(T0))(BrokerId(1))
@@ -240,7 +277,9 @@ async def test_partitions_that_were_added_are_found(scripted, connect, produce):
     assert values(scripted, TopicPartition("t", 1)) == [b"y"]
 
 
-async def test_a_topic_recreated_with_fewer_partitions_takes_what_is_sent_next(scripted, connect, produce):
+async def test_a_topic_recreated_with_fewer_partitions_takes_what_is_sent_next(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     scripted.add_topic("wide", [-1] * 7 + [1])
     settings = {"linger_ms": 1500, "delivery_timeout_ms": 2000}
     async with scripted.broker(1), connect() as cluster, produce(cluster, **settings) as producer:
@@ -256,7 +295,9 @@ async def test_a_topic_recreated_with_fewer_partitions_takes_what_is_sent_next(s
 
 
 @pytest.mark.parametrize("key", [None, b"key"])
-async def test_a_topic_without_partitions_is_waited_for(scripted, connect, produce, key):
+async def test_a_topic_without_partitions_is_waited_for(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], key: bytes | None
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer, trio.open_nursery() as nursery:
         await (await producer.send("t", b"one", key=key)).wait()
         partitions, scripted.topics["t"] = scripted.topics["t"], {}
@@ -271,7 +312,9 @@ async def test_a_topic_without_partitions_is_waited_for(scripted, connect, produ
 
 
 @pytest.mark.parametrize("key", [None, b"key"])
-async def test_partition_numbers_with_gaps_are_no_fault_of_the_program(scripted, connect, produce, key):
+async def test_partition_numbers_with_gaps_are_no_fault_of_the_program(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], key: bytes | None
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         scripted.topics["t"] = {3: scripted.partition(T0)}
         with pytest.raises(DeliveryError, match=r"t-0: .*the leader of the partition is not known"):
@@ -280,7 +323,9 @@ async def test_partition_numbers_with_gaps_are_no_fault_of_the_program(scripted,
 
 
 @pytest.mark.parametrize("acks", [Acks.NONE, Acks.LEADER])
-async def test_weaker_acks(scripted, connect, produce, acks):
+async def test_weaker_acks(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], acks: Acks
+) -> None:
     async with (
         scripted.broker(1),
         connect() as cluster,
@@ -295,7 +340,9 @@ async def test_weaker_acks(scripted, connect, produce, acks):
     assert scripted.partition(T0).batches[0][0].producer_id == -1
 
 
-async def test_windows_bound_batches_and_listeners_hear_of_each(scripted, connect, produce):
+async def test_windows_bound_batches_and_listeners_hear_of_each(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     heard: list[DeliveredBatch] = []
     async with (
         scripted.broker(1),
@@ -310,8 +357,10 @@ async def test_windows_bound_batches_and_listeners_hear_of_each(scripted, connec
     assert [batch.size_bytes for batch in heard] == [header.size_bytes for header in stored]
 
 
-async def test_faulty_callbacks_and_listeners_stop_nothing(scripted, connect, produce):
-    def fail(*_):
+async def test_faulty_callbacks_and_listeners_stop_nothing(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
+    def fail(*_: DeliveredBatch | RecordMetadata | None) -> None:
         raise RuntimeError("mine")
 
     async with scripted.broker(1), connect() as cluster, produce(cluster, on_delivered=fail) as producer:
@@ -320,7 +369,9 @@ async def test_faulty_callbacks_and_listeners_stop_nothing(scripted, connect, pr
     assert values(scripted) == [b"x"]
 
 
-async def test_many_partitions_share_a_request_and_old_brokers_are_spoken_to(scripted, connect, produce):
+async def test_many_partitions_share_a_request_and_old_brokers_are_spoken_to(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     scripted.add_topic("wide", [1] * 20)
     async with (
         scripted.broker(1, versions={0: 7, 3: 4, 18: 2}),
@@ -336,7 +387,9 @@ async def test_many_partitions_share_a_request_and_old_brokers_are_spoken_to(scr
     assert sum(len(part.records()) for part in scripted.topics["wide"].values()) == 21
 
 
-async def test_an_aborted_block_gives_up_what_was_not_sent(scripted, connect, produce):
+async def test_an_aborted_block_gives_up_what_was_not_sent(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         scripted.hold_produce = trio.Event()
         told = []
@@ -349,7 +402,9 @@ async def test_an_aborted_block_gives_up_what_was_not_sent(scripted, connect, pr
             await producer.send("t", b"y")
 
 
-async def test_sequences_are_gapless(scripted, connect, produce):
+async def test_sequences_are_gapless(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200, linger_ms=0) as producer:
         scripted.produce_script.extend(["close after", ErrorCode.NONE, "close", ErrorCode.NONE] * 3)
         for number in range(200):
@@ -361,7 +416,9 @@ async def test_sequences_are_gapless(scripted, connect, produce):
     assert list(iterate_headers(b"".join(data for _, data in scripted.partition(T0).batches)))
 
 
-async def test_a_send_that_was_cancelled_sends_nothing_and_one_that_returned_sends(scripted, connect, produce):
+async def test_a_send_that_was_cancelled_sends_nothing_and_one_that_returned_sends(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     taken, repeated = [], []
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=200) as producer:
         await producer.send("t", b"first")
@@ -382,7 +439,9 @@ async def test_a_send_that_was_cancelled_sends_nothing_and_one_that_returned_sen
 @pytest.mark.parametrize(
     "bad", [{"value": "text"}, {"timestamp_ms": 1.5}, {"timestamp_ms": 2**63}, {"headers": [("a", "text")]}]
 )
-async def test_a_send_that_is_refused_sends_nothing_and_harms_no_other(scripted, connect, produce, bad):
+async def test_a_send_that_is_refused_sends_nothing_and_harms_no_other(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], bad: Any
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster, linger_ms=60_000) as producer:
         for number in range(3):
             with pytest.raises((TypeError, ValueError)):
@@ -394,7 +453,9 @@ async def test_a_send_that_is_refused_sends_nothing_and_harms_no_other(scripted,
     assert [record.headers for record in scripted.partition(T0).records()][1::2] == [()] * 3
 
 
-async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(scripted, connect, produce):
+async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with (
         scripted.broker(1),
         connect() as cluster,
@@ -411,12 +472,14 @@ async def test_a_send_that_was_cancelled_while_memory_was_full_sends_nothing(scr
     assert [int(value) for value in values(scripted)] == list(range(sent))
 
 
-async def test_other_tasks_run_between_sends_that_never_wait(scripted, connect, produce):
+async def test_other_tasks_run_between_sends_that_never_wait(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
         await producer.send("t", b"first")
         turns = 0
 
-        async def take_turns():
+        async def take_turns() -> None:
             nonlocal turns
             while True:
                 turns += 1
@@ -431,7 +494,9 @@ async def test_other_tasks_run_between_sends_that_never_wait(scripted, connect, 
 
 
 @pytest.mark.parametrize("answer", ["taken", "close"])
-async def test_close_gives_up_what_is_on_its_way(scripted, connect, produce, answer):
+async def test_close_gives_up_what_is_on_its_way(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], answer: str
+) -> None:
     with pytest.raises(DeliveryError, match="the producer was closed"):
         async with scripted.broker(1), connect() as cluster, produce(cluster) as producer:
             scripted.hold_produce = trio.Event()
@@ -454,7 +519,9 @@ async def test_close_gives_up_what_is_on_its_way(scripted, connect, produce, ans
 
 
 @pytest.mark.parametrize("answer", ["taken", "close"])
-async def test_a_callback_may_close_the_producer(scripted, connect, produce, answer):
+async def test_a_callback_may_close_the_producer(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any], answer: str
+) -> None:
     scripted.add_topic("many", [1] * 400)
     heard = []
     with pytest.raises(DeliveryError, match="the producer was closed"):
@@ -464,7 +531,7 @@ async def test_a_callback_may_close_the_producer(scripted, connect, produce, ans
             produce(cluster, linger_ms=60_000, delivery_timeout_ms=60_000) as producer,
         ):
 
-            def close(metadata, error):
+            def close(metadata: RecordMetadata | None, error: DeliveryError | None) -> None:
                 heard.append(metadata or error)
                 producer.close()
 
@@ -478,7 +545,9 @@ async def test_a_callback_may_close_the_producer(scripted, connect, produce, ans
     assert len([outcome for outcome in heard if isinstance(outcome, RecordMetadata)]) == (answer == "taken")
 
 
-async def test_a_flush_raises_what_became_of_its_records_whoever_else_flushes(scripted, connect, produce):
+async def test_a_flush_raises_what_became_of_its_records_whoever_else_flushes(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     scripted.add_topic("u", [2])
     outcomes = {}
     async with (
@@ -492,7 +561,7 @@ async def test_a_flush_raises_what_became_of_its_records_whoever_else_flushes(sc
         scripted.produce_script.append(ErrorCode.MESSAGE_TOO_LARGE)
         scripted.hold_produce = trio.Event()
 
-        async def flush(name):
+        async def flush(name: str) -> None:
             try:
                 await producer.flush()
             except DeliveryError as error:
@@ -507,10 +576,12 @@ async def test_a_flush_raises_what_became_of_its_records_whoever_else_flushes(sc
     assert sorted(outcomes) == ["first", "second"]
 
 
-async def test_a_send_that_waits_when_the_block_ends_sends_nothing(scripted, connect, produce):
+async def test_a_send_that_waits_when_the_block_ends_sends_nothing(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     raised = []
 
-    async def send(producer, topic):
+    async def send(producer: Producer, topic: str) -> None:
         with pytest.raises(PipelineError, match="is closed"):
             await producer.send(topic, b"y" * 700)
         raised.append(topic)
@@ -535,11 +606,13 @@ async def test_a_send_that_waits_when_the_block_ends_sends_nothing(scripted, con
     assert sorted(raised) == ["later", "t"]
 
 
-async def test_acks_0_follow_a_leader_that_moves(scripted, connect, produce):
+async def test_acks_0_follow_a_leader_that_moves(
+    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+) -> None:
     settings = {"acks": Acks.NONE, "idempotence": False, "linger_ms": 0}
     plain = scripted._append
 
-    def append(broker, topic, data):
+    def append(broker: int, topic: str, data: PartitionProduceData) -> PartitionProduceResponse | None:
         answer = plain(broker, topic, data)
         if answer.error_code:
             raise ProtocolError("all that a broker can say to acks=0")

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import trio
 
@@ -8,12 +11,13 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.records.batch import set_base_offset
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
+from tests.support.scripted_broker import ScriptedCluster
 
 T0 = TopicPartition("t", 0)
 U0 = TopicPartition("u", 0)
 
 
-def batch(base_offset, records=2):
+def batch(base_offset: int, records: int = 2) -> bytearray:
     builder = BatchBuilder(Codec.NONE, 1000)
     for _ in range(records):
         assert builder.append(None, b"x", (), 0)
@@ -23,12 +27,14 @@ def batch(base_offset, records=2):
 
 
 @pytest.fixture
-def two_topics(scripted):
+def two_topics(scripted: ScriptedCluster) -> ScriptedCluster:
     scripted.add_topic("u", [2])
     return scripted
 
 
-async def test_many_batches_of_many_partitions_keep_their_offsets(two_topics, connect):
+async def test_many_batches_of_many_partitions_keep_their_offsets(
+    two_topics: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
         await cluster.topic("u")
@@ -38,7 +44,7 @@ async def test_many_batches_of_many_partitions_keep_their_offsets(two_topics, co
         assert [record.offset for record in two_topics.partition(T0).records()] == [5, 6, 9, 10]
 
 
-async def test_an_overlap_says_where_to_go_on(two_topics, connect):
+async def test_an_overlap_says_where_to_go_on(two_topics: ScriptedCluster, connect: Callable[..., Any]) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
         await raw_produce(cluster, {T0: batch(5)}, keep_offsets=True, timeout_s=60)
@@ -47,7 +53,9 @@ async def test_an_overlap_says_where_to_go_on(two_topics, connect):
         assert result.log_end_offset == 7
 
 
-async def test_a_log_that_ends_elsewhere_takes_nothing(two_topics, connect):
+async def test_a_log_that_ends_elsewhere_takes_nothing(
+    two_topics: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
         for base_offset, end, taken in ((5, 3, False), (5, 0, True), (7, 0, False), (7, 7, True)):
@@ -58,7 +66,9 @@ async def test_a_log_that_ends_elsewhere_takes_nothing(two_topics, connect):
 
 
 @pytest.mark.parametrize(("keep", "batches"), [(True, 1), (False, 1)])
-async def test_a_lost_answer_is_tried_again_only_where_that_cannot_double(scripted, connect, keep, batches):
+async def test_a_lost_answer_is_tried_again_only_where_that_cannot_double(
+    scripted: ScriptedCluster, connect: Callable[..., Any], keep: bool, batches: int
+) -> None:
     async with scripted.broker(1), connect() as cluster:
         await cluster.topic("t")
         scripted.produce_script.append("close after")
@@ -68,7 +78,7 @@ async def test_a_lost_answer_is_tried_again_only_where_that_cannot_double(script
         assert result.log_end_offset == 2 if keep else isinstance(result.error, NetworkError)
 
 
-async def test_the_leader_moves(two_topics, connect):
+async def test_the_leader_moves(two_topics: ScriptedCluster, connect: Callable[..., Any]) -> None:
     async with two_topics.broker(1), two_topics.broker(2), connect() as cluster:
         await cluster.topic("t")
         two_topics.partition(T0).leader = BrokerId(2)
@@ -77,7 +87,9 @@ async def test_the_leader_moves(two_topics, connect):
         assert (result.error, result.base_offset, result.log_end_offset) == (None, 0, 2)
 
 
-async def test_each_partition_has_its_own_result_when_time_is_over(two_topics, connect):
+async def test_each_partition_has_its_own_result_when_time_is_over(
+    two_topics: ScriptedCluster, connect: Callable[..., Any]
+) -> None:
     async with two_topics.broker(1), connect() as cluster:
         await cluster.topic("t")
         with trio.fail_after(60):

@@ -1,17 +1,23 @@
 import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer, SerializationError, read_frame
-from pipeline.client.registry.client import SchemaRegistryError, open_schema_registry
+from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
 from pipeline.errors import ConfigurationError
 from pipeline.testing.memory_journal import MemoryJournal
 from tests.support.registry import serving_registry
 
 
-def record(*fields):
+def record(
+    *fields: Mapping[str, Mapping[str, list[Any] | str] | str]
+    | Mapping[str, Sequence[str] | str | None]
+    | Mapping[str, str],
+) -> str:
     return json.dumps({"type": "record", "name": "Event", "fields": fields})
 
 
@@ -25,12 +31,12 @@ DATUM = {"status": 200, "client": {"ip": "10.0.0.1"}, "referer": None}
 
 
 @pytest.fixture
-async def registry():
+async def registry() -> AsyncIterator[Any]:
     async with serving_registry(MemoryJournal()) as url, open_schema_registry([url]) as registry:
         yield registry
 
 
-async def test_there_and_back(registry):
+async def test_there_and_back(registry: SchemaRegistryClient) -> None:
     data = await AvroSerializer(registry, EVENT).serialize("log", DATUM)
     assert data[:5] == b"\x00\x00\x00\x00\x01"
     assert await registry.subjects() == ["log-value"]
@@ -40,12 +46,12 @@ async def test_there_and_back(registry):
     assert await deserializer.deserialize(None) is None
 
 
-async def test_keys_have_a_subject_of_their_own(registry):
+async def test_keys_have_a_subject_of_their_own(registry: SchemaRegistryClient) -> None:
     await AvroSerializer(registry, '"string"', for_keys=True).serialize("log", "k")
     assert await registry.subjects() == ["log-key"]
 
 
-async def test_a_reader_sees_old_and_new_data_through_its_own_schema(registry):
+async def test_a_reader_sees_old_and_new_data_through_its_own_schema(registry: SchemaRegistryClient) -> None:
     old = record({"name": "a", "type": "int"})
     new = record({"name": "a", "type": "long"}, {"name": "b", "type": "string", "default": "x"})
     data = await AvroSerializer(registry, old).serialize("t", {"a": 1})
@@ -55,7 +61,7 @@ async def test_a_reader_sees_old_and_new_data_through_its_own_schema(registry):
     assert await deserializer.deserialize(later) == {"a": 1 << 40, "b": "y"}
 
 
-async def test_without_registering_the_schema_must_be_there(registry):
+async def test_without_registering_the_schema_must_be_there(registry: SchemaRegistryClient) -> None:
     serializer = AvroSerializer(registry, EVENT, auto_register=False)
     with pytest.raises(SchemaRegistryError) as caught:
         await serializer.serialize("log", DATUM)
@@ -64,14 +70,14 @@ async def test_without_registering_the_schema_must_be_there(registry):
     assert (await serializer.serialize("log", DATUM))[4] == 1
 
 
-async def test_the_latest_version_is_used(registry):
+async def test_the_latest_version_is_used(registry: SchemaRegistryClient) -> None:
     await registry.register("log-value", '"int"')
     await registry.register("log-value", '"long"')
     data = await AvroSerializer(registry, use_latest=True).serialize("log", 1 << 40)
     assert read_frame(data)[0] == 2
 
 
-async def test_a_schema_or_the_latest(registry):
+async def test_a_schema_or_the_latest(registry: SchemaRegistryClient) -> None:
     for arguments in ({}, {"schema": EVENT, "use_latest": True}):
         with pytest.raises(ConfigurationError):
             AvroSerializer(registry, **arguments)
@@ -89,12 +95,14 @@ async def test_a_schema_or_the_latest(registry):
         ({"refererr": "x"}, "refererr"),
     ],
 )
-async def test_what_does_not_fit_the_schema_is_refused_with_the_field(registry, change, named):
+async def test_what_does_not_fit_the_schema_is_refused_with_the_field(
+    registry: SchemaRegistryClient, change: Any, named: str
+) -> None:
     with pytest.raises(SerializationError, match=named):
         await AvroSerializer(registry, EVENT).serialize("log", {**DATUM, **change})
 
 
-async def test_a_missing_field_takes_its_default(registry):
+async def test_a_missing_field_takes_its_default(registry: SchemaRegistryClient) -> None:
     datum = {"status": 1, "client": {"ip": ""}}
     data = await AvroSerializer(registry, EVENT).serialize("log", datum)
     assert await AvroDeserializer(registry).deserialize(data) == {**datum, "referer": None}
@@ -113,20 +121,20 @@ async def test_a_missing_field_takes_its_default(registry):
         (b"\x00\x00\x00\x00\x01\x02\x02a\x00rest", "4 bytes follow the datum of Event"),
     ],
 )
-async def test_bytes_that_are_no_framed_datum(registry, data, message):
+async def test_bytes_that_are_no_framed_datum(registry: SchemaRegistryClient, data: bytes, message: str) -> None:
     await registry.register("log-value", EVENT)
     with pytest.raises(SerializationError, match=message):
         await AvroDeserializer(registry).deserialize(data)
 
 
-async def test_a_writer_that_the_reader_cannot_read(registry):
+async def test_a_writer_that_the_reader_cannot_read(registry: SchemaRegistryClient) -> None:
     data = await AvroSerializer(registry, record()).serialize("t", {})
     with pytest.raises(SerializationError, match="No default value for field a"):
         await AvroDeserializer(registry, record({"name": "a", "type": "int"})).deserialize(data)
 
 
 @given(st.binary(max_size=20))
-def test_any_bytes_are_framed_or_refused(data):
+def test_any_bytes_are_framed_or_refused(data: bytes) -> None:
     try:
         schema_id, datum = read_frame(data)
     except SerializationError:

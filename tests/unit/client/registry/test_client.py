@@ -1,4 +1,6 @@
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -12,21 +14,21 @@ NOBODY = "http://127.0.0.1:1"
 
 
 @pytest.fixture
-def journal():
+def journal() -> MemoryJournal:
     return MemoryJournal()
 
 
 @pytest.fixture
-def connect(journal):
+def connect(journal: MemoryJournal) -> Callable[..., Any]:
     @asynccontextmanager
-    async def connect(*other_urls, **settings):
+    async def connect(*other_urls: str, **settings: int) -> AsyncIterator[Any]:
         async with serving_registry(journal) as url, open_schema_registry([*other_urls, url], **settings) as registry:
             yield registry
 
     return connect
 
 
-async def test_every_call(connect):
+async def test_every_call(connect: Callable[..., Any]) -> None:
     async with connect() as registry:
         assert await registry.register("s", '"int"') == 1
         assert await registry.schema_id("s", '"int"') == 1
@@ -43,7 +45,7 @@ async def test_every_call(connect):
         assert (await registry.level(), await registry.level("s")) == ("FULL", "NONE")
 
 
-async def test_a_subject_may_have_any_name(connect):
+async def test_a_subject_may_have_any_name(connect: Callable[..., Any]) -> None:
     for name in ("a/b", "a?b", "a%2Fb", "a b", "\u00e9\u4e16"):
         async with connect() as registry:
             assert await registry.register(name, '"int"') == 1
@@ -51,7 +53,7 @@ async def test_a_subject_may_have_any_name(connect):
             assert name in await registry.subjects()
 
 
-async def test_refusals_carry_the_code(connect):
+async def test_refusals_carry_the_code(connect: Callable[..., Any]) -> None:
     async with connect() as registry:
         await registry.register("s", '"int"')
         for code, call in [
@@ -67,7 +69,7 @@ async def test_refusals_carry_the_code(connect):
             assert caught.value.code == code
 
 
-async def test_what_never_changes_is_asked_for_once(journal):
+async def test_what_never_changes_is_asked_for_once(journal: MemoryJournal) -> None:
     async with open_schema_registry([NOBODY], timeout_s=3) as gone:
         async with serving_registry(journal) as url, open_schema_registry([url]) as registry:
             assert await registry.register("s", '"int"') == 1
@@ -78,16 +80,18 @@ async def test_what_never_changes_is_asked_for_once(journal):
             await gone.schema_text(1)
 
 
-async def test_the_next_registry_is_asked_when_one_is_gone(connect):
+async def test_the_next_registry_is_asked_when_one_is_gone(connect: Callable[..., Any]) -> None:
     async with connect(NOBODY) as registry:
         assert await registry.register("s", '"int"') == 1
 
 
-async def test_a_registry_without_its_log_is_tried_until_it_recovers(connect, journal, nursery):
+async def test_a_registry_without_its_log_is_tried_until_it_recovers(
+    connect: Callable[..., Any], journal: MemoryJournal, nursery: trio.Nursery
+) -> None:
     async with connect(timeout_s=60) as registry:
         journal.reachable = False
 
-        async def recover():
+        async def recover() -> None:
             with trio.fail_after(60):
                 while await registry.subjects():
                     await trio.lowlevel.checkpoint()
@@ -98,7 +102,7 @@ async def test_a_registry_without_its_log_is_tried_until_it_recovers(connect, jo
 
 
 @pytest.mark.parametrize("urls", [[], ["localhost:8081"]])
-async def test_urls_are_checked(urls):
+async def test_urls_are_checked(urls: Sequence[Any] | Sequence[str]) -> None:
     with pytest.raises(ConfigurationError):
         async with open_schema_registry(urls):
             pass

@@ -3,7 +3,9 @@ import os
 import random
 import threading
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -23,6 +25,7 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.support.descriptors import no_descriptor_left
+from tests.unit.log.conftest import Batches
 
 
 class CountingFiles(DiskFiles):
@@ -30,14 +33,16 @@ class CountingFiles(DiskFiles):
 
     opened = 0
 
-    def open(self, path, *, create=False):
+    def open(self, path: Path, *, create: bool = False) -> Any:
         self.opened += 1
         return super().open(path, create=create)
 
 
 @pytest.fixture
-def open_directory(tmp_path, batches):
-    def open_it(config=None, *, broker_id=1, cluster_id="c", files=None):
+def open_directory(tmp_path: Path, batches: Batches) -> Callable[..., Any]:
+    def open_it(
+        config: LogConfig | None = None, *, broker_id: int = 1, cluster_id: str = "c", files: Any = None
+    ) -> LogDirectory | None:
         return LogDirectory.open(
             tmp_path / "logs",
             files or DiskFiles(),
@@ -51,7 +56,7 @@ def open_directory(tmp_path, batches):
     return open_it
 
 
-def test_logs_come_back_with_their_topic_ids(open_directory, batches):
+def test_logs_come_back_with_their_topic_ids(open_directory: Callable[..., Any], batches: Batches) -> None:
     directory = open_directory()
     topic_id = uuid.uuid4()
     names = [TopicPartition("a-b.c", 0), TopicPartition("a-b.c", 11)]
@@ -66,7 +71,9 @@ def test_logs_come_back_with_their_topic_ids(open_directory, batches):
     directory.close()
 
 
-def test_without_a_clean_shutdown_the_logs_are_checked(open_directory, batches, tmp_path):
+def test_without_a_clean_shutdown_the_logs_are_checked(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory()
     name = TopicPartition("a", 0)
     batches.append(directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms), batches.make(3))
@@ -85,7 +92,9 @@ def test_without_a_clean_shutdown_the_logs_are_checked(open_directory, batches, 
     directory.close()
 
 
-def test_a_mark_of_zeros_vouches_for_nothing_and_keeps_nothing_closed(open_directory, batches, tmp_path):
+def test_a_mark_of_zeros_vouches_for_nothing_and_keeps_nothing_closed(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory()
     name = TopicPartition("a", 0)
     batches.append(directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms), batches.make(3))
@@ -98,7 +107,7 @@ def test_a_mark_of_zeros_vouches_for_nothing_and_keeps_nothing_closed(open_direc
     directory.close()
 
 
-def test_a_second_opener_is_refused(open_directory):
+def test_a_second_opener_is_refused(open_directory: Callable[..., Any]) -> None:
     directory = open_directory()
     with pytest.raises(ConfigurationError, match="another process"):
         open_directory()
@@ -107,7 +116,9 @@ def test_a_second_opener_is_refused(open_directory):
 
 
 @pytest.mark.parametrize("other", [{"broker_id": 2}, {"cluster_id": "d"}])
-def test_the_directory_of_another_broker_is_refused(open_directory, other):
+def test_the_directory_of_another_broker_is_refused(
+    open_directory: Callable[..., Any], other: Mapping[str, int] | Mapping[str, str]
+) -> None:
     open_directory().close()
     with pytest.raises(ConfigurationError, match="belongs to"):
         open_directory(**other)
@@ -115,7 +126,9 @@ def test_the_directory_of_another_broker_is_refused(open_directory, other):
 
 
 @pytest.mark.parametrize("content", ["", "version=0\n", "broker.ie=1\ncluster.id=c\n"])
-def test_a_directory_that_names_no_broker_is_refused_with_what_to_do(open_directory, batches, tmp_path, content):
+def test_a_directory_that_names_no_broker_is_refused_with_what_to_do(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, content: str
+) -> None:
     directory = open_directory()
     batches.append(directory.create(TopicPartition("a", 0), now_ms=batches.now_ms), batches.make(2))
     directory.close()
@@ -126,7 +139,9 @@ def test_a_directory_that_names_no_broker_is_refused_with_what_to_do(open_direct
     assert open_directory().logs[TopicPartition("a", 0)].log_end_offset == 2
 
 
-def test_a_deleted_log_is_gone_and_its_regions_stay(open_directory, batches, tmp_path):
+def test_a_deleted_log_is_gone_and_its_regions_stay(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory()
     name = TopicPartition("a", 0)
     log = directory.create(name, now_ms=batches.now_ms)
@@ -147,7 +162,9 @@ def test_a_deleted_log_is_gone_and_its_regions_stay(open_directory, batches, tmp
     directory.close()
 
 
-def test_a_deletion_that_was_cut_off_is_finished(open_directory, batches, tmp_path):
+def test_a_deletion_that_was_cut_off_is_finished(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory()
     directory.create(TopicPartition("a", 0), now_ms=batches.now_ms)
     directory.close()
@@ -158,7 +175,9 @@ def test_a_deletion_that_was_cut_off_is_finished(open_directory, batches, tmp_pa
     directory.close()
 
 
-def test_one_unreadable_partition_leaves_the_others_alone(open_directory, batches, tmp_path):
+def test_one_unreadable_partition_leaves_the_others_alone(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory()
     for number in range(2):
         log = directory.create(TopicPartition("a", number), now_ms=batches.now_ms, topic_id=uuid.uuid4())
@@ -173,7 +192,9 @@ def test_one_unreadable_partition_leaves_the_others_alone(open_directory, batche
     directory.close()
 
 
-def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
+def test_flush_due_flushes_and_checkpoints(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory(LogConfig(flush_ms=10))
     name = TopicPartition("a", 0)
     log = directory.create(name, now_ms=batches.now_ms)
@@ -188,7 +209,9 @@ def test_flush_due_flushes_and_checkpoints(open_directory, batches, tmp_path):
     directory.close()
 
 
-def test_logs_may_come_while_a_thread_looks_at_all_of_them(open_directory, batches):
+def test_logs_may_come_while_a_thread_looks_at_all_of_them(
+    open_directory: Callable[..., Any], batches: Batches
+) -> None:
     """A garbage collection, which any new object may cause, lets other threads go on wherever it happens."""
     directory = open_directory()
     names = [TopicPartition("a", number) for number in range(100)]
@@ -219,7 +242,9 @@ def test_logs_may_come_while_a_thread_looks_at_all_of_them(open_directory, batch
     directory.close()
 
 
-def test_a_clock_that_was_set_back_keeps_nothing_from_the_disk_and_no_deleted_file(open_directory, batches, tmp_path):
+def test_a_clock_that_was_set_back_keeps_nothing_from_the_disk_and_no_deleted_file(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory(LogConfig(flush_ms=10))
     name, deleted = TopicPartition("a", 0), TopicPartition("b", 0)
     log = directory.create(name, now_ms=batches.now_ms)
@@ -233,8 +258,10 @@ def test_a_clock_that_was_set_back_keeps_nothing_from_the_disk_and_no_deleted_fi
     directory.close()
 
 
-def test_files_are_open_only_while_they_are_needed(open_directory, batches, tmp_path):
-    def open_files():
+def test_files_are_open_only_while_they_are_needed(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
+    def open_files() -> int:
         paths = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
         return sum(path.startswith(str(tmp_path)) and path.endswith((".log", "index")) for path in paths)
 
@@ -258,13 +285,13 @@ def test_files_are_open_only_while_they_are_needed(open_directory, batches, tmp_
     directory.close()
 
 
-def test_a_file_that_is_just_written_to_is_not_let_go(open_directory, batches):
+def test_a_file_that_is_just_written_to_is_not_let_go(open_directory: Callable[..., Any], batches: Batches) -> None:
     threads = []
 
     class LettingGo(DiskFiles):
         """Lets go of all files right after a write to the log."""
 
-        def open(self, path, *, create=False):
+        def open(self, path: Path, *, create: bool = False) -> Any:
             file = LettingGoFile(path, create=create)
             file.is_log = path.suffix == ".log"
             return file
@@ -272,7 +299,7 @@ def test_a_file_that_is_just_written_to_is_not_let_go(open_directory, batches):
     class LettingGoFile(DiskFile):
         is_log = False
 
-        def write_at(self, data, position):
+        def write_at(self, data: bytearray | bytes | memoryview, position: int) -> None:
             super().write_at(data, position)
             if self.is_log:
                 threads.append(threading.Thread(target=log.release_files))
@@ -287,12 +314,14 @@ def test_a_file_that_is_just_written_to_is_not_let_go(open_directory, batches):
     directory.close()
 
 
-def test_a_flush_under_way_writes_nothing_into_a_log_made_anew_under_the_name(open_directory, batches, tmp_path):
+def test_a_flush_under_way_writes_nothing_into_a_log_made_anew_under_the_name(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     place = tmp_path / "logs" / "a-0"
     syncing, may_sync = threading.Event(), threading.Event()
 
     class SlowFiles(DiskFiles):
-        def sync_directory(self, directory):
+        def sync_directory(self, directory: Path) -> None:
             if directory == place and threading.current_thread().name == "flush":
                 syncing.set()
                 assert may_sync.wait(60)
@@ -304,7 +333,7 @@ def test_a_flush_under_way_writes_nothing_into_a_log_made_anew_under_the_name(op
     log.begin_epoch(LeaderEpoch(7))
     batches.append(log, batches.make(3))
 
-    def recreate():
+    def recreate() -> None:
         directory.delete(name, batches.now_ms, former)
         directory.create(name, topic_id=present, now_ms=batches.now_ms)
 
@@ -322,7 +351,7 @@ def test_a_flush_under_way_writes_nothing_into_a_log_made_anew_under_the_name(op
     directory.close()
 
 
-def test_a_directory_has_an_id_for_life(open_directory, tmp_path):
+def test_a_directory_has_an_id_for_life(open_directory: Callable[..., Any], tmp_path: Path) -> None:
     directory = open_directory()
     directory.close()
     again = open_directory()
@@ -342,13 +371,15 @@ def test_a_directory_has_an_id_for_life(open_directory, tmp_path):
         open_directory()
 
 
-def test_names_of_directories():
+def test_names_of_directories() -> None:
     assert parse_directory_name("a-b-0") == TopicPartition("a-b", 0)
     for name in ("a", "-0", "a-", "a-x", "a-01", "a-0.f-delete", "a-٣", ".lock", "my backup-3", ".-0", f"a-{2**31}"):
         assert parse_directory_name(name) is None
 
 
-def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_disk(open_directory, batches):
+def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_disk(
+    open_directory: Callable[..., Any], batches: Batches
+) -> None:
     files = CountingFiles()
     names = [TopicPartition("many", number) for number in range(4 * LOGS_PER_CLOSING_THREAD)]
     directory = open_directory(files=files)
@@ -367,7 +398,9 @@ def test_many_logs_are_closed_at_once_and_only_those_with_anything_to_bring_to_d
     directory.close()
 
 
-def test_one_of_many_that_cannot_be_closed_leaves_no_mark(open_directory, batches, tmp_path):
+def test_one_of_many_that_cannot_be_closed_leaves_no_mark(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(0))
     directory = open_directory(files=files)
     for number in range(2 * LOGS_PER_CLOSING_THREAD):
@@ -378,8 +411,8 @@ def test_one_of_many_that_cannot_be_closed_leaves_no_mark(open_directory, batche
     assert not (tmp_path / "logs" / ".kafka_cleanshutdown").exists()
 
 
-def test_many_logs_are_made_at_once(tmp_path, batches):
-    def open_all():
+def test_many_logs_are_made_at_once(tmp_path: Path, batches: Batches) -> None:
+    def open_all() -> LogDirectories:
         return LogDirectories.open(
             [tmp_path / "one", tmp_path / "two"],
             DiskFiles(),
@@ -414,7 +447,7 @@ def test_many_logs_are_made_at_once(tmp_path, batches):
     assert made[names[1]] is directories.get(names[1])
 
 
-def test_a_creation_that_a_crash_cut_off_is_undone_or_done(tmp_path, batches):
+def test_a_creation_that_a_crash_cut_off_is_undone_or_done(tmp_path: Path, batches: Batches) -> None:
     """Without a flush a log may be gone; if it has records, or its id, it has both or says that it knows no id."""
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
     seen = set()
@@ -442,7 +475,9 @@ def test_a_creation_that_a_crash_cut_off_is_undone_or_done(tmp_path, batches):
     assert seen >= {(False, False), (True, True)}
 
 
-def test_the_rest_of_a_creation_that_was_cut_off_is_made_anew(open_directory, batches, tmp_path):
+def test_the_rest_of_a_creation_that_was_cut_off_is_made_anew(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory()
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
     directory.create(name, topic_id=topic_id, now_ms=batches.now_ms)
@@ -459,7 +494,9 @@ def test_the_rest_of_a_creation_that_was_cut_off_is_made_anew(open_directory, ba
 
 
 @pytest.mark.parametrize("free_bytes", [0, 10, 70])
-def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(open_directory, batches, tmp_path, free_bytes):
+def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, free_bytes: int
+) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(files=faulty)
     new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(2)]
@@ -474,7 +511,9 @@ def test_a_full_disk_leaves_nothing_of_logs_that_could_not_be_made(open_director
 
 
 @pytest.mark.parametrize("left", range(8))
-def test_logs_that_there_were_no_descriptors_to_make_are_made_later(open_directory, batches, tmp_path, left):
+def test_logs_that_there_were_no_descriptors_to_make_are_made_later(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, left: int
+) -> None:
     directory = open_directory()
     new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(3)]
     for wanted in new:
@@ -496,7 +535,9 @@ def test_logs_that_there_were_no_descriptors_to_make_are_made_later(open_directo
     assert [log.log_end_offset for log in open_directory().logs.values()] == [3, 3, 3]
 
 
-def test_a_log_that_there_was_no_descriptor_to_flush_is_flushed_later_and_not_called_offline(open_directory, batches):
+def test_a_log_that_there_was_no_descriptor_to_flush_is_flushed_later_and_not_called_offline(
+    open_directory: Callable[..., Any], batches: Batches
+) -> None:
     directory = open_directory(LogConfig(flush_ms=1000, segment_bytes=1024))
     log = directory.create(TopicPartition("a", 0), topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     for _ in range(20):
@@ -512,7 +553,9 @@ def test_a_log_that_there_was_no_descriptor_to_flush_is_flushed_later_and_not_ca
     directory.close()
 
 
-def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(open_directory, batches):
+def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(
+    open_directory: Callable[..., Any], batches: Batches
+) -> None:
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
     faulty = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(files=faulty)
@@ -537,7 +580,7 @@ def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(open_dir
     directory.close()
 
 
-def test_a_log_dir_that_is_named_twice_by_a_link_is_told_of(tmp_path, batches):
+def test_a_log_dir_that_is_named_twice_by_a_link_is_told_of(tmp_path: Path, batches: Batches) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "link").symlink_to("logs")
     with pytest.raises(ConfigurationError, match=r"link is .* named twice, once by a link"):
@@ -552,7 +595,9 @@ def test_a_log_dir_that_is_named_twice_by_a_link_is_told_of(tmp_path, batches):
         )
 
 
-def test_as_many_new_logs_are_made_as_there_is_room_for(open_directory, batches, tmp_path):
+def test_as_many_new_logs_are_made_as_there_is_room_for(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     faulty = FaultyFiles(DiskFiles(), random.Random(1))
     directory = open_directory(files=faulty)
     new = [NewLog(topic_partition=TopicPartition("a", number), topic_id=uuid.uuid4()) for number in range(5)]
@@ -567,7 +612,9 @@ def test_as_many_new_logs_are_made_as_there_is_room_for(open_directory, batches,
 
 
 @pytest.mark.parametrize("ends_cleanly", [False, True])
-def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(open_directory, batches, ends_cleanly):
+def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(
+    open_directory: Callable[..., Any], batches: Batches, ends_cleanly: bool
+) -> None:
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
     for seed in range(6):
         faulty = FaultyFiles(DiskFiles(), random.Random(seed))
@@ -590,7 +637,9 @@ def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(ope
         directory.close()
 
 
-def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(open_directory, batches, tmp_path):
+def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory = open_directory()
     name, topic_id = TopicPartition("a", 0), uuid.uuid4()
     batches.append(directory.create(name, topic_id=topic_id, now_ms=batches.now_ms), batches.make(2))
@@ -607,14 +656,14 @@ def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(open_
 
 
 def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_comes_back(
-    open_directory, batches, monkeypatch
-):
+    open_directory: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = open_directory()
     name = LogName(TopicPartition("a", 0), uuid.uuid4())
     log = directory.create(name.topic_partition, topic_id=name.topic_id, now_ms=batches.now_ms)
     batches.append(log, batches.make(3))
 
-    def refuse(_files, source, _target):
+    def refuse(_files: DiskFiles, source: Path, _target: Path) -> None:
         raise DiskFullError(str(source), "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -633,7 +682,9 @@ def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_c
     assert open_directory().logs[name.topic_partition].log_end_offset == 4
 
 
-def test_a_log_that_is_deleted_holds_no_files_open(open_directory, batches, tmp_path):
+def test_a_log_that_is_deleted_holds_no_files_open(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path
+) -> None:
     directory, name = open_directory(), TopicPartition("a", 0)
     log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     log.hold_end_open()
@@ -647,7 +698,9 @@ def test_a_log_that_is_deleted_holds_no_files_open(open_directory, batches, tmp_
 
 
 @pytest.mark.parametrize("length", [213, 214, 249])
-def test_a_topic_with_a_long_name_is_deleted(open_directory, batches, tmp_path, length):
+def test_a_topic_with_a_long_name_is_deleted(
+    open_directory: Callable[..., Any], batches: Batches, tmp_path: Path, length: int
+) -> None:
     directory, name = open_directory(), TopicPartition("n" * length, 4999)
     log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     batches.append(log, batches.make(3))
@@ -662,6 +715,6 @@ def test_a_topic_with_a_long_name_is_deleted(open_directory, batches, tmp_path, 
     assert not any(path.is_dir() for path in (tmp_path / "logs").iterdir())
 
 
-def _open_below(path, directory):
+def _open_below(path: Path, directory: str) -> list[Any] | Sequence[str]:
     opened = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [link.name for link in opened if str(link).startswith(str(path / "logs" / directory))]

@@ -72,7 +72,7 @@ class Driver:
         protocols: tuple[Any, ...] | tuple[tuple[bytes | str, ...], ...] = RANGE,
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
-        **more: bool | str,
+        **more: Any,
     ) -> int:
         waiter = self._waiter()
         prefix = instance or "client"
@@ -92,7 +92,7 @@ class Driver:
         self.do(transitions.JOIN.react(self.group, request, self.now_ms))
         return waiter
 
-    def enter(self, **more: int | str | tuple[tuple[bytes | str, ...], ...]) -> tuple[int | str, ...]:
+    def enter(self, **more: Any) -> tuple[int | str, ...]:
         """A dynamic member: gets an id and comes back with it. Its id and the waiter of its second join."""
         given = self.answers[self.ask_join(**more)]
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -133,7 +133,7 @@ class Driver:
         count: int = 2,
         *,
         instances: Sequence[str] | tuple[Any, ...] = (),
-        **more: int | tuple[tuple[bytes | str, ...], ...],
+        **more: Any,
     ) -> list[str]:
         """Members of a stable group, the leader first: dynamic ones, then static ones."""
         joins = [self.enter(**more)[1] for _ in range(count)]

@@ -124,7 +124,7 @@ def test_metrics_say_which_clusters_are_up(collector: Collector) -> None:
     collector.states["east"].ends_at(3)
     collector.states["hub"].unreadable = 2
 
-    def sample(name: str, cluster: str) -> float | None:
+    def sample(name: str, cluster: str) -> float:
         return registry.get_sample_value(name, {"cluster": cluster})
 
     assert [sample("audit_cluster_up", name) for name in ("east", "hub")] == [1, 0]

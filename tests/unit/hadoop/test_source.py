@@ -14,7 +14,7 @@ from pipeline.hadoop.source import PipelineDataSource, SourceOptions, TopicRange
 OPTIONS = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 
 
-def options(**more: str) -> SourceOptions | None:
+def options(**more: str) -> SourceOptions:
     return SourceOptions.parse(OPTIONS | more)
 
 
@@ -27,7 +27,7 @@ def states() -> dict[str, TopicState]:
     return {"t": TopicState(name="t", topic_id=None, bounds=bounds)}
 
 
-def ranges(parsed: SourceOptions, states: Mapping[str, TopicState]) -> list[tuple[int, ...]] | None:
+def ranges(parsed: SourceOptions, states: Mapping[str, TopicState]) -> list[tuple[int, ...]]:
     start, end = _resolve(parsed.starting, states), _resolve(parsed.ending, states)
     return [(task.loaded.partition, task.loaded.start, task.loaded.end) for task in _tasks(parsed, states, start, end)]
 

@@ -4,7 +4,7 @@ import datetime
 import io
 import json
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def batch(base_offset: int, records: Any, codec: Codec = Codec.NONE) -> bytearra
 class Load:
     """Batches of one partition through one task."""
 
-    def __init__(self, directory: Path, **spec: Callable[..., Any] | bool | str) -> None:
+    def __init__(self, directory: Path, **spec: Any) -> None:
         self.root = directory
         self.spec = TaskSpec(
             **{
@@ -92,7 +92,7 @@ class Load:
 
     def run(
         self, *batches: bytearray, start: int = 0, end: int | None = None, portion: int | None = None
-    ) -> TaskResult | None:
+    ) -> TaskResult:
         data = b"".join(batches)
         columns = open_batches(data)
         end = columns.next_offset if end is None else end

@@ -17,7 +17,7 @@ DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(params=["clean", "killed"])
-def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Callable[..., Any] | UnifiedLog | None:
+def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Callable[..., Any] | UnifiedLog:
     """A log of several closed segments, of a record a day; a call opens the log again, with what changed meanwhile."""
     log = open_log(CONFIG)
     for day in range(60):
@@ -29,7 +29,7 @@ def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Call
     recovery_point = log.recovery_point
     assert log.segment_count > 4
 
-    def reopen(config: LogConfig = CONFIG) -> Callable[..., Any] | UnifiedLog | None:
+    def reopen(config: LogConfig = CONFIG) -> Callable[..., Any] | UnifiedLog:
         return open_log(config, recovery_point=recovery_point, clean=request.param == "clean")
 
     reopen.bases = [segment.base_offset for segment in log._segments]

@@ -35,7 +35,7 @@ class Run:
     deleted: bool = False
 
 
-def open_directory(path: Path, files: FaultyFiles, now_ms: int) -> LogDirectory | None:
+def open_directory(path: Path, files: FaultyFiles, now_ms: int) -> LogDirectory:
     return LogDirectory.open(
         path, files, CONFIG, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=now_ms
     )

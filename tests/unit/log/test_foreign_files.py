@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def open_directory(path: Path, batches: Batches, config: LogConfig | None = None) -> LogDirectory | None:
+def open_directory(path: Path, batches: Batches, config: LogConfig | None = None) -> LogDirectory:
     return LogDirectory.open(
         path,
         DiskFiles(),

@@ -34,7 +34,7 @@ def open_directory(path: Path, files: Any, now_ms: int, config: LogConfig = KEEP
 
 def expire(
     directory: LogDirectory, log: UnifiedLog, now_ms: int, high_watermark: int | None = None
-) -> list[Any] | Sequence[int] | None:
+) -> list[Any] | Sequence[int]:
     segments = log.take_expired(log.log_end_offset if high_watermark is None else Offset(high_watermark), now_ms)
     if segments:
         directory.delete_segments({log: segments}, now_ms)

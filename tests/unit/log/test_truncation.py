@@ -19,7 +19,7 @@ from tests.unit.log.conftest import Batches
 EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
 
 
-def fill(log: UnifiedLog, batches: Batches, count: int = 8, size: int = 200) -> list[BatchHeader] | None:
+def fill(log: UnifiedLog, batches: Batches, count: int = 8, size: int = 200) -> list[BatchHeader]:
     """Two records a batch, in the epochs of EPOCHS; returns the headers."""
     headers = []
     for number in range(count):
@@ -280,7 +280,7 @@ def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(
     class FewOpenFiles(DiskFiles):
         left = None
 
-        def open(self, path: Path, *, create: bool = False) -> DiskFile | None:
+        def open(self, path: Path, *, create: bool = False) -> DiskFile:
             if self.left is not None and path.parent == log.directory and not create:
                 self.left -= 1
                 if self.left < 0:

@@ -124,7 +124,7 @@ async def test_small_regions_leave_with_what_is_around_them(tmp_path: Path) -> N
 async def test_copies_of_small_regions_wait_for_the_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied_bytes = 0
 
-    def copy(region: FileRegion) -> bytearray | None:
+    def copy(region: FileRegion) -> bytearray:
         nonlocal copied_bytes
         copied_bytes += region.size
         return read_cached(region)

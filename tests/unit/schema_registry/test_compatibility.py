@@ -22,7 +22,7 @@ def kinds(*, reader: Any, writer: Any) -> list[Any] | Sequence[Kind]:
 
 
 def record(
-    *fields: Any, name: str = "Event", **attributes: Sequence[str] | str
+    *fields: Any, name: str = "Event", **attributes: Any
 ) -> (
     dict[str, Sequence[Any] | Sequence[str] | str]
     | Mapping[str, Sequence[Any] | str]
@@ -31,7 +31,7 @@ def record(
     return {"type": "record", "name": name, "fields": list(fields), **attributes}
 
 
-def field(name: str, type_: Any, **attributes: Sequence[str] | int | str | None) -> Any:
+def field(name: str, type_: Any, **attributes: Any) -> Any:
     return {"name": name, "type": type_, **attributes}
 
 

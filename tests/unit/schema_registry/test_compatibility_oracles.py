@@ -53,7 +53,7 @@ class Draft:
     def one_of(self, choices: Sequence[bool] | Sequence[int] | Sequence[str]) -> int | str:
         return self.draw(st.sampled_from(choices))
 
-    def maybe(self) -> bool | None:
+    def maybe(self) -> bool:
         return self.draw(st.booleans())
 
     def schema(self, depth: int, *, in_union: bool = False) -> Any:
@@ -137,7 +137,7 @@ class Draft:
 
 
 @st.composite
-def pairs(draw: Callable[..., Any]) -> tuple[AvroSchema, ...] | None:
+def pairs(draw: Callable[..., Any]) -> tuple[AvroSchema, ...]:
     """(reader, writer) as parsed schemas; the reader is the writer's evolved, or any other."""
     writer_json = Draft(draw).schema(3)
     draft = Draft(draw)

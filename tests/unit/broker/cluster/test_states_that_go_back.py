@@ -143,7 +143,7 @@ async def test_another_state_of_the_same_version_is_one_of_another_history(tmp_p
 
 
 def test_epochs_of_records_that_a_replica_has_are_spent() -> None:
-    def judged(leader: BrokerId, epoch: int, last: int, told: int = NO_LEADER_EPOCH) -> int | None:
+    def judged(leader: BrokerId, epoch: int, last: int, told: int = NO_LEADER_EPOCH) -> int:
         view = PartitionView(replicas=(ONE, TWO), leader=leader, leader_epoch=LeaderEpoch(epoch))
         return spent_epoch(view, ONE, LeaderEpoch(told), LeaderEpoch(last))
 

@@ -110,7 +110,7 @@ class Groups:
     ) -> None:
         """All may."""
 
-    def standing(self, group_id: str) -> Standing | None:
+    def standing(self, group_id: str) -> Standing:
         return self.standings.get(group_id)
 
     async def remove_group(self, group_id: str) -> None:

@@ -29,7 +29,7 @@ MEASURED_S = 5.0
 BATCH_BYTES = 4_000
 
 
-async def alter(broker: Broker, entity: dict[str, str | None], **quotas: float | None) -> Any:
+async def alter(broker: Broker, entity: dict[str, str | None], **quotas: Any) -> Any:
     entry = EntryData(
         entity=[EntityData(entity_type=kind.replace("_", "-"), entity_name=name) for kind, name in entity.items()],
         ops=[OpData(key=key, value=value or 0.0, remove=value is None) for key, value in quotas.items()],

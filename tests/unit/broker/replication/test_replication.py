@@ -40,7 +40,7 @@ def partition_of(broker: Broker) -> Partition:
     return broker.handle.replicas.partitions[T]
 
 
-def led_by(brokers: tuple[Broker, ...]) -> Broker | None:
+def led_by(brokers: tuple[Broker, ...]) -> Broker:
     return next((b for b in brokers if (found := b.handle.replicas.partitions.get(T)) and found.is_leader), None)
 
 

@@ -28,9 +28,7 @@ def _forgotten(*numbers: int, name: str = "t") -> list[ForgottenTopic]:
     return [ForgottenTopic(topic=name, partitions=numbers)]
 
 
-def _begin(
-    sessions: FetchSessions, session_id: int, epoch: int, *, now_s: float = 0, **more: Any
-) -> FetchSession | None:
+def _begin(sessions: FetchSessions, session_id: int, epoch: int, *, now_s: float = 0, **more: Any) -> FetchSession:
     given = {"topics": (), "forgotten": (), "uses_topic_ids": False, "is_follower": False, **more}
     return sessions.begin(session_id, epoch, given.pop("topics"), given.pop("forgotten"), now_s=now_s, **given)
 

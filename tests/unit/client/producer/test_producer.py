@@ -612,7 +612,7 @@ async def test_acks_0_follow_a_leader_that_moves(
     settings = {"acks": Acks.NONE, "idempotence": False, "linger_ms": 0}
     plain = scripted._append
 
-    def append(broker: int, topic: str, data: PartitionProduceData) -> PartitionProduceResponse | None:
+    def append(broker: int, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
         answer = plain(broker, topic, data)
         if answer.error_code:
             raise ProtocolError("all that a broker can say to acks=0")

@@ -42,7 +42,7 @@ class CountingFiles(DiskFiles):
 def open_directory(tmp_path: Path, batches: Batches) -> Callable[..., Any]:
     def open_it(
         config: LogConfig | None = None, *, broker_id: int = 1, cluster_id: str = "c", files: Any = None
-    ) -> LogDirectory | None:
+    ) -> LogDirectory:
         return LogDirectory.open(
             tmp_path / "logs",
             files or DiskFiles(),

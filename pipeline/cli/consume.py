@@ -18,7 +18,8 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
-from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, PartitionBatchError, open_consumer
+from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, open_consumer
+from pipeline.client.consumer.errors import PartitionBatchError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 

@@ -22,14 +22,8 @@ if TYPE_CHECKING:
     from pipeline.client.cluster.cluster import Cluster, open_cluster
     from pipeline.client.cluster.config import Acks, ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig
     from pipeline.client.cluster.discovery import from_zookeeper
-    from pipeline.client.consumer.consumer import (
-        Consumer,
-        ConsumerRecord,
-        PartitionBatchError,
-        PartitionFetchError,
-        PartitionOffsetOutOfRangeError,
-        open_consumer,
-    )
+    from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, open_consumer
+    from pipeline.client.consumer.errors import PartitionBatchError, PartitionFetchError, PartitionOffsetOutOfRangeError
     from pipeline.client.consumer.fetch_plan import FetchedBatches
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
     from pipeline.client.producer.delivery import Delivery
@@ -84,6 +78,7 @@ _HOMES = (
     "pipeline.client.producer.delivery",
     "pipeline.client.producer.batches",
     "pipeline.client.consumer.consumer",
+    "pipeline.client.consumer.errors",
     "pipeline.client.consumer.fetch_plan",
     "pipeline.records.compression",
     "pipeline.client.registry.client",

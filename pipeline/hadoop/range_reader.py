@@ -14,7 +14,8 @@ import trio
 
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig
-from pipeline.client.consumer.consumer import Consumer, PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.errors import CorruptBatchError, DeadlineExceededError, OpenedBatchTooLargeError
 from pipeline.hadoop.manifest import OffsetRange

@@ -22,12 +22,8 @@ import trio
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
-from pipeline.client.consumer.consumer import (
-    Consumer,
-    PartitionFetchError,
-    PartitionOffsetOutOfRangeError,
-    open_consumer,
-)
+from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.fetch_plan import FetchedBatches
 from pipeline.client.producer.raw_produce import RawProduced, can_keep_offsets, raw_produce
 from pipeline.errors import PipelineError

@@ -11,12 +11,8 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
-from pipeline.client.consumer.consumer import (
-    Consumer,
-    PartitionFetchError,
-    PartitionOffsetOutOfRangeError,
-    open_consumer,
-)
+from pipeline.client.consumer.consumer import Consumer, open_consumer
+from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.client.consumer.opening import each_record
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import ConfigurationError, NetworkError

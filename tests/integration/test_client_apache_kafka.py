@@ -20,7 +20,8 @@ from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics, list_topics
 from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.consumer.consumer import PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.errors import PartitionOffsetOutOfRangeError
 from pipeline.client.producer.producer import open_producer
 from pipeline.client.producer.raw_produce import can_keep_offsets, raw_produce
 from pipeline.model import BrokerId, TopicPartition

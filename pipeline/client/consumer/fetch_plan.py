@@ -1,4 +1,4 @@
-"""What to fetch next from a broker, and what its answer means for each partition. Pure; `consumer.py` acts.
+"""What to fetch next from a broker, and what its answer means for each partition. Pure; `fetcher.py` acts.
 
 Invariants:
 - A partition's fetch position moves only past whole batches that were handed on, so after any failure the same

@@ -15,7 +15,8 @@ from pipeline.client.admin.groups import fetch_offsets, find_coordinator
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, ProducerConfig
-from pipeline.client.consumer.consumer import PartitionFetchError, PartitionOffsetOutOfRangeError, open_consumer
+from pipeline.client.consumer.consumer import open_consumer
+from pipeline.client.consumer.errors import PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.client.producer.batches import DeliveryError, RecordMetadata
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.errors import PipelineError

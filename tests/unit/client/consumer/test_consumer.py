@@ -8,12 +8,8 @@ import trio.lowlevel
 
 from pipeline.client.cluster.config import OffsetReset
 from pipeline.client.consumer import opening
-from pipeline.client.consumer.consumer import (
-    Consumer,
-    PartitionBatchError,
-    PartitionFetchError,
-    PartitionOffsetOutOfRangeError,
-)
+from pipeline.client.consumer.consumer import Consumer
+from pipeline.client.consumer.errors import PartitionBatchError, PartitionFetchError, PartitionOffsetOutOfRangeError
 from pipeline.errors import CorruptBatchError, MemoryExhaustedError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -422,7 +418,7 @@ async def test_only_a_bad_batch_that_was_told_of_is_skipped(
         with pytest.raises(ValueError, match="t-0 does not rest at a bad batch"):
             consumer.skip_batch(T0)
         with trio.fail_after(DEADLINE_S):
-            while not consumer._errors:
+            while not consumer._fetcher._errors:
                 await trio.lowlevel.checkpoint()
         with pytest.raises(ValueError, match="t-0 does not rest at a bad batch"):
             consumer.skip_batch(T0)
@@ -473,7 +469,7 @@ async def test_a_batch_longer_than_the_answer_is_an_error_and_no_silence(
         error = await rejection(consumer)
         assert (error.topic_partition, error.offset, error.next_offset) == (T0, 10, 20)
         assert "t-0: batch at offset 10: " in str(error)
-        assert "go on at offset 20" in str(error)
+        assert "continue at offset 20" in str(error)
         assert consumer.skip_batch(T0) == 20
         if behind:
             assert await read_records(consumer, behind * 10) == {T0: numbers(20, 20 + behind * 10)}

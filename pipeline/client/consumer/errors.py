@@ -1,0 +1,43 @@
+"""Errors of a consumer about a single partition. The partition stays assigned but pauses until a seek."""
+
+from pipeline.errors import CorruptBatchError, OffsetOutOfRangeError, PipelineError
+from pipeline.model import TopicPartition
+
+
+class PartitionOffsetOutOfRangeError(OffsetOutOfRangeError):
+    """A partition's position is outside of its log."""
+
+    def __init__(self, topic_partition: TopicPartition, requested: int, log_start_offset: int, log_end_offset: int):
+        super().__init__(requested, log_start_offset, log_end_offset)
+        self.topic_partition = topic_partition
+
+    def __str__(self) -> str:
+        """Return the message, with the partition."""
+        return f"{self.topic_partition}: {super().__str__()}"
+
+
+class PartitionFetchError(PipelineError):
+    """A partition cannot be fetched, and a retry would not help."""
+
+    def __init__(self, topic_partition: TopicPartition, cause: Exception) -> None:
+        super().__init__(f"{topic_partition}: {cause}")
+        self.topic_partition = topic_partition
+        self.cause = cause
+
+
+class PartitionBatchError(PartitionFetchError):
+    """A batch cannot be opened. `Consumer.skip_batch` continues after the batch.
+
+    `offset` is the first offset that was not returned, `next_offset` the one after the batch.
+    """
+
+    def __init__(
+        self, topic_partition: TopicPartition, cause: CorruptBatchError, offset: int, next_offset: int
+    ) -> None:
+        super().__init__(topic_partition, cause)
+        self.offset = offset
+        self.next_offset = next_offset
+
+    def __str__(self) -> str:
+        """Return the message, with the way to continue."""
+        return f"{super().__str__()}. To skip the batch, continue at offset {self.next_offset} (`skip_batch`)"

@@ -102,7 +102,7 @@ async def _run(settings: Settings) -> None:
             config,
             zookeeper,
             clock=wall_clock,
-            random=randomness(),
+            rng=randomness(),
             observer=counter or NoObserver(),
             metrics=CollectorRegistry(),
         )

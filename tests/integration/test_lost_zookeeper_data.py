@@ -75,7 +75,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
                     config,
                     client,
                     clock=clock,
-                    random=Random(1),
+                    rng=Random(1),
                     observer=NoObserver(),
                     metrics=CollectorRegistry(),
                     task_status=task_status,

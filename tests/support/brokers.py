@@ -43,7 +43,7 @@ async def serving_cluster(
                 config,
                 client,
                 clock=clock,
-                random=Random(1),
+                rng=Random(1),
                 observer=observer or NoObserver(),
                 metrics=CollectorRegistry(),
             )
@@ -115,7 +115,7 @@ class Brokers:
                     config,
                     client,
                     clock=clock,
-                    random=random,
+                    rng=random,
                     observer=self.observe(broker),
                     metrics=CollectorRegistry(),
                     task_status=task_status,

@@ -31,6 +31,7 @@ class GroupService:
             partitions=config.offsets_topic_num_partitions,
             timeout_ms=config.offsets_commit_timeout_ms,
         )
+        self.kept = kept
         limits = GroupLimits(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms, max_size=config.group_max_size
         )

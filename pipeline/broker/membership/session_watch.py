@@ -13,7 +13,7 @@ class SessionWatch:
     """Counts, read when metrics are asked for. `timeout_s` is `zookeeper.session.timeout.ms` in seconds."""
 
     def __init__(self, zookeeper: CoordinationClient, timeout_s: float) -> None:
-        self._zookeeper = zookeeper
+        self.zookeeper = zookeeper
         self._timeout_s = timeout_s
         self._last: SessionEvent | None = None
         self._silent_since_s: float | None = None
@@ -39,7 +39,7 @@ class SessionWatch:
 
     async def run(self) -> None:
         """Follow the session until cancelled."""
-        async for event in self._zookeeper.sessions():
+        async for event in self.zookeeper.sessions():
             self.note(event)
 
     def note(self, event: SessionEvent) -> None:

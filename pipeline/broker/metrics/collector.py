@@ -15,6 +15,7 @@ from pipeline.broker.metrics.kept import collect_kept
 from pipeline.broker.metrics.quotas import collect_quotas
 from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
+from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
@@ -28,11 +29,12 @@ PARTITION = ("topic", "partition")
 class BrokerCollector(Collector):
     """Reads the broker's counts."""
 
-    def __init__(self, broker: BrokerContext, connections: ServerStatistics) -> None:
+    def __init__(self, broker: BrokerContext, isr_keeper: IsrKeeper, connections: ServerStatistics) -> None:
         self._broker = broker
+        self._isr_keeper = isr_keeper
         self._connections = connections
         self._groups = GroupMetrics(
-            broker.coordinator, broker.offsets, broker.partitions, broker.view, broker.config.broker_id, broker.clock
+            broker.groups, broker.replicas.partitions, broker.view, broker.settings.static.broker_id, broker.clock
         )
 
     def describe(self) -> Iterator[Metric]:
@@ -43,12 +45,12 @@ class BrokerCollector(Collector):
         """All metrics, read now."""
         yield from self._collect_topics()
         yield from self._collect_logs()
-        yield from collect_replicas(self._broker)
+        yield from collect_replicas(self._broker, self._isr_keeper)
         yield from collect_copying(self._broker)
         yield from collect_controller(self._broker)
         yield from collect_session(self._broker.session)
         yield from self._groups.collect()
-        yield from collect_kept(self._broker.kept)
+        yield from collect_kept(self._broker.groups.kept)
         yield from collect_quotas(self._broker.quotas)
         yield from collect_requests(self._connections)
         yield from collect_connections(self._connections)
@@ -61,18 +63,18 @@ class BrokerCollector(Collector):
         yield self._per_topic(
             f"{prefix}_messagesout", "Records fetched.", lambda partition: round(partition.messages_out)
         )
-        counts = self._broker.counts
+        produce, fetch = self._broker.produce, self._broker.fetch
         for name, value, text in (
-            ("totalproducerequests", counts.produce_partitions, "Partitions in Produce requests."),
-            ("failedproducerequests", counts.failed_produce_partitions, "Those that were refused."),
-            ("totalfetchrequests", counts.fetch_partitions, "Partitions in answered Fetch requests."),
-            ("failedfetchrequests", counts.failed_fetch_partitions, "Those that were refused."),
+            ("totalproducerequests", produce.partitions, "Partitions in Produce requests."),
+            ("failedproducerequests", produce.failed_partitions, "Those that were refused."),
+            ("totalfetchrequests", fetch.partitions, "Partitions in answered Fetch requests."),
+            ("failedfetchrequests", fetch.failed_partitions, "Those that were refused."),
         ):
             yield CounterMetricFamily(f"{prefix}_{name}", text, value=value)
 
     def _per_topic(self, name: str, text: str, value_of: Callable[[Partition], int]) -> Metric:
         totals: dict[str, int] = defaultdict(int)
-        for topic_partition, partition in self._broker.partitions.items():
+        for topic_partition, partition in self._broker.replicas.partitions.items():
             totals[topic_partition.topic] += value_of(partition)
         family = CounterMetricFamily(name, text, labels=TOPIC)
         for topic, total in sorted(totals.items()):
@@ -80,15 +82,16 @@ class BrokerCollector(Collector):
         return family
 
     def _collect_logs(self) -> Iterator[Metric]:
-        offline = len(self._broker.log_dirs.offline)
+        replicas = self._broker.replicas
+        offline = len(replicas.directories.offline)
         yield GaugeMetricFamily("kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed.", value=offline)
         waiting = GaugeMetricFamily(
             "pipeline_log_dir_waiting_seconds",
             "How long the oldest call that waits for the disk of a log dir has been under way.",
             labels=["log_dir"],
         )
-        for directory in self._broker.log_dirs.opened:
-            waiting.add_metric([str(directory.path)], self._broker.disks.waiting_s(directory.path))
+        for directory in replicas.directories.opened:
+            waiting.add_metric([str(directory.path)], replicas.disks.waiting_s(directory.path))
         yield waiting
         yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.size_bytes)
         yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
@@ -99,7 +102,7 @@ class BrokerCollector(Collector):
         name = f"kafka_log_log_{name}"
         samples = (
             Sample(name, dict(zip(PARTITION, (topic, str(number)), strict=True)), value_of(partition))
-            for (topic, number), partition in sorted(self._broker.partitions.items(), key=_by_name)
+            for (topic, number), partition in sorted(self._broker.replicas.partitions.items(), key=_by_name)
         )
         return with_samples(GaugeMetricFamily(name, text, labels=PARTITION), samples)
 

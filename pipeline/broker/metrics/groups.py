@@ -14,8 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.samples import Sample
 
 from pipeline.broker.cluster.view import ClusterView
-from pipeline.broker.groups.coordinator import Coordinator
-from pipeline.broker.groups.offset_keeper import OffsetKeeper
+from pipeline.broker.groups.service import GroupService
 from pipeline.broker.replication.partition import Partition
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, Clock, Offset, TopicPartition
@@ -32,15 +31,14 @@ class GroupMetrics:
 
     def __init__(
         self,
-        coordinator: Coordinator,
-        offsets: OffsetKeeper,
+        groups: GroupService,
         partitions: Mapping[TopicPartition, Partition],
         view: ClusterView,
         own_id: BrokerId,
         clock: Clock,
     ) -> None:
-        self._coordinator = coordinator
-        self._offsets = offsets
+        self._coordinator = groups.coordinator
+        self._offsets = groups.offsets
         self._partitions = partitions
         self._view = view
         self._own_id = own_id

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.controller.controller_plan import target_replicas
 from pipeline.broker.membership.session_watch import SessionWatch
+from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
 
@@ -23,12 +24,12 @@ _ELECTIONS = "kafka_controller_controllerstats"
 _SESSION = "kafka_server_sessionexpirelistener"
 
 
-def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
+def collect_replicas(broker: BrokerContext, isr_keeper: IsrKeeper) -> Iterator[Metric]:
     """Of the partitions of which this broker has a replica; most are about those that it leads."""
-    partitions = list(broker.partitions.values())
-    offline = len(broker.failed) + sum(partition.log.failure is not None for partition in partitions)
+    partitions = list(broker.replicas.partitions.values())
+    offline = len(broker.replicas.failed) + sum(partition.log.failure is not None for partition in partitions)
     moving = 0
-    for topic_partition, partition in broker.partitions.items():
+    for topic_partition, partition in broker.replicas.partitions.items():
         view = broker.view.partition(topic_partition) if partition.is_leader else None
         moving += view is not None and bool(view.adding or view.removing)
     for name, value, text in (
@@ -57,25 +58,25 @@ def collect_replicas(broker: BrokerContext) -> Iterator[Metric]:
         "pipeline_stray_logs", "Logs kept here that belong to no partition of this broker.", len(broker.strays.strays)
     )
     for name, value, text in (
-        ("isrshrinks", broker.isr_keeper.shrinks, "Times that replicas left the ISR of a partition led here."),
-        ("isrexpands", broker.isr_keeper.expands, "Times that replicas came into the ISR of a partition led here."),
+        ("isrshrinks", isr_keeper.shrinks, "Times that replicas left the ISR of a partition led here."),
+        ("isrexpands", isr_keeper.expands, "Times that replicas came into the ISR of a partition led here."),
     ):
         yield CounterMetricFamily(f"{_REPLICAS}_{name}", text, value=value)
 
 
 def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
     """What this broker copies from leaders, how far it is behind them, and what others copy from it."""
-    counts = broker.fetchers.counts()
+    counts = broker.replicas.fetchers.counts()
     yield GaugeMetricFamily(
         "kafka_server_replicafetchermanager_maxlag",
         "Committed records that the replica furthest behind has still to fetch.",
-        value=broker.fetchers.max_lag,
+        value=broker.replicas.fetchers.max_lag,
     )
     for name, value, text in (
         ("kafka_server_brokertopicmetrics_replicationbytesin", counts.bytes_fetched, "Bytes copied from leaders."),
         (
             "kafka_server_brokertopicmetrics_replicationbytesout",
-            broker.counts.replication_bytes_out,
+            broker.fetch.replication_bytes_out,
             "Bytes that followers copied from here.",
         ),
         ("kafka_server_replicafetchermanager_failures", counts.failures, "Fetches from leaders that failed."),

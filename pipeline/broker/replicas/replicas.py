@@ -90,12 +90,16 @@ class Replicas:
         self.fetchers = fetchers
         self.disks = disks
         self._own_id = own_id
-        self._directories = directories
+        self.directories = directories
         self._observer = observer
         self._clock = clock
         self._logs = ReplicaLogs(directories, self.disks, clock, producer_expiration_ms)
         self._partitions: dict[TopicPartition, Partition] = {}
+        self.partitions: Mapping[TopicPartition, Partition] = MappingProxyType(self._partitions)
+        """Partitions that are open, led here or not (a live view)."""
         self._failed: dict[TopicPartition, PipelineError] = {}
+        self.failed: Mapping[TopicPartition, PipelineError] = MappingProxyType(self._failed)
+        """Partitions whose log could not be opened or has failed (a live view)."""
         self._followers: dict[str, PartitionFollower] = {}
         self._changing = trio.Lock()
         self._postponed: dict[TopicPartition, float] = {}
@@ -104,20 +108,10 @@ class Replicas:
         self._has_strays = trio.Event()
         self.flushes = FlushTasks(self._partitions)
 
-    @property
-    def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """Those that are open, led here or not, a live view."""
-        return MappingProxyType(self._partitions)
-
-    @property
-    def failed(self) -> Mapping[TopicPartition, PipelineError]:
-        """Those that the disk does not let be, a live view."""
-        return MappingProxyType(self._failed)
-
     def problems(self) -> Sequence[str]:
         """What is wrong with the disk, a sentence for each partition."""
-        found = [f"log dir {path} is offline: {error}" for path, error in self._directories.offline.items()]
-        for directory in self._directories.opened:
+        found = [f"log dir {path} is offline: {error}" for path, error in self.directories.offline.items()]
+        for directory in self.directories.opened:
             waiting_s = self.disks.waiting_s(directory.path)
             if waiting_s >= HUNG_S:
                 found.append(f"the disk of log dir {directory.path} has not answered for {waiting_s:.0f} s; check it")
@@ -227,8 +221,8 @@ class Replicas:
         if partition is not None and partition.log.topic_id in {None, topic_id}:
             return False
         try:
-            found = self._directories.get(topic_partition)
-            is_whole = self._directories.is_set_aside_whole(LogName(topic_partition, topic_id))
+            found = self.directories.get(topic_partition)
+            is_whole = self.directories.is_set_aside_whole(LogName(topic_partition, topic_id))
         except PipelineError:
             return True
         if found is not None and found.topic_id in {None, topic_id}:
@@ -236,7 +230,7 @@ class Replicas:
                 return found.may_lack_tail or found.failure is not None
             if not found.may_lack_tail:
                 return False
-        return not is_whole and self._directories.may_have_served(ReplicaId(topic_id, topic_partition.partition))
+        return not is_whole and self.directories.may_have_served(ReplicaId(topic_id, topic_partition.partition))
 
     def is_unreadable(self, topic_partition: TopicPartition) -> bool:
         """True if a log that this broker lacks may be whole at a later start: it failed, or is in no log dir that works
@@ -245,10 +239,10 @@ class Replicas:
         if topic_partition in self._failed:
             return True
         try:
-            found = self._directories.get(topic_partition)
+            found = self.directories.get(topic_partition)
         except PipelineError:
             return True
-        return bool(self._directories.offline) if found is None else found.failure is not None
+        return bool(self.directories.offline) if found is None else found.failure is not None
 
     async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})) -> None:
         """As `ReplicaLogs.settle`."""
@@ -350,7 +344,7 @@ class Replicas:
             self._has_other_failures.set()
         found.config = self._logs.log_config(item.settings)
         found.waits_for_disk = False
-        high_watermark = self._directories.high_watermark(name)
+        high_watermark = self.directories.high_watermark(name)
         partition = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
         partition.keeps_promise = found.is_flushed_first
         self._partitions[name] = partition
@@ -387,7 +381,7 @@ class Replicas:
 
     async def strays(self) -> Sequence[HeldLog]:
         """Logs on the disk that are not open, and were not refused by it."""
-        held = await trio.to_thread.run_sync(self._directories.held, abandon_on_cancel=True)
+        held = await trio.to_thread.run_sync(self.directories.held, abandon_on_cancel=True)
         return [found for found in held if self._is_stray(found)]
 
     def _is_stray(self, found: HeldLog) -> bool:
@@ -424,7 +418,7 @@ class Replicas:
 
     async def checkpoint_log_start(self, partition: Partition) -> None:
         """Return once its log start offset would survive a crash. Raises StorageError."""
-        checkpoint = partial(self._directories.checkpoint_log_start_offset, partition.log)
+        checkpoint = partial(self.directories.checkpoint_log_start_offset, partition.log)
         await self.disks.run(partition.log.directory.parent, checkpoint)
 
     async def flush_for_ever(self) -> None:
@@ -438,19 +432,19 @@ class Replicas:
                     partition.show()
                     if partition.is_promise_due:  # its settings changed before there was anybody to settle it
                         self.promise_soon(partition)
-                for directory in self._directories.opened:
+                for directory in self.directories.opened:
                     nursery.start_soon(keep_flushed, directory, self.disks, self.partitions, self._clock)
-                while self._directories.is_any_online:
+                while self.directories.is_any_online:
                     await trio.sleep(FLUSH_CHECK_MS / 1000)
                     self._notice_what_failed()
                     self._give_up_waiting()
-        path, failure = next(iter(self._directories.offline.items()))
+        path, failure = next(iter(self.directories.offline.items()))
         raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
 
     async def checkpoint_for_ever(self, interval_ms: int) -> None:
         """Write down the high watermarks, each time after so long and at the end: a follower begins with them."""
         async with trio.open_nursery() as nursery:
-            for directory in self._directories.opened:
+            for directory in self.directories.opened:
                 nursery.start_soon(keep_checkpointed, directory, self.disks, self.partitions, interval_ms)
 
     def _notice_what_failed(self) -> None:
@@ -473,7 +467,7 @@ class Replicas:
         While their log dir answers, however slowly, waiting partitions have their turn: on a busy host the logs of a
         thousand new partitions take longer than HUNG_S.
         """
-        hung = {found.path for found in self._directories.opened if self.disks.waiting_s(found.path) >= HUNG_S}
+        hung = {found.path for found in self.directories.opened if self.disks.waiting_s(found.path) >= HUNG_S}
         if not hung:
             return
         for name, since_s in self._postponed.items():
@@ -499,5 +493,5 @@ class Replicas:
     async def delete_expired_for_ever(self, interval_ms: int) -> None:
         """Delete the segments whose time is over (retention), each time after so long, in threads."""
         async with trio.open_nursery() as nursery:
-            for directory in self._directories.opened:
+            for directory in self.directories.opened:
                 nursery.start_soon(keep_retention, directory, self.disks, self.partitions, self._clock, interval_ms)

@@ -70,7 +70,7 @@ HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
         ApiKey.DESCRIBE_GROUPS: describe_groups.handle,
         ApiKey.LIST_GROUPS: list_groups.handle,
         ApiKey.DELETE_GROUPS: delete_groups.handle,
-        ApiKey.API_VERSIONS: api_versions.handle,
+        ApiKey.API_VERSIONS: lambda *_: api_versions.describe(HANDLERS),
         ApiKey.CREATE_TOPICS: create_topics.handle,
         ApiKey.DELETE_TOPICS: delete_topics.handle,
         ApiKey.DELETE_RECORDS: delete_records.handle,

@@ -66,7 +66,7 @@ class FetchReading:
         self._replica_epoch = request.replica_state.replica_epoch
         self._is_broker = broker.is_other_broker(self._replica, self._replica_epoch)
         self.is_committed = request.isolation_level == READ_COMMITTED and self._replica < 0
-        self._remaining_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
+        self._remaining_bytes = min(request.max_bytes, broker.settings.static.fetch_max_bytes)
         self.read_bytes = 0
         self.throttled_bytes = 0
         """What counts for the rate of reassignments."""
@@ -150,7 +150,7 @@ class FetchReading:
         """Return the present leader of a partition for a consumer; followers know the cluster by themselves."""
         found = None
         if self._replica < 0:
-            found = find_current_leader(self._broker.view, self._broker.config.broker_id, topic, index)
+            found = find_current_leader(self._broker.view, self._broker.settings.static.broker_id, topic, index)
         if found is None:
             return _NO_LEADER
         address, node = found.broker.address, found.broker.id
@@ -167,7 +167,7 @@ class FetchReading:
         """Return the bytes and what was aborted in them; nothing, for now, where a file must be opened first."""
         offset = Offset(asked.fetch_offset)
         max_bytes = min(asked.partition_max_bytes, self._remaining_bytes)
-        waits = self._broker.openings.take(partition)
+        waits = self._broker.fetch.openings.take(partition)
         try:
             found = partition.read(
                 offset,
@@ -181,7 +181,7 @@ class FetchReading:
                 aborted = _aborted(partition, offset, found.upper_bound(waits=waits))
         except SegmentClosedError:
             open_files = partial(partition.log.open_for, offset, max_bytes, end_offset, is_committed=self.is_committed)
-            opening = self._broker.openings.begin(partition, open_files)
+            opening = self._broker.fetch.openings.begin(partition, open_files)
             if opening is not None:
                 self.openings.append(opening)
             return None, aborted
@@ -220,12 +220,12 @@ class FetchReading:
 
     def _is_throttled(self, partition: Partition) -> bool:
         """True if the follower is not in the ISR and this leader's replica is throttled (KIP-73)."""
-        replicas, own = partition.settings.leader_throttled_replicas, self._broker.config.broker_id
+        replicas, own = partition.settings.leader_throttled_replicas, self._broker.settings.static.broker_id
         index = partition.topic_partition.partition
         return bool(replicas) and self._replica not in partition.isr and is_throttled(replicas, index, own)
 
     def _is_pausing(self) -> bool:
-        return self._broker.leader_throttle.pause_s(trio.current_time()) > 0
+        return self._broker.fetch.throttle.pause_s(trio.current_time()) > 0
 
     def _end_of(self, partition: Partition) -> Offset:
         """Return the end of what may be read. A replica id without its broker's epoch reads as a consumer does."""
@@ -266,11 +266,11 @@ class FetchReading:
 
     def count(self, told: int, failed: int) -> None:
         """The answer goes out."""
-        counts = self._broker.counts
-        counts.fetch_partitions += told
-        counts.failed_fetch_partitions += failed
+        counts = self._broker.fetch
+        counts.partitions += told
+        counts.failed_partitions += failed
         if self.throttled_bytes:
-            self._broker.leader_throttle.count(self.throttled_bytes, trio.current_time())
+            counts.throttle.count(self.throttled_bytes, trio.current_time())
         for partition, found in self.served:
             if found is not None and self._replica >= 0:
                 counts.replication_bytes_out += found.region.size

@@ -228,7 +228,7 @@ class Machine:
                     self._config,
                     client,
                     clock=self.clock,
-                    random=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
+                    rng=random.Random(f"{self.name} {self._lives} {self._random.random()}"),
                     observer=self._inside.observer(self.id, self._lives),
                     metrics=CollectorRegistry(),
                     files=self.disk,

@@ -209,7 +209,7 @@ def _lacking_by_name(lacks: Any) -> Any:
     def broken(known: Replicas, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         if lacks(known, topic_partition, topic_id):
             return True
-        found = None if topic_partition in known.partitions else known._directories.get(topic_partition)
+        found = None if topic_partition in known.partitions else known.directories.get(topic_partition)
         return found is not None and found.may_lack_tail
 
     return broken

@@ -179,7 +179,7 @@ def start(tmp_path: Path, zookeeper_twin: MemoryZooKeeper) -> Start:
                     config,
                     client,
                     clock=lambda: NOW_MS,
-                    random=random.Random(broker_id),
+                    rng=random.Random(broker_id),
                     observer=observed,
                     metrics=metrics,
                     files=files,

@@ -73,7 +73,7 @@ async def _alter(broker: BrokerContext, entry: EntryData, deadline: float, *, va
 
 
 async def _write(broker: BrokerContext, entity: QuotaEntity, entry: EntryData) -> None:
-    zookeeper = broker.zookeeper
+    zookeeper = broker.session.zookeeper
     for _ in range(ATTEMPTS):
         found = await zookeeper.get_or_none(entity.path)
         settings = {} if found is None else QuotaConfig.decode(entity, found.data).settings

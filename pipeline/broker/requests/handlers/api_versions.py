@@ -3,22 +3,22 @@
 Tells as a feature (KIP-584) that Produce can keep the offsets of a source, for the mirror.
 """
 
-from pipeline.broker.requests.context import BrokerContext, Caller
+from collections.abc import Iterable
+
+from pipeline.protocol.api import ApiKey
 from pipeline.protocol.messages.api_versions import (
     ApiVersion,
-    ApiVersionsRequest,
     ApiVersionsResponse,
     SupportedFeatureKey,
 )
 from pipeline.protocol.messages.produce import KEEP_OFFSETS_FEATURE
 
 
-def handle(broker: BrokerContext, _request: ApiVersionsRequest, _version: int, _caller: Caller) -> ApiVersionsResponse:
-    """Answers at once."""
+def describe(apis: Iterable[ApiKey]) -> ApiVersionsResponse:
+    """The answer of a broker that serves these api keys."""
     return ApiVersionsResponse(
         api_keys=tuple(
-            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-            for api in broker.apis.values()
+            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version) for api in apis
         ),
         supported_features=(SupportedFeatureKey(name=KEEP_OFFSETS_FEATURE, min_version=1, max_version=1),),
     )

@@ -30,7 +30,7 @@ async def _handle(broker: BrokerContext, group_ids: list[str]) -> DeleteGroupsRe
 async def _delete(broker: BrokerContext, group_id: str) -> ErrorCode:
     """Offsets first: if the rest fails, the group is still there to be deleted again."""
     try:
-        await broker.coordinator.remove_group(group_id, broker.offsets.delete)
+        await broker.groups.coordinator.remove_group(group_id, broker.groups.offsets.delete)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

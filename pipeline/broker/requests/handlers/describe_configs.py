@@ -126,6 +126,6 @@ def _entries(
         case ResourceType.BROKER if broker.configs.level_of(name) == ALL_BROKERS:
             return ALL_BROKERS, all_brokers_entries(broker.settings)
         case ResourceType.BROKER:
-            return broker.config.broker_id, broker_entries(broker.settings)
+            return broker.settings.static.broker_id, broker_entries(broker.settings)
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {other}")

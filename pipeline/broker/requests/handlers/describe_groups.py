@@ -42,7 +42,7 @@ def _size_of(member: DescribedGroupMember) -> int:
 
 def _describe(broker: BrokerContext, group_id: str, version: int, operations: int) -> DescribedGroup:
     try:
-        group = broker.coordinator.find(group_id)
+        group = broker.groups.coordinator.find(group_id)
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code)
     if group is not None:

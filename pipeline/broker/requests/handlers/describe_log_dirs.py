@@ -49,13 +49,16 @@ async def _handle(broker: BrokerContext, request: DescribeLogDirsRequest) -> Des
             for index in topic.partitions:
                 wanted.add(TopicPartition(topic.topic, index))
                 await turns.after()
-    lags = {followed.topic_partition: followed.lag for followed in broker.fetchers.partitions}
+    lags = {followed.topic_partition: followed.lag for followed in broker.replicas.fetchers.partitions}
     strays = broker.strays.strays if wanted is None else ()
-    results = [await _describe(broker.disks, directory, wanted, lags, strays) for directory in broker.log_dirs.opened]
-    opened = {directory.path for directory in broker.log_dirs.opened}
+    directories = broker.replicas.directories
+    results = [
+        await _describe(broker.replicas.disks, directory, wanted, lags, strays) for directory in directories.opened
+    ]
+    opened = {directory.path for directory in directories.opened}
     results += [
         DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()))
-        for path in broker.log_dirs.offline
+        for path in directories.offline
         if path not in opened
     ]
     return DescribeLogDirsResponse(results=results)

@@ -72,7 +72,7 @@ def handle(
         rest = OF_PARTITIONS.slices(request.topics)
         first = _topics_of(next(rest))
     try:
-        session = broker.fetch_sessions.begin(
+        session = broker.fetch.sessions.begin(
             request.session_id,
             request.session_epoch,
             first,
@@ -351,7 +351,7 @@ async def _take_in_turns(
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         try:
-            broker.fetch_sessions.add(session, _topics_of(part))
+            broker.fetch.sessions.add(session, _topics_of(part))
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
     return await _fetch_in_turns_in_session(

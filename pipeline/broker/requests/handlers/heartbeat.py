@@ -17,7 +17,7 @@ def handle(broker: BrokerContext, request: HeartbeatRequest, _version: int, _cal
         generation=Generation(request.generation_id),
     )
     try:
-        error = broker.coordinator.heartbeat(request.group_id, sender)
+        error = broker.groups.coordinator.heartbeat(request.group_id, sender)
     except KafkaError as refusal:
         is_loading = refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         error = ErrorCode.NONE if is_loading else refusal.code

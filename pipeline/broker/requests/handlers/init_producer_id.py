@@ -25,7 +25,7 @@ def handle(
     is_half_known = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
     if request.transactional_id is not None or is_half_known:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
-    producer_id = broker.producer_ids.next_or_none()
+    producer_id = broker.produce.ids.next_or_none()
     if producer_id is None:
         return _claim_and_answer(broker)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
@@ -34,7 +34,7 @@ def handle(
 async def _claim_and_answer(broker: BrokerContext) -> InitProducerIdResponse:
     try:
         with trio.fail_after(TIMEOUT_S):
-            producer_id = await broker.producer_ids.next()
+            producer_id = await broker.produce.ids.next()
     except (CoordinationError, trio.TooSlowError):
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)

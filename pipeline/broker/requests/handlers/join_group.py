@@ -46,13 +46,13 @@ def handle(
 def _join(
     broker: BrokerContext, request: JoinGroupRequest, version: int, caller: Caller
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-    config, groups = broker.config, broker.coordinator
+    config, groups = broker.settings.static, broker.groups.coordinator
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     shortest_ms, longest_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest_ms <= request.session_timeout_ms <= longest_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-    max_bytes = broker.journal.max_bytes(request.group_id)
+    max_bytes = broker.groups.journal.max_bytes(request.group_id)
     _check_protocols(request, max_bytes)
     _check_size(request, groups.find(request.group_id), max_bytes // MEMBER_RECORD_BYTES)
     # Without time to come back in, the session timeout holds for both, as before version 1.

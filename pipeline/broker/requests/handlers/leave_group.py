@@ -55,7 +55,7 @@ async def _leave_in_turns(
 def _leave(broker: BrokerContext, group_id: str, members: Sequence[MemberIdentity]) -> LeaveGroupResponse:
     """Raises KafkaError."""
     leavers = [Leaver(MemberId(member.member_id), member.group_instance_id) for member in members]
-    errors = broker.coordinator.leave(group_id, leavers)
+    errors = broker.groups.coordinator.leave(group_id, leavers)
     return LeaveGroupResponse(
         members=tuple(
             MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error)

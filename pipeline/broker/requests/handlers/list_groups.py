@@ -26,13 +26,13 @@ def handle(
     """Answers at once, unless there are very many groups. While some are still being loaded nobody is told that there
     are only the others.
     """
-    if broker.journal.is_loading:
+    if broker.groups.journal.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     if types and CLASSIC not in types:
         return ListGroupsResponse()
-    groups = broker.coordinator.groups
+    groups = broker.groups.coordinator.groups
     if len(groups) > GROUPS_AT_ONCE:
         size_bytes = sum(GROUP_BYTES + len(group.id) for group in groups)
         return PendingAnswer(partial(_list_in_turns, broker, states), size_bytes)
@@ -41,11 +41,11 @@ def handle(
 
 async def _list_in_turns(broker: BrokerContext, states: Collection[str]) -> ListGroupsResponse:
     """List groups, yielding to other requests in between; some may come or go meanwhile."""
-    if broker.journal.is_loading:
+    if broker.groups.journal.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     turns = Turns(GROUPS_AT_ONCE)
     listed = []
-    for group in broker.coordinator.groups:
+    for group in broker.groups.coordinator.groups:
         if _is_wanted(group, states):
             listed.append(_listed(group))
         await turns.after()

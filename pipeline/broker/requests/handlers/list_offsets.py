@@ -14,10 +14,8 @@ high watermark is behind the start of its epoch does not know yet how far consum
 that could be before that (KIP-207).
 """
 
-from collections import defaultdict
 from collections.abc import Awaitable
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import trio
@@ -25,7 +23,6 @@ import trio
 from pipeline.broker.failures import failure_of
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId, LeaderEpoch, Offset
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -48,12 +45,8 @@ from pipeline.protocol.messages.list_offsets import (
 
 NEVER = 2**15
 UNKNOWN = -1
-SEARCHERS = 2
-"""Searches by time that run at a time in a log dir; the others take turns, some milliseconds each."""
 MAX_SEARCH_S = 30.0
 """After so long a search ends: its partition and those not searched yet are answered with REQUEST_TIMED_OUT."""
-
-_searchers: defaultdict[Path, ScanThreads] = defaultdict(partial(ScanThreads, SEARCHERS))
 
 
 class _Reader(NamedTuple):
@@ -114,8 +107,8 @@ async def _search_and_answer(
     for topic, partition, asked in searches:
         try:
             log_dir, steps = partition.log.directory.parent, partition.find_timestamp(_search_time(asked))
-            in_thread = partial(broker.disks.run, log_dir)
-            found = await _searchers[log_dir].run(steps, deadline=deadline_s, in_thread=in_thread)
+            in_thread = partial(broker.replicas.disks.run, log_dir)
+            found = await broker.fetch.searchers[log_dir].run(steps, deadline=deadline_s, in_thread=in_thread)
             if found is not None and found[1] >= reader.end_of(partition):
                 found = None
             if found is None:

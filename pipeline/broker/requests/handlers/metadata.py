@@ -69,7 +69,7 @@ def handle(
         if sum(len(topic.partitions) for topic in known) > MAX_PARTITIONS_AT_ONCE:
             return _describe_many(broker, request, known)
         return _answer(broker, request, [describe_topic(topic, broker.view) for topic in known])
-    if broker.config.auto_create_topics and request.allow_auto_topic_creation:
+    if broker.settings.static.auto_create_topics and request.allow_auto_topic_creation:
         missing = [
             topic.name
             for topic in request.topics
@@ -142,7 +142,7 @@ async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, mi
         try:
             if timeout_s > 0 and broker.view.topic(name) is None:
                 is_journal = name == GROUP_METADATA_TOPIC
-                asked = journal_topic(broker.config) if is_journal else TopicRequest(name=name, settings={})
+                asked = journal_topic(broker.settings.static) if is_journal else TopicRequest(name=name, settings={})
                 await broker.topics.create_by_asking(asked, timeout_s=timeout_s)
         except KafkaError as error:
             if error.code not in _UNDER_WAY:

@@ -97,7 +97,7 @@ async def _encode_in_turns(
     records: list[tuple[bytes, bytes | None]] = []
     size = 0
     try:
-        max_bytes = broker.journal.max_bytes(group_id)
+        max_bytes = broker.groups.journal.max_bytes(group_id)
         for name, committed in change.items():
             record = journal_record(group_id, name, committed)
             size += len(record[0]) + len(record[1] or b"")
@@ -132,8 +132,8 @@ def _commit(
     try:
         if isinstance(records, KafkaError):
             raise records
-        pending = broker.offsets.commit(request.group_id, change, records)
-        broker.coordinator.note_commit(request.group_id)
+        pending = broker.groups.offsets.commit(request.group_id, change, records)
+        broker.groups.coordinator.note_commit(request.group_id)
     except KafkaError as error:
         _fail([outcome for outcome in found if outcome.name in change], error.code)
         return _answer(outcomes)
@@ -171,7 +171,7 @@ def _check(
         committed = commit_value(
             sent,
             retention_time_ms=request.retention_time_ms,
-            max_metadata_bytes=broker.config.offset_metadata_max_bytes,
+            max_metadata_bytes=broker.settings.static.offset_metadata_max_bytes,
             now_ms=now_ms,
         )
     except KafkaError as error:
@@ -180,15 +180,15 @@ def _check(
 
 
 def _check_sender(broker: BrokerContext, request: OffsetCommitRequest, version: int) -> None:
-    broker.journal.check(request.group_id)
+    broker.groups.journal.check(request.group_id)
     generation = request.generation_id_or_member_epoch
     if (
         version >= FIRST_VERSION_OF_GROUP_ID_NOT_FOUND
         and generation >= 0
-        and broker.coordinator.find(request.group_id) is None
+        and broker.groups.coordinator.find(request.group_id) is None
     ):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-    broker.coordinator.check_commit(
+    broker.groups.coordinator.check_commit(
         request.group_id, MemberId(request.member_id), generation, request.group_instance_id
     )
 

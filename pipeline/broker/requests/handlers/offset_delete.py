@@ -60,7 +60,7 @@ async def _delete_in_turns(broker: BrokerContext, request: OffsetDeleteRequest, 
 
 
 def _check_group(broker: BrokerContext, group_id: str) -> Group:
-    group = broker.coordinator.find(group_id)
+    group = broker.groups.coordinator.find(group_id)
     if group is None:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
     if group.roster.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -79,7 +79,7 @@ def _refuse(broker: BrokerContext, group: Group, name: TopicPartition, errors: d
 
 async def _delete(broker: BrokerContext, request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]) -> None:
     names = [name for name, error in errors.items() if error is ErrorCode.NONE]
-    await broker.offsets.delete(request.group_id, names)
+    await broker.groups.offsets.delete(request.group_id, names)
 
 
 async def _delete_and_answer(

@@ -82,7 +82,7 @@ def _is_large(broker: BrokerContext, group: OffsetFetchRequestGroup) -> bool:
     if group.topics is not None:
         return SLICING.is_large(group)
     try:
-        return len(broker.offsets.of_group(group.group_id)) > SLICING.size
+        return len(broker.groups.offsets.of_group(group.group_id)) > SLICING.size
     except KafkaError:
         return False
 
@@ -128,7 +128,7 @@ def _named_bytes(group: OffsetFetchRequestGroup) -> int:
 def _kept_bytes(broker: BrokerContext, group_id: str) -> int:
     """About how many bytes all that is kept for a group takes in an answer, once as everything is answered."""
     try:
-        offsets = broker.offsets.of_group(group_id)
+        offsets = broker.groups.offsets.of_group(group_id)
     except KafkaError:
         return 0
     return sum(PARTITION_BYTES + len(committed.metadata) for committed in offsets.values())
@@ -141,7 +141,7 @@ async def _of_group_in_turns(
     topics = group.topics
     if topics is None:
         try:
-            offsets = broker.offsets.of_group(group.group_id)
+            offsets = broker.groups.offsets.of_group(group.group_id)
         except KafkaError:
             return _of_group(broker, group, version, told)
         topics = _all(broker, offsets, by_id=version >= FIRST_VERSION_OF_TOPIC_IDS)
@@ -161,7 +161,7 @@ def _of_group(
 ) -> OffsetFetchResponseGroup:
     """`told` are the partitions of this group that the answer holds already."""
     try:
-        offsets = broker.offsets.of_group(group.group_id)
+        offsets = broker.groups.offsets.of_group(group.group_id)
     except KafkaError as error:
         if version >= FIRST_VERSION_OF_TOP_LEVEL_ERROR:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)

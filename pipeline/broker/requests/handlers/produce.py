@@ -32,7 +32,6 @@ from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.waiters import CommitWait
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.requests.current_leaders import MOVED, find_current_leader
-from pipeline.broker.runtime.scan_threads import ScanThreads
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.errors import (
     InvalidRecordError,
@@ -72,10 +71,6 @@ PARTITIONS_AT_ONCE = 500
 """Partitions that are appended to before others have their turn."""
 MAX_BATCHES = 1000
 """Batches that are appended before others have their turn."""
-OPENERS = 2
-"""Batches that are opened at a time, so that others have the processor and other threads the interpreter."""
-
-_openers = ScanThreads(OPENERS)
 
 
 class _Unplaced(NamedTuple):
@@ -251,7 +246,7 @@ def _append(
     refusal: KafkaError | None,
     now_ms: int,
 ) -> _Outcome:
-    broker.counts.produce_partitions += 1
+    broker.produce.partitions += 1
     try:
         if refusal is not None:
             raise refusal
@@ -326,7 +321,7 @@ def _check_mirror(partition: Partition, data: PartitionProduceData) -> None:
 
 
 def _refused(broker: BrokerContext, index: int, error: PipelineError) -> PartitionProduceResponse:
-    broker.counts.failed_produce_partitions += 1
+    broker.produce.failed_partitions += 1
     failure = failure_of(error)
     return PartitionProduceResponse(
         index=index,
@@ -375,7 +370,8 @@ async def _open_and_append(
 ) -> PartitionProduceResponse | _Appended:
     partition, now_ms = closed.partition, broker.clock()
     try:
-        records = await _openers.run(partition.settings.admission.admit_opened(closed.records, closed.headers, now_ms))
+        opening = partition.settings.admission.admit_opened(closed.records, closed.headers, now_ms)
+        records = await broker.produce.openers.run(opening)
         headers = partition.validate(records, keep_offsets=False)
     except PipelineError as error:
         return _refused(broker, data.index, error)
@@ -458,7 +454,7 @@ def _with_leaders(broker: BrokerContext, done: Sequence[TopicProduceResponse]) -
         for response in topic.partition_responses:
             leader = None
             if response.error_code in MOVED:
-                leader = find_current_leader(broker.view, broker.config.broker_id, known, response.index)
+                leader = find_current_leader(broker.view, broker.settings.static.broker_id, known, response.index)
             if leader is not None:
                 address, node = leader.broker.address, leader.broker.id
                 endpoints[node] = NodeEndpoint(

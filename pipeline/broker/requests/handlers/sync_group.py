@@ -19,7 +19,7 @@ def handle(
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     sync = Sync(
-        waiter=broker.coordinator.new_waiter(),
+        waiter=broker.groups.coordinator.new_waiter(),
         sender=Identity(
             member_id=MemberId(request.member_id),
             group_instance_id=request.group_instance_id,
@@ -30,7 +30,7 @@ def handle(
         assignments={MemberId(part.member_id): bytes(part.assignment) for part in request.assignments},
     )
     try:
-        return broker.coordinator.sync(request.group_id, sync)
+        return broker.groups.coordinator.sync(request.group_id, sync)
     except KafkaError as error:
         return SyncGroupResponse(error_code=_error_of(error))
 

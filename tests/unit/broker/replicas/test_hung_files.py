@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from pipeline.broker.replication.partition import Partition
-from pipeline.broker.requests.handlers.list_offsets import SEARCHERS
+from pipeline.broker.requests.context import SEARCHERS
 from pipeline.broker.runtime.disk_threads import STALLED_S
 from pipeline.errors import RollDueError, StorageError
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
+from pipeline.broker.requests.context import OPENERS
 from pipeline.broker.requests.fetch_reading import FetchReading
 from pipeline.broker.requests.handlers.fetch import GATHERED_PARTITIONS, MAX_GATHER_S, gather_s
-from pipeline.broker.requests.handlers.produce import OPENERS
 from pipeline.broker.settings.admission import Admission
 from pipeline.errors import StorageError
 from pipeline.model import Offset, TopicPartition

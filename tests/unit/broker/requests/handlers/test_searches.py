@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from pipeline.broker.replication.partition import Partition
+from pipeline.broker.requests.context import SEARCHERS
 from pipeline.broker.requests.handlers import list_offsets
 from pipeline.net.transport import connect
 from pipeline.protocol.connection import ClientConnection
@@ -86,9 +87,9 @@ async def test_slow_searches_hold_up_no_flush(start: Start, held: Held) -> None:
         await broker.produce("clicks", batch(b"a"))
         for number in range(60):
             nursery.start_soon(lambda lane: search(broker, lane), f"slow {number}")
-        await until(lambda: held.started == list_offsets.SEARCHERS)
+        await until(lambda: held.started == SEARCHERS)
         assert (await broker.produce("clicks", batch(b"b"))).error_code == ErrorCode.NONE
-        assert held.started == list_offsets.SEARCHERS
+        assert held.started == SEARCHERS
         held.turns.release(60)
 
 

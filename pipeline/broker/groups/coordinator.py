@@ -53,8 +53,7 @@ class Coordinator:
 
     def join(self, group_id: str, request: Join) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
         """Join a group. Answers when all members have joined, or at once."""
-        self._journal.check(group_id)
-        entry = self._find(group_id)
+        entry = self._checked(group_id)
         self._check_room(group_id, entry, request)
         if entry is None:
             if request.member_id != UNKNOWN_MEMBER:
@@ -65,24 +64,21 @@ class Coordinator:
 
     def sync(self, group_id: str, request: Sync) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
         """Ask for an assignment. Answers when the leader's assignments are written, or at once."""
-        self._journal.check(group_id)
-        entry = self._find(group_id)
+        entry = self._checked(group_id)
         if entry is None:
             return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         return self.runtime.ask(entry, SYNC, request, SyncGroupResponse)
 
     def heartbeat(self, group_id: str, sender: Identity) -> ErrorCode:
         """Extend the session of a member; NONE if it is one, of this generation."""
-        self._journal.check(group_id)
-        entry = self._find(group_id)
+        entry = self._checked(group_id)
         if entry is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return self.runtime.perform(entry, HEARTBEAT.react, sender).error
 
     def leave(self, group_id: str, leavers: Sequence[Leaver]) -> Sequence[ErrorCode]:
         """Remove members; returns an error for each of the leavers."""
-        self._journal.check(group_id)
-        entry = self._find(group_id)
+        entry = self._checked(group_id)
         if entry is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
         result = self.runtime.perform(entry, LEAVE.react, leavers)
@@ -94,8 +90,7 @@ class Coordinator:
         self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None
     ) -> None:
         """Raise KafkaError unless this member may commit for the group now. Extends its session."""
-        self._journal.check(group_id)
-        entry = self._find(group_id)
+        entry = self._checked(group_id)
         if entry is None:
             if generation_id >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -131,8 +126,7 @@ class Coordinator:
 
         Meanwhile nobody joins or commits; if it fails, the group is as it was, without what `first` has removed.
         """
-        self._journal.check(group_id)
-        entry = self._find(group_id)
+        entry = self._checked(group_id)
         if entry is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if entry.group.state is not GroupState.EMPTY:
@@ -164,8 +158,7 @@ class Coordinator:
 
     def find(self, group_id: str) -> Group | None:
         """A group, as it stands now. Raises KafkaError if it is not coordinated here."""
-        self._journal.check(group_id)
-        entry = self._find(group_id)
+        entry = self._checked(group_id)
         return None if entry is None else entry.group
 
     def standing(self, group_id: str) -> Standing | None:
@@ -223,6 +216,11 @@ class Coordinator:
             more -= protocols_bytes(member.protocols)
         if more > 0 and self._entries.held_bytes + more > self._most_bytes():
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _checked(self, group_id: str) -> Entry | None:
+        """Raises KafkaError if the group is not coordinated here."""
+        self._journal.check(group_id)
+        return self._find(group_id)
 
     def _find(self, group_id: str) -> Entry | None:
         return self._entries.find(group_id, self._journal.partition_for(group_id))

@@ -35,6 +35,7 @@ from pipeline.broker.groups.timers import Timers
 from pipeline.broker.groups.transitions import UNLOAD, WRITTEN, Reactions, fire
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
+from pipeline.net.signals import Outcome
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
@@ -196,17 +197,9 @@ class CoordinatorRuntime:
 
     async def write(self, entry: Entry, records: Sequence[Record]) -> None:
         """Write after what the group has decided already. Raises KafkaError."""
-        ended = trio.Event()
-        errors: list[ErrorCode] = []
-
-        def end(error: ErrorCode) -> None:
-            errors.append(error)
-            ended.set()
-
-        self._submit(entry, Job(lambda: records, end))
-        await ended.wait()
-        if errors[0] is not ErrorCode.NONE:
-            raise KafkaError(errors[0])
+        outcome = Outcome()
+        self._submit(entry, Job(lambda: records, lambda error: outcome.end(KafkaError(error) if error else None)))
+        await outcome.wait()
 
     def _submit(self, entry: Entry, job: Job) -> None:
         entry.jobs.append(job)

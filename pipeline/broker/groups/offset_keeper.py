@@ -25,6 +25,7 @@ from pipeline.broker.runtime.clock_steps import ClockSteps
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.errors import ProtocolError
 from pipeline.model import Clock, Offset, TopicPartition
+from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 STRANGERS_SHARE = 0.75
@@ -95,7 +96,7 @@ class OffsetKeeper:
         self._loaded: dict[int, Offsets] = {}
         self._gone: dict[str, Gone] = {}
         """Deleted topics whose offsets are still to be removed."""
-        self._gone_changed = trio.Event()
+        self._gone_changed = Wakeup()
         self._warned_s = -WARNING_INTERVAL_S
 
     # What the journal tells
@@ -219,8 +220,7 @@ class OffsetKeeper:
     async def forget_for_ever(self) -> None:
         """Remove the offsets of deleted topics, in slices, until cancelled."""
         while True:
-            await self._gone_changed.wait()
-            self._gone_changed = trio.Event()
+            await self._gone_changed.wait_and_clear()
             while self._gone:
                 topic, gone = next(iter(self._gone.items()))
                 for partition, offsets in list(self._loaded.items()):

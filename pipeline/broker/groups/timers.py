@@ -12,6 +12,7 @@ import trio
 
 from pipeline.broker.groups.entries import Entries, Entry
 from pipeline.broker.groups.events import Timer
+from pipeline.net.signals import Wakeup
 
 MIN_TIMERS = 1000
 
@@ -27,7 +28,7 @@ class Timers:
         self._most = MIN_TIMERS
         """So many are held before those that mean nothing any more are looked for."""
         self._numbers = count()
-        self._wake = trio.Event()
+        self._wake = Wakeup()
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -42,7 +43,7 @@ class Timers:
 
     def due(self, now_ms: int, most: int) -> Iterator[tuple[Entry, Timer]]:
         """Take out timers that are due, at most so many, the earliest first."""
-        self._wake = trio.Event()
+        self._wake.clear()
         for _ in range(most):
             if not self._heap or self._heap[0][0] > now_ms:
                 return

@@ -14,18 +14,12 @@ import trio
 
 from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
 from pipeline.broker.groups import journal as journals
-from pipeline.broker.groups.journal import (
-    GROUP_METADATA_TOPIC,
-    MAX_UNDER_WAY,
-    READ_BYTES,
-    GroupJournal,
-    JournalWrite,
-    java_hash,
-    journal_error,
-    partition_of_group,
-)
+from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC, GroupJournal
+from pipeline.broker.groups.journal_reader import READ_BYTES
+from pipeline.broker.groups.journal_writer import MAX_UNDER_WAY, JournalWrite, journal_error
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import journal_records
+from pipeline.broker.groups.partitioner import java_hash, partition_of_group
 from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.observer import NoObserver

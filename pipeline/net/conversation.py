@@ -28,17 +28,18 @@ from dataclasses import dataclass, field
 import trio
 
 from pipeline.errors import NetworkError
+from pipeline.net.activity import Activity, Phase
 from pipeline.net.answers import Answer, Handler, HandlerResult, LargeAnswer, Peer, PendingAnswer, Throttled
-from pipeline.net.claimed_sending import send_claimed
 from pipeline.net.garbage import RARE_COLLECTIONS
 from pipeline.net.memories import ELEMENTS_BYTES, Memories
 from pipeline.net.network import HangupWatch
+from pipeline.net.outbox import Outbox
 from pipeline.net.owed import MAX_OWED, Debt, Owed, OwedAnswers
 from pipeline.net.request_memory import Claim, ClaimState, RequestMemory
 from pipeline.net.request_statistics import RequestStatistics
 from pipeline.net.transport import Piece, Transport
 from pipeline.protocol.api import ApiKey
-from pipeline.protocol.connection import LargeRequest, Request, ServerConnection, size_of
+from pipeline.protocol.connection import LargeRequest, Request, ServerConnection
 from pipeline.protocol.error_counts import count_errors
 from pipeline.protocol.framing import receive_buffer
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
@@ -53,7 +54,7 @@ CODERS = 2
 _coders = trio.CapacityLimiter(CODERS)
 
 _HANDLED = ApiVersionsRequest()
-"""Stands for the body of a request that was handled."""
+"""The place-holder for the body of a handled request, whose memory is free while its answer is awaited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,32 +69,25 @@ class Shared:
     requests: Mapping[ApiKey, RequestStatistics]
     hangups: HangupWatch
     buffer: memoryview = field(default_factory=receive_buffer)
-    holders: "dict[Claim, Conversation]" = field(default_factory=dict)
-    """Those with a claim to memory."""
 
 
 class Conversation:
     """A connection, which `run` serves until its client leaves or breaks the rules."""
 
     __slots__ = (
+        "_activity",
         "_arrived_at",
         "_claim",
         "_elements",
         "_granted",
-        "_is_abandonable",
-        "_is_gone",
-        "_is_held_up",
         "_machine",
         "_memory",
+        "_outbox",
         "_owed",
-        "_ready",
-        "_ready_bytes",
         "_scope",
         "_shared",
-        "_silence",
         "_transport",
         "_turn_at",
-        "_unsent",
         "_until_settled",
         "active_at",
         "ended_because",
@@ -111,20 +105,14 @@ class Conversation:
         self._elements: Claim | None = None
         """Beside a claim for records: that for very many elements."""
         self._granted: trio.Event | None = None
-        self._ready: list[Piece] = []
-        self._ready_bytes = 0
-        self._unsent: list[tuple[RequestStatistics, float, float]] = []
-        """Of each answer that is ready: when its request arrived and when it was answered."""
+        self._outbox = Outbox()
         self._arrived_at = trio.current_time()
         self._turn_at = self._arrived_at
         """When others last had their turn."""
-        self._is_abandonable = False
-        self._is_gone = False
-        self._silence: trio.CancelScope | None = None
+        self._activity = Activity(shared.hangups, transport.descriptor, self._scope)
         self.peer = peer
         self.active_at = self._arrived_at
         """When something came last."""
-        self._is_held_up = False
         self._owed = OwedAnswers()
         self._until_settled: trio.CancelScope | None = None
         """While it waits for something else: cancelled when the first owed answer can be given."""
@@ -132,8 +120,8 @@ class Conversation:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the peer is waiting for us, and not we for it."""
-        return self._is_held_up or bool(self._owed)
+        """True if the client waits for the server, and not the server for the client."""
+        return self._activity.phase is not Phase.READING or bool(self._owed)
 
     def end(self, reason: str) -> None:
         """Have it closed, whatever it does."""
@@ -149,7 +137,7 @@ class Conversation:
             if self._claim is not None:
                 self._release(self._claim)
             self._owed.leave()
-            self._shared.hangups.forget(self._transport.descriptor)
+            self._activity.forget()
 
     async def _converse(self) -> None:
         try:
@@ -179,7 +167,7 @@ class Conversation:
         """Send what is ready, then wait for more. False when the peer has ended its side, and nothing is owed to it."""
         machine, transport, shared = self._machine, self._transport, self._shared
         self._settle()
-        if self._unsent:
+        if self._outbox.unsent:
             machine.park()
             await self._send()
         if transport.had_its_share:
@@ -215,7 +203,8 @@ class Conversation:
         if self._claim is None or self._memory is memory:
             await self._take_memory(memory, ELEMENTS_BYTES)
         else:
-            self._elements = Claim()
+            self._elements = Claim(self.end, self._go_on)
+            self._activity.phase = Phase.TAKING_MEMORY
             await self._ask(self._elements, memory, ELEMENTS_BYTES)
         with RARE_COLLECTIONS:
             decoded = await trio.to_thread.run_sync(request.decode, limiter=_coders)
@@ -245,9 +234,9 @@ class Conversation:
             outcome = LargeAnswer(outcome)
         if outcome is None or isinstance(outcome, Message):
             if self._owed:
-                return self._answer_behind(request, outcome, statistics, answered)
+                return self._serve_later(request, outcome, statistics, answered)
             self._answer(request, outcome, statistics, answered)
-            return None if self._ready_bytes < MAX_HELD_BYTES else self._send_much()
+            return None if self._outbox.size_bytes < MAX_HELD_BYTES else self._send_much()
         if isinstance(outcome, Owed):
             return self._owe(request, outcome, answered)
         if self._claim is not None:
@@ -291,31 +280,25 @@ class Conversation:
             await wait()
             return
         self._settle()
-        if not self._unsent:
+        if not self._outbox.unsent:
             with trio.CancelScope(deadline=self._owed.deadline) as self._until_settled:
                 await wait()
             self._until_settled = None
             self._settle()
-        if self._unsent:
+        if self._outbox.unsent:
             await self._send()
-
-    async def _answer_behind(
-        self, request: Request[Message], answer: Answer, statistics: RequestStatistics, answered: float
-    ) -> None:
-        await self._settle_all()
-        self._answer(request, answer, statistics, answered)
 
     # Answers that hold up the connection
 
     async def _serve_later(
         self,
         request: Request[Message],
-        outcome: Throttled | LargeAnswer | PendingAnswer | Awaitable[HandlerResult],
+        outcome: HandlerResult | Awaitable[HandlerResult],
         statistics: RequestStatistics,
         asked: float,
     ) -> None:
         result: HandlerResult
-        if isinstance(outcome, Throttled | LargeAnswer | PendingAnswer):
+        if outcome is None or isinstance(outcome, Message | Throttled | LargeAnswer | PendingAnswer):
             await self._settle_all()
             result, answered = outcome, asked
         else:
@@ -336,7 +319,7 @@ class Conversation:
             await self._answer_large(request, answer, statistics, answered)
         else:
             self._answer(request, answer, statistics, answered)
-            if self._ready_bytes >= MAX_HELD_BYTES:
+            if self._outbox.size_bytes >= MAX_HELD_BYTES:
                 await self._send_much()
         if not isinstance(result, Throttled):
             return
@@ -345,7 +328,8 @@ class Conversation:
         if mute_s > 0:
             started = trio.current_time()
             try:
-                await self._pause(result, mute_s)
+                await self._activity.pause(result, mute_s)
+                self._read_on()
             finally:
                 statistics.throttle_s += trio.current_time() - started
 
@@ -357,9 +341,7 @@ class Conversation:
         memory = self._shared.memories.decoded if self._claim is None else self._memory
         if self._claim is not None:  # what was promised to the request is for its answer, too
             size_bytes = min(size_bytes, self._claim.whole - self._claim.held)
-        self._abandon_when_gone()
-        await self._take_memory(memory, size_bytes)
-        self._is_abandonable = False
+        await self._take_memory(memory, size_bytes, phase=Phase.TAKING_ANSWER_MEMORY)
         if self._claim is not None:
             memory.complete(self._claim)
 
@@ -368,61 +350,28 @@ class Conversation:
         is_long_poll = request.api_key in self._shared.long_polls
         if self._claim is not None and is_long_poll and not (request.is_large and request.api_key is ApiKey.FETCH):
             self._release(self._claim)
-        if self._unsent or self._owed:
+        if self._outbox.unsent or self._owed:
             try:
                 await self._settle_all()
                 await self._send_much()
             except BaseException:
-                self._is_held_up = True
+                # The handler has begun: what it changes is changed whole (invariant C). A long poll changes nothing,
+                # but each coroutine must be awaited: it ends at its first checkpoint.
+                self._activity.phase = Phase.HANDLING
                 with trio.CancelScope() as scope:
                     if is_long_poll:
                         scope.cancel()
                     await outcome
                 raise
         self._machine.park()
-        self._is_held_up = True
-        if is_long_poll:
-            self._abandon_when_gone()
+        self._activity.enter(Phase.POLLING if is_long_poll else Phase.HANDLING)
         answer = await outcome
-        self._is_abandonable = self._is_held_up = False
-        self.active_at = trio.current_time()
+        self._read_on()
         return answer
 
-    async def _pause(self, throttled: Throttled, mute_s: float) -> None:
-        """Wait until the client may be heard again. If it leaves, what it sent is heard at once where it awaits no
-        answers, and given up where it does: connections of clients that left do not pile up.
-        """
-        self._is_held_up = True
-        with trio.CancelScope() as self._silence:
-            self._tell_when_gone()
-            if throttled.answer is not None:
-                self._abandon_when_gone()
-            if throttled.rest_s is None:
-                await trio.sleep(mute_s)
-            else:
-                end_s = trio.current_time() + mute_s
-                while (now_s := trio.current_time()) < end_s:
-                    await trio.sleep_until(min(end_s, now_s + throttled.look_again_s))
-                    end_s = min(end_s, trio.current_time() + throttled.rest_s())
-        self._silence = None
-        self._is_abandonable = self._is_held_up = False
+    def _read_on(self) -> None:
+        self._activity.phase = Phase.READING
         self.active_at = trio.current_time()
-
-    def _abandon_when_gone(self) -> None:
-        self._is_abandonable = True
-        self._tell_when_gone()
-
-    def _tell_when_gone(self) -> None:
-        self._shared.hangups.watch(self._transport.descriptor, self._gone)
-        if self._is_gone:
-            self._gone()
-
-    def _gone(self) -> None:
-        self._is_gone = True
-        if self._silence is not None:
-            self._silence.cancel()
-        if self._is_abandonable:
-            self._scope.cancel()
 
     def _answer(
         self, request: Request[Message], answer: Answer, statistics: RequestStatistics, answered: float
@@ -431,7 +380,7 @@ class Conversation:
         self._make_ready(request, answer, statistics, self._arrived_at, answered)
         if self._claim is None:
             return
-        if self._ready_bytes < MAX_HELD_BYTES:
+        if self._outbox.size_bytes < MAX_HELD_BYTES:
             self._release(self._claim)
         else:
             self._memory.send(self._claim)
@@ -450,7 +399,7 @@ class Conversation:
         pieces = await trio.to_thread.run_sync(encode, limiter=_coders)
         for code, count in errors.items():
             statistics.errors[code] = statistics.errors.get(code, 0) + count
-        self._hold(pieces, statistics, self._arrived_at, answered)
+        self._outbox.add(pieces, statistics, self._arrived_at, answered)
         if self._claim is not None:
             self._memory.send(self._claim)
         await self._send_much()
@@ -467,15 +416,7 @@ class Conversation:
         if answer is not None:
             pieces = self._machine.encode_response(request, answer)
             count_errors(answer, statistics.errors)
-        self._hold(pieces, statistics, arrived, answered)
-
-    def _hold(self, pieces: list[Piece], statistics: RequestStatistics, arrived: float, answered: float) -> None:
-        """Keep an encoded answer until it is sent."""
-        size = size_of(pieces)
-        self._ready += pieces
-        self._ready_bytes += size
-        statistics.response_bytes += size
-        self._unsent.append((statistics, arrived, answered))
+        self._outbox.add(pieces, statistics, arrived, answered)
 
     async def _send_much(self) -> None:
         """Send although there is more to handle."""
@@ -483,46 +424,40 @@ class Conversation:
         await self._send()
 
     async def _send(self) -> None:
-        ready, unsent = self._ready, self._unsent
-        self._ready, self._ready_bytes, self._unsent = [], 0, []
-        started = ended = trio.current_time()
-        if ready:
-            if self._claim is None or self._claim.state is not ClaimState.SENDING:
-                await self._transport.send(ready)
-            else:
-                await send_claimed(self._transport, ready, self._claim)
-                self._release(self._claim)
-            ended = trio.current_time()
-        for statistics, arrived, answered in unsent:
-            statistics.sent(arrived, answered, started, ended)
+        claim = self._claim if self._claim is not None and self._claim.state is ClaimState.SENDING else None
+        await self._outbox.send(self._transport, claim)
+        if claim is not None:
+            self._release(claim)
 
-    async def _take_memory(self, memory: RequestMemory, size: int, whole: int = 0) -> None:
+    async def _take_memory(
+        self, memory: RequestMemory, size: int, whole: int = 0, *, phase: Phase = Phase.TAKING_MEMORY
+    ) -> None:
         """Wait until a large request may take so much more; `whole`: the most that it will take in all."""
         if self._claim is None:
-            self._claim = Claim()
+            self._claim = Claim(self.end, self._go_on)
             self._memory = memory
+        self._activity.enter(phase)
         await self._ask(self._claim, memory, size, whole)
 
     async def _ask(self, claim: Claim, memory: RequestMemory, size: int, whole: int = 0) -> None:
-        self._shared.holders[claim] = self
-        self._wake(memory.take(claim, size, trio.current_time(), whole))
+        _grant(memory.take(claim, size, trio.current_time(), whole))
         while claim.state is ClaimState.WAITING:
             self._machine.park()
-            self._is_held_up = True
             self._granted = trio.Event()
             await self._wait_meanwhile(self._granted.wait)
-            self._is_held_up = False
-            self.active_at = trio.current_time()
+        self._read_on()
 
     def _release(self, claim: Claim) -> None:
         elements, self._claim, self._elements = self._elements, None, None
         for each, memory in (claim, self._memory), (elements, self._shared.memories.decoded):
             if each is not None:
-                del self._shared.holders[each]
-                self._wake(memory.release(each))
+                _grant(memory.release(each))
 
-    def _wake(self, claims: Sequence[Claim]) -> None:
-        for claim in claims:
-            granted = self._shared.holders[claim]._granted
-            if granted is not None:
-                granted.set()
+    def _go_on(self) -> None:
+        if self._granted is not None:
+            self._granted.set()
+
+
+def _grant(claims: Sequence[Claim]) -> None:
+    for claim in claims:
+        claim.on_granted()

@@ -24,7 +24,7 @@ A claim goes through these states:
     again after that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import count
@@ -46,8 +46,13 @@ class ClaimState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What the present request of one connection holds. Its owner adds to `moved_bytes` what comes and goes."""
+    """What the present request of one connection holds. Its owner adds to `moved_bytes` what comes and goes.
 
+    `end`: ends the connection, for the reason given. `on_granted`: tells the owner that the claim waits no longer.
+    """
+
+    end: Callable[[str], None] = lambda _reason: None
+    on_granted: Callable[[], None] = lambda: None
     state: ClaimState = ClaimState.IDLE
     number: int = 0
     whole: int = 0

@@ -178,9 +178,8 @@ class Server:
                     conversation.end(f"silent for {max_idle_s:g} s")
 
     async def _end_overdue(self) -> None:
-        shared = self._shared
         while True:
             await trio.sleep(CHECK_S)
-            for claim in shared.memories.overdue(trio.current_time()):
+            for claim in self._shared.memories.overdue(trio.current_time()):
                 self.statistics.broken += 1
-                shared.holders[claim].end("its request or answer went too slowly while others waited for memory")
+                claim.end("its request or answer went too slowly while others waited for memory")

@@ -113,7 +113,7 @@ class _Connection:
             except NetworkError as error:
                 self.fail(error)
                 raise
-            except BaseException:
+            except BaseException:  # half a request may be sent, behind which no other can follow
                 self.fail(NetworkError(f"a request to {self._address} was cut off"))
                 raise
         if not expects_response:
@@ -184,7 +184,7 @@ class ConnectionPool:
             connection = await self._connection(address, lane)
             return await connection.exchange(message, connection.version_for(message))
         late = DeadlineExceededError(f"{type(message).__name__} to {address} got no answer within {timeout_s:g} s")
-        if connection is not None:
+        if connection is not None:  # answers come in order: those behind the late one would be late, too
             connection.fail(NetworkError(str(late)))
         raise late
 

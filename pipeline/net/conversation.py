@@ -153,7 +153,7 @@ class Conversation:
                 del request  # with it goes what it was received into, once it is decoded
                 if unfinished is not None:
                     await unfinished
-                if trio.current_time() - self._turn_at > TURN_S:
+                if trio.current_time() - self._turn_at > TURN_S:  # invariant E
                     await self._send_much()
                     await self._give_way()
         except NetworkError:
@@ -168,7 +168,7 @@ class Conversation:
         machine, transport, shared = self._machine, self._transport, self._shared
         self._settle()
         if self._outbox.unsent:
-            machine.park()
+            machine.park()  # invariant A, as before each wait below
             await self._send()
         if transport.had_its_share:
             machine.park()

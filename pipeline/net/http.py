@@ -109,12 +109,11 @@ async def serve_http(
     application: Starlette,
     address: HostPort,
     *,
-    max_connections: int = MAX_CONNECTIONS,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. Reports the bound address once listening (port 0 picks a free one).
 
-    A connection beyond `max_connections` is served, and the oldest one is cut off.
+    A connection beyond `MAX_CONNECTIONS` is served, and the oldest one is cut off.
     Raises ConfigurationError when the address cannot be listened on.
     """
     listener = _listen(address)
@@ -124,7 +123,7 @@ async def serve_http(
     config.accesslog = None
     config.errorlog = logging.getLogger("pipeline.net.http")
     async with trio.open_nursery() as nursery:
-        connections = _Connections(application, config, max_connections)
+        connections = _Connections(application, config)
         nursery.start_soon(connections.cut_off_when_cancelled)
         nursery.start_soon(
             trio.serve_listeners, connections.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
@@ -137,8 +136,7 @@ class _Connections:
     off here, so that it ends after `MAX_SEND_S`, and does not hold up a stop.
     """
 
-    def __init__(self, application: Starlette, config: hypercorn.Config, most: int) -> None:
-        self._most = most
+    def __init__(self, application: Starlette, config: hypercorn.Config) -> None:
         self._serve = partial(
             TCPServer,
             wrap_app(application, config.wsgi_max_body_size, "asgi"),  # type: ignore[arg-type]
@@ -152,7 +150,7 @@ class _Connections:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection until it ends."""
-        if len(self._streams) >= self._most:
+        if len(self._streams) >= MAX_CONNECTIONS:
             self._cut_off_oldest()
         bounded = _Stream(stream)
         self._streams[bounded] = trio.CancelScope()
@@ -161,7 +159,9 @@ class _Connections:
             with self._streams[bounded]:
                 await server
         finally:
-            vars(server).clear()  # a cycle, in which what was received would wait for a garbage collection
+            # Hypercorn's server and its protocol hold each other; without its fields, what was received is freed now,
+            # and not at the next garbage collection. It has no public way to let its protocol go.
+            vars(server).clear()
             self._streams.pop(bounded, None)
             self._ended.notify()
 

@@ -115,7 +115,7 @@ class Server:
                 try:
                     transport, address = await listener.accept()
                 except OSError as error:
-                    if error.errno not in ACCEPT_RETRY_ERRORS:
+                    if error.errno not in ACCEPT_RETRY_ERRORS:  # that client has left: the next one
                         continue
                     log.error("accept_failed", error=os.strerror(error.errno), retry_s=ACCEPT_RETRY_S)
                     await trio.sleep(ACCEPT_RETRY_S)

@@ -155,7 +155,7 @@ class SocketTransport:
                     is_cold = await self._send_file(piece, look=look)
                     if look or is_cold:
                         self._until_look = 0 if is_cold else LOOK_EVERY
-                    look = is_cold
+                    look = is_cold  # behind what had to be read lies what must be read, too
                 else:
                     buffers.append(piece)
             if buffers:
@@ -197,7 +197,7 @@ class SocketTransport:
             except BlockingIOError:
                 await self._wait_writable()
                 continue
-            if sent == 0:
+            if sent == 0:  # else the loop would never end
                 raise OSError(errno.EIO, "the file ends before the region does")
             position += sent
         return is_cold

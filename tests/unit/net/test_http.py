@@ -73,12 +73,13 @@ def count_http_connections() -> Any:
 
 
 @pytest.mark.usefixtures("mock_clock")
-async def test_beyond_the_most_connections_the_oldest_is_cut_off() -> None:
+async def test_beyond_the_most_connections_the_oldest_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.net.http.MAX_CONNECTIONS", 3)
     application = http_application(operations_routes(CollectorRegistry(), lambda: None))
     async with trio.open_nursery() as nursery, contextlib.AsyncExitStack() as clients:
 
         async def serve(task_status: Any) -> None:
-            await serve_http(application, HostPort("127.0.0.1", 0), max_connections=3, task_status=task_status)
+            await serve_http(application, HostPort("127.0.0.1", 0), task_status=task_status)
 
         address = await nursery.start(serve)
 

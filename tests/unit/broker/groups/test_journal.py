@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
 from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
@@ -320,7 +321,10 @@ async def test_damage_in_the_middle_is_passed_over(tmp_path: Path) -> None:
         for number in range(300):
             await rig.journal.write("g", one(number, name=TopicPartition("a", number)))
         damage(tmp_path)
-        offsets = (await rig.reopen())["g"].offsets
+        with structlog.testing.capture_logs() as told:
+            offsets = (await rig.reopen())["g"].offsets
+        (line,) = (line for line in told if line["event"] == "group_journal_damaged")
+        assert (line["partition"], line["passed_over"] > 0, len(line["first"]) > 0) == (0, True, True)
         missing = {number for number in range(300) if TopicPartition("a", number) not in offsets}
         assert {10, 150} <= missing
         assert len(missing) < 150

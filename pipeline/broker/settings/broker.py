@@ -1,4 +1,4 @@
-"""Declares the settings of a broker under Kafka's names: type, default, bounds, and the text that operators read. Pure.
+"""Declares the settings of a broker under Kafka's names: type, default, bounds, and the text that operators read.
 
 The text under a field is what DescribeConfigs answers (KIP-569) and what docs/broker.md says. A setting that is the
 default of a topic setting lends it type, bounds and text (`topic.py`).

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline.broker.replication.in_sync_replicas import ReplicaState
+from pipeline.broker.replication.in_sync_replicas import LeaderState
 from pipeline.testing.simulation.runner import run
 from pipeline.testing.simulation.variants import VARIANTS
 
@@ -56,11 +56,11 @@ def test_a_seed_repeats_a_run_exactly(seed: int) -> None:
 
 
 def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
-    kept = ReplicaState.counts
+    kept = LeaderState.counts
     for variant in VARIANTS.values():
         with variant.breaks():
             pass
-    assert ReplicaState.counts is kept
+    assert LeaderState.counts is kept
 
 
 @pytest.mark.timeout(3600)

@@ -40,7 +40,7 @@ async def wait_committed(partition: Partition, end_offset: Offset) -> None:
     """Wait until no election can take back the records before `end_offset`; for ever, if the leadership ends first."""
     while True:
         try:
-            await partition.wait_committed(end_offset, math.inf)
+            await partition.leading().wait_committed(end_offset, math.inf)
         except KafkaError as error:
             if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                 await trio.sleep_forever()  # the journal cancels the load when it hears of the end

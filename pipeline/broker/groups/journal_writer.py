@@ -141,7 +141,7 @@ class JournalWriter:
         now_ms = self._clock()
         partition = self._partition
         try:
-            partition.check_in_sync()
+            partition.leading().check_in_sync()
             builder = BatchBuilder(Codec.NONE, sum(write.size_bytes for write in writes) + HEADER_SIZE)
             for write in writes:
                 for key, value in write.records:
@@ -157,7 +157,7 @@ class JournalWriter:
             return
         awaits_flush = partition.awaits_flush(info)
         # A batch behind others waits for them, even if it is committed already: invariant A.
-        if awaits_flush or partition.has_followers or self._under_way:
+        if awaits_flush or partition.leading().has_followers or self._under_way:
             self._under_way.append(_Appended(writes, Offset(info.last_offset + 1), awaits_flush))
         else:
             _finish(writes, None)
@@ -206,7 +206,7 @@ class JournalWriter:
                 await self._partition.flush_up_to(appended.end_offset)
             while True:
                 try:
-                    await self._partition.wait_committed(appended.end_offset, math.inf)
+                    await self._partition.leading().wait_committed(appended.end_offset, math.inf)
                 except KafkaError as error:
                     if error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                         raise

@@ -27,28 +27,29 @@ _SESSION = "kafka_server_sessionexpirelistener"
 def collect_replicas(broker: BrokerContext, isr_keeper: IsrKeeper) -> Iterator[Metric]:
     """Of the partitions of which this broker has a replica; most are about those that it leads."""
     partitions = list(broker.replicas.partitions.values())
+    leaderships = [partition.leadership for partition in partitions if partition.leadership is not None]
     offline = len(broker.replicas.failed) + sum(partition.log.failure is not None for partition in partitions)
     moving = 0
     for topic_partition, partition in broker.replicas.partitions.items():
         view = broker.view.partition(topic_partition) if partition.is_leader else None
         moving += view is not None and bool(view.adding or view.removing)
     for name, value, text in (
-        ("leadercount", sum(partition.is_leader for partition in partitions), "Partitions led here."),
+        ("leadercount", len(leaderships), "Partitions led here."),
         ("partitioncount", len(partitions), "Partitions with a replica here."),
         ("offlinereplicacount", offline, "Replicas here whose disk failed."),
         (
             "underreplicatedpartitions",
-            sum(partition.is_under_replicated for partition in partitions),
+            sum(leadership.is_under_replicated for leadership in leaderships),
             "Partitions led here with replicas out of sync.",
         ),
         (
             "underminisrpartitioncount",
-            sum(partition.lacks_min_isr for partition in partitions),
+            sum(leadership.lacks_min_isr for leadership in leaderships),
             "Partitions led here that acknowledge nothing of acks=all.",
         ),
         (
             "atminisrpartitioncount",
-            sum(partition.is_at_min_isr for partition in partitions),
+            sum(leadership.is_at_min_isr for leadership in leaderships),
             "Partitions led here that would refuse acks=all with one in-sync replica less.",
         ),
         ("reassigningpartitions", moving, "Partitions led here that are being moved."),

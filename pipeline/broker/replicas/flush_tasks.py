@@ -46,7 +46,7 @@ class FlushTasks:
 
     async def _flush_hidden(self, partition: Partition) -> None:
         try:
-            while partition.is_hiding:
+            while partition.has_hidden_records:
                 await partition.flush_up_to(partition.log.log_end_offset)
         except PipelineError as error:
             log.error("flush_failed", topic_partition=str(partition.topic_partition), error=str(error))

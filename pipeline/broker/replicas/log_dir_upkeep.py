@@ -34,7 +34,7 @@ async def keep_flushed(directory: LogDirectory, disks: DiskThreads, partitions: 
         except PipelineError as error:
             log.error("checkpoint_failed", error=str(error))
         for partition in _partitions_in(directory, partitions):
-            partition.show_flushed()
+            partition.advance_to_flushed()
 
 
 async def keep_checkpointed(

@@ -429,7 +429,7 @@ class Replicas:
         async with trio.open_nursery() as nursery:
             with self.flushes.held_by(nursery):
                 for partition in self._partitions.values():
-                    partition.show()
+                    partition.advance_high_watermark()
                     if partition.is_promise_due:  # its settings changed before there was anybody to settle it
                         self.promise_soon(partition)
                 for directory in self.directories.opened:

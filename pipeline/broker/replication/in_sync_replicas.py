@@ -75,8 +75,8 @@ class Progress:
 
 
 @dataclass(slots=True, kw_only=True)
-class ReplicaState:
-    """The replicas of a partition that `own` leads. Begin with `ReplicaState.begin`."""
+class LeaderState:
+    """The replicas of a partition that `own` leads. Begin with `LeaderState.begin`."""
 
     own: BrokerId
     leader_epoch: LeaderEpoch
@@ -107,7 +107,7 @@ class ReplicaState:
         may_join: MayJoin,
         epoch_of: EpochOf,
         now_s: float,
-    ) -> "ReplicaState":
+    ) -> "LeaderState":
         """`own` begins to lead; of its followers nothing is known but who is in sync."""
         state = cls(
             own=own,

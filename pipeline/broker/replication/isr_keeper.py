@@ -1,6 +1,6 @@
 """Writes to ZooKeeper who is in sync with the leaders of this broker (KIP-497, with ZooKeeper as the controller).
 
-The partitions decide (`replica_state.py`); here their changes are gathered, and written many by one request. One whose
+The partitions decide (`in_sync_replicas`); here their changes are gathered, and written many by one request. One whose
 follower has caught up is looked at at once; all are when brokers come or go, and twice in each
 `replica.lag.time.max.ms`, for followers that fell behind.
 
@@ -24,6 +24,7 @@ from pipeline.broker.cluster.state_watcher import patiently
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.replication.in_sync_replicas import IsrChange
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.leadership import Leadership
 from pipeline.broker.replication.partition import Partition
 from pipeline.coordination.interface import CheckNode, CoordinationClient
 from pipeline.coordination.partition_states import StateChange, read_states, write_states
@@ -34,7 +35,7 @@ NAMED_IN_LOG = 10
 
 log = structlog.get_logger()
 
-_Changes = dict[TopicPartition, tuple[Partition, IsrChange]]
+_Changes = dict[TopicPartition, tuple[Leadership, IsrChange]]
 
 
 class IsrKeeper:
@@ -76,13 +77,13 @@ class IsrKeeper:
             await self._view.wait_until(is_other)
             stayed = {replica for replica, _ in lives & _lives(self._view)}
             for partition in self._partitions.values():
-                if partition.has_followers:
-                    partition.look_again(stayed)
+                if partition.leadership is not None and partition.leadership.has_followers:
+                    partition.leadership.recheck_followers(stayed)
             self._look_at_all()
 
     def _look_at_all(self) -> None:
         for name, partition in self._partitions.items():
-            if partition.has_followers:
+            if partition.leadership is not None and partition.leadership.has_followers:
                 self._watch.look_at(name)
 
     async def _write_due(self) -> None:
@@ -96,11 +97,10 @@ class IsrKeeper:
         changes: _Changes = {}
         for name in names:
             partition = self._partitions.get(name)
-            if partition is None or not self._is_known(partition):
-                continue
-            change = partition.isr_change()
-            if change is not None:
-                changes[name] = partition, change
+            leadership = None if partition is None or not self._is_known(partition) else partition.leadership
+            change = None if leadership is None else leadership.isr_change()
+            if leadership is not None and change is not None:
+                changes[name] = leadership, change
         return changes
 
     def _is_known(self, partition: Partition) -> bool:
@@ -116,8 +116,8 @@ class IsrKeeper:
         written = {name: result for name, result in results.items() if result is not None}
         self._view.accept_states(asking, written)
         for name, (_, version) in written.items():
-            partition, change = changes[name]
-            partition.end_isr_change(change, version)
+            leadership, change = changes[name]
+            leadership.end_isr_change(change, version)
             self.expands += bool(change.added)
             self.shrinks += bool(change.removed)
         await self._read_refused({name: changes[name] for name in changes if name not in written})
@@ -130,9 +130,9 @@ class IsrKeeper:
         """
         asking = self._view.asking(refused)
         found = await patiently(partial(read_states, self._zookeeper, list(refused)))
-        for name, (partition, change) in refused.items():
+        for name, (leadership, change) in refused.items():
             if name in found and found[name].version == change.version:
-                partition.end_isr_change(change, None)
+                leadership.end_isr_change(change, None)
         self._view.accept_states(asking, found)
 
     def _state_change(self, name: TopicPartition, change: IsrChange, topic_id: uuid.UUID) -> StateChange:

@@ -1,202 +1,225 @@
-"""The role of a replica: a leader knows its followers, what is committed and who waits; a follower knows its leader.
+"""Leadership of a replica: what it knows of its followers, what is committed, who waits for that, what consumers see.
 
-What the log holds and what of it may be read is the business of `Partition`, which is made of this. Invariants:
+A `Leadership` lives exactly as long as its broker leads the partition, through one leader epoch or several. Invariants:
 
-- There is a `ReplicaState` exactly while this broker leads. Nothing of it outlives the leadership, and whoever waited
-  for something to be committed is told that nobody knows whether it will be.
-- `_show_up_to` alone moves a leader's high watermark: up to the lower of what is committed and what the leader's own
-  disk lets consumers see (`_shown_end`).
+- Nothing of a leadership outlives it. At its end all waiting writes end with an error: nobody knows whether their
+  records will be committed.
+- `advance_visible_end` alone moves a leader's high watermark: up to the lower of what is committed and `visible_end`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
 import trio
 
-from pipeline.broker.cluster.view import NO_BROKER, PartitionView
-from pipeline.broker.replication.in_sync_replicas import IsrChange, ReplicaState
+from pipeline.broker.cluster.view import PartitionView
+from pipeline.broker.replication.in_sync_replicas import IsrChange, LeaderState
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
-from pipeline.broker.replication.observer import LogObserver
 from pipeline.broker.replication.waiters import CommitWait, Waiter
 from pipeline.broker.settings.topic import TopicSettings
 from pipeline.errors import PipelineError
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
+from pipeline.model import BrokerId, Offset
+from pipeline.net.signals import Signal
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
-START = Offset(0)
 
-
-class Keeper(Protocol):
-    """Who keeps a replica."""
-
-    @property
-    def in_sync(self) -> InSyncWatch:
-        """Who may be in sync with it, and who writes that down."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class ReplicaRole(ABC):
-    """The role of one replica. Without a `high_watermark` to begin with it is the log start offset."""
+class LedReplica(Protocol):
+    """What a leadership needs of its replica. `waiters` wait for the high watermark, `follower_waiters` for records."""
 
     log: UnifiedLog
     settings: TopicSettings
-    observer: LogObserver
-    upkeep: Keeper
     own_id: BrokerId
-    high_watermark: Offset = START
-    is_leader: bool = False
-    leader: BrokerId = NO_BROKER
-    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
-    isr: tuple[BrokerId, ...] = ()
+    high_watermark: Offset
+    isr: tuple[BrokerId, ...]
+    waiters: dict[Waiter, None]
+    follower_waiters: dict[Waiter, None]
+
+
+@dataclass(slots=True, eq=False)
+class Leadership:
+    """The leadership of one replica; `view` tells its first leader epoch; `apply_view` must follow at once."""
+
+    replica: LedReplica
+    watch: InSyncWatch
+    view: InitVar[PartitionView]
+    state: LeaderState = field(init=False)
     has_followers: bool = False
-    """Whether it leads other replicas."""
-    waiters: dict[Waiter, None] = field(default_factory=dict)
-    follower_waiters: dict[Waiter, None] = field(default_factory=dict)
-    _state: ReplicaState | None = None
+    """True if there are other replicas."""
+    visible_end: Offset = field(init=False)
+    """The end of what this leader's own disk lets consumers see."""
+    hidden_bytes: int = field(init=False)
+    """At most so many bytes have become visible when the high watermark moves."""
     _replication_factor: int = 1
     _commit_waits: dict[CommitWait, None] = field(default_factory=dict)
-    _starts_told: trio.Event = field(default_factory=trio.Event)
-    _shown_end: Offset = START
-    """As a leader: the end of what its own disk lets consumers see."""
-    _hidden_bytes: int = 0
+    _log_starts: Signal = field(default_factory=Signal)
+    _is_over: bool = False
 
-    def __post_init__(self) -> None:
-        self.high_watermark = max(self.high_watermark, self.log.log_start_offset)
+    def __post_init__(self, view: PartitionView) -> None:
+        self.visible_end, self.hidden_bytes = self.replica.high_watermark, self.replica.log.size_bytes
+        self._begin_state(view, self.replica.high_watermark)
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Which partition."""
-        return self.log.topic_partition
-
-    @abstractmethod
-    def show(self) -> None:
-        """Move the high watermark as far as the topic's settings let it."""
-
-    # Roles
-
-    def lead(self, view: PartitionView) -> None:
-        """Lead from now on, in the epoch of the view; news of this very epoch are taken as by `update`."""
-        if view.leader_epoch <= self.leader_epoch and self.is_leader:
-            self.update(view)
-            return
-        self.log.begin_epoch(view.leader_epoch)
-        end_offset, watch = self.log.log_end_offset, self.upkeep.in_sync
-        committed = self.high_watermark if self._state is None else max(self._state.committed, self.high_watermark)
-        self._state = ReplicaState.begin(
-            self.own_id,
+    def _begin_state(self, view: PartitionView, committed: Offset) -> None:
+        self.state = LeaderState.begin(
+            self.replica.own_id,
             view.leader_epoch,
             replicas=view.replicas,
             isr=view.isr,
             version=view.state_version,
             committed=committed,
-            log_end_offset=end_offset,
-            max_lag_s=watch.max_lag_s,
-            may_join=watch.may_join,
-            epoch_of=watch.epoch_of,
+            log_end_offset=self.replica.log.log_end_offset,
+            max_lag_s=self.watch.max_lag_s,
+            may_join=self.watch.may_join,
+            epoch_of=self.watch.epoch_of,
             now_s=trio.current_time(),
         )
-        if not self.is_leader:
-            self._shown_end = self.high_watermark
-            self._hidden_bytes = self.log.size_bytes
-        self.is_leader, self.leader, self.leader_epoch = True, self.own_id, view.leader_epoch
-        self._replicas_changed(view)
+
+    def begin_epoch(self, view: PartitionView) -> None:
+        """Lead on in the leader epoch of the view. What followers reported in the one before does not count."""
+        self._begin_state(view, max(self.state.committed, self.replica.high_watermark))
+
+    def apply_view(self, view: PartitionView) -> None:
+        """Take over replicas and ISR of the view, and act on them."""
+        self._replication_factor = len(view.origin_replicas)
+        self.has_followers = bool(self.state.followers)
         self._isr_changed()
-        self.show()
-
-    def follow(self, view: PartitionView) -> None:
-        """Follow the leader of the view, or wait for one."""
-        self.resign()
-        self.leader, self.leader_epoch, self.isr = view.leader, view.leader_epoch, view.isr
-
-    def resign(self) -> None:
-        """Neither lead nor follow; those who wait are told."""
-        self.leader = NO_BROKER
-        if self.is_leader:
-            self.is_leader = self.has_followers = False
-            self._state = None
-            self._end_commit_waits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            self.wake_all()
 
     def update(self, view: PartitionView) -> None:
-        """The cluster says so of the present leader epoch: other replicas, another ISR."""
-        state = self._state
-        if state is None:
-            self.isr = view.isr
-        elif view.leader_epoch == self.leader_epoch:
-            if not self.has_followers:
-                state.committed = self.log.log_end_offset
-            state.take(view.replicas, view.isr, view.state_version, trio.current_time())
-            self._replicas_changed(view)
-            self._isr_changed()
+        """Take over replicas and ISR that the cluster reports for the present leader epoch."""
+        if not self.has_followers:
+            # Without followers `append` leaves `committed` behind; it must not lag once there are some.
+            self.state.committed = self.replica.log.log_end_offset
+        self.state.take(view.replicas, view.isr, view.state_version, trio.current_time())
+        self.apply_view(view)
 
-    def _replicas_changed(self, view: PartitionView) -> None:
-        assert self._state is not None
-        self._replication_factor = len(view.origin_replicas)
-        self.has_followers = bool(self._state.followers)
+    def end(self) -> None:
+        """Notify all who wait for commits or log start offsets that the leadership is over."""
+        self._is_over = True
+        self.end_commit_waits(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self._log_starts.notify()
+
+    # The ISR
 
     def _isr_changed(self) -> None:
-        assert self._state is not None
-        self.isr = self._state.isr
+        self.replica.isr = self.state.isr
         if self.is_under_min_isr:
-            self._end_commit_waits(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
-        if len(self.isr) <= len(self._state.followers):
-            self.upkeep.in_sync.look_at(self.topic_partition)
-        self.look_again()
+            self.end_commit_waits(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        if len(self.state.isr) <= len(self.state.followers):  # the leader is in the ISR: some follower is not
+            self.watch.look_at(self.replica.log.topic_partition)
+        self.recheck_followers()
 
     @property
     def in_sync_count(self) -> int:
-        """As a leader: how many members of the ISR keep up. The others leave it as soon as ZooKeeper takes it."""
-        assert self._state is not None
-        return len(self.isr) - len(self._state.lagging(self.log.log_end_offset, trio.current_time()))
+        """Members of the ISR that keep up. The others leave it as soon as ZooKeeper takes the change."""
+        return len(self.state.isr) - len(self.state.lagging(self.replica.log.log_end_offset, trio.current_time()))
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica of it, led here, is not in sync, or does not keep up."""
-        return self.is_leader and self.in_sync_count < self._replication_factor
+        """True if a replica is not in sync, or does not keep up."""
+        return self.in_sync_count < self._replication_factor
 
     @property
     def lacks_min_isr(self) -> bool:
-        """As `is_under_min_isr`, also while those that do not keep up cannot leave the ISR."""
-        return self.is_leader and self.has_followers and self.in_sync_count < self._min_isr
+        """As `is_under_min_isr`, also while replicas that do not keep up cannot leave the ISR."""
+        return self.has_followers and self.in_sync_count < self._min_isr
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether it is led here and takes nothing of acks=all."""
-        return self.is_leader and self.has_followers and len(self.isr) < self._min_isr
+        """True if writes with acks=all are refused."""
+        return self.has_followers and len(self.state.isr) < self._min_isr
 
     @property
     def is_at_min_isr(self) -> bool:
-        """Whether it is led here and one replica less in sync would end acks=all."""
-        return self.is_leader and self.in_sync_count == self._min_isr
+        """True if writes with acks=all would be refused with one in-sync replica less."""
+        return self.in_sync_count == self._min_isr
 
     @property
     def _min_isr(self) -> int:
-        state = self._state
-        return 1 if state is None else state.effective_min_isr(self.settings.min_insync_replicas)
+        return self.state.effective_min_isr(self.replica.settings.min_insync_replicas)
 
     @property
     def is_behind_epoch(self) -> bool:
-        """Whether a new leader does not know yet that all it began with is committed: others may have shown it."""
-        return self.has_followers and self._state is not None and self._state.committed < self._state.epoch_start
-
-    # As a leader of followers
+        """True if a new leader does not know yet that all records it began with are committed (KIP-207)."""
+        return self.has_followers and self.state.committed < self.state.epoch_start
 
     def check_in_sync(self) -> None:
         """Raise KafkaError (NOT_ENOUGH_REPLICAS) if too few replicas are in sync for acks=all."""
         if self.is_under_min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr)} replicas are in sync, min.insync.replicas {self._min_isr}",
+                f"{len(self.state.isr)} replicas are in sync, min.insync.replicas {self._min_isr}",
             )
 
+    def isr_change(self) -> IsrChange | None:
+        """Begin a change of the ISR and return it, None if none is due. `end_isr_change` ends it."""
+        now_s = trio.current_time()
+        self._advance_committed(now_s)  # it may have waited for a follower that fell silent
+        return self.state.begin_change(self.replica.log.log_end_offset, now_s)
+
+    def end_isr_change(self, change: IsrChange, version: int | None) -> None:
+        """End a change that was written with this version, or (None) refused while the state is still what it was."""
+        if self.state.end_change(change, version):
+            self._isr_changed()
+
+    # Followers
+
+    def follower_fetched(
+        self, replica: BrokerId, offset: Offset, log_start_offset: Offset, *, broker_epoch: int, has_epoch: bool
+    ) -> None:
+        """Note that a replica has all before `offset`; `has_epoch`: it knows the leader epoch. Raises KafkaError.
+
+        A Fetch of another broker epoch than the one known here counts for nothing (`LeaderState.counts`): the replica
+        is asked again once its registration is seen.
+        """
+        state = self.state
+        if replica not in state.followers:
+            # It may know more of the cluster than this broker, or less: it is to ask again.
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not state.counts(replica, broker_epoch):
+            return
+        if state.followers[replica].log_start_offset != log_start_offset:
+            self._log_starts.notify()
+        if offset < state.followers[replica].log_end_offset:
+            self._ask_followers()  # this Fetch may come late, from a life that is over
+        now_s, end_offset = trio.current_time(), self.replica.log.log_end_offset
+        if state.fetched(replica, offset, log_start_offset, end_offset, now_s, broker_epoch=broker_epoch):
+            self.watch.look_at(self.replica.log.topic_partition)
+        self._advance_committed(now_s)
+
+    def knows(self, replica: BrokerId, offset: Offset) -> bool:
+        """Return True if this follower, by its last Fetch, has all before `offset` and no more."""
+        return replica in self.state.followers and self.state.knows(replica, offset)
+
+    def recheck_followers(self, stayed: Container[BrokerId] | None = None) -> None:
+        """Act on other live brokers, or another ISR. Followers that are not known well must fetch again.
+
+        `stayed`: brokers that were alive before in the same epoch (None: all that are alive).
+        """
+        self.state.forget_absent(self.watch.view.brokers if stayed is None else stayed)
+        self._ask_followers()
+        self._log_starts.notify()
+        self._advance_committed(trio.current_time())
+
+    def _ask_followers(self) -> None:
+        """Answer the Fetches that wait, so that each follower sends the next one."""
+        for waiter in self.replica.follower_waiters:
+            waiter.arrived(0)
+
+    # Commits
+
+    def appended(self, end_before: Offset, size_bytes: int) -> None:
+        """Note that the log has grown, and wake followers that wait for records."""
+        now_s = trio.current_time()
+        self.state.appended(end_before, now_s)
+        if self.state.is_alone:
+            self._advance_committed(now_s)
+        for waiter in self.replica.follower_waiters:
+            waiter.arrived(size_bytes)
+
     def commit_wait(self, end_offset: Offset) -> CommitWait | None:
-        """What to wait for until all before `end_offset` is committed; None if it is."""
-        state = self._state
-        if state is None or not self.has_followers or state.committed >= end_offset:
+        """Return a wait for the commit of all before `end_offset`; None if it is committed."""
+        if not self.has_followers or self.state.committed >= end_offset:
             return None
         wait = CommitWait(end_offset, self._leave)
         self._commit_waits[wait] = None
@@ -210,90 +233,44 @@ class ReplicaRole(ABC):
 
         Raises KafkaError (NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT), StorageError.
         """
-        if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         wait = self.commit_wait(end_offset)
         if wait is not None:
             await wait.wait(deadline)
 
-    def _end_commit_waits(self, error: PipelineError | None) -> None:
-        """With an error all of them end, without one those whose records are committed."""
-        committed = None if self._state is None or error is not None else self._state.committed
-        for wait in [wait for wait in self._commit_waits if committed is None or wait.end_offset <= committed]:
+    def end_commit_waits(self, error: PipelineError | None = None) -> None:
+        """End every waiting write with `error`; without an error, end those whose records are committed."""
+        committed = self.state.committed
+        for wait in [wait for wait in self._commit_waits if error is not None or wait.end_offset <= committed]:
             del self._commit_waits[wait]
             wait.end(error)
 
-    def follower_fetched(
-        self, replica: BrokerId, offset: Offset, log_start_offset: Offset, *, broker_epoch: int, has_epoch: bool
-    ) -> None:
-        """A replica has all before `offset`; `has_epoch`: it knows the leader epoch. Raises KafkaError.
+    def _advance_committed(self, now_s: float) -> None:
+        if self.state.advance(self.replica.log.log_end_offset, now_s, self.replica.settings.min_insync_replicas):
+            self.end_commit_waits()
+            self.advance_visible_end(self.visible_end)
 
-        Nothing is concluded from a Fetch of another broker epoch than the one known here (`ReplicaState.counts`): the
-        replica is asked again once its registration is seen.
-        """
-        state = self._state
-        if state is None or replica not in state.followers:
-            # It may know more of the cluster than this broker, or less: it is to ask again.
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not state.counts(replica, broker_epoch):
+    def advance_visible_end(self, offset: Offset) -> None:
+        """Let consumers see all before `offset` that is committed, and wake those that wait for it."""
+        replica = self.replica
+        self.visible_end = offset = max(self.visible_end, offset)
+        if self.has_followers and self.state.committed < offset:
+            offset = self.state.committed
+        if offset <= replica.high_watermark:
             return
-        if state.followers[replica].log_start_offset != log_start_offset:
-            self._tell_starts()
-        if offset < state.followers[replica].log_end_offset:
-            # It may come late, from a life that is over: the present one is to tell again.
-            for waiter in self.follower_waiters:
-                waiter.arrived(0)
-        now_s = trio.current_time()
-        if state.fetched(replica, offset, log_start_offset, self.log.log_end_offset, now_s, broker_epoch=broker_epoch):
-            self.upkeep.in_sync.look_at(self.topic_partition)
-        self._advance(now_s)
+        replica.high_watermark = offset
+        size_bytes = self.hidden_bytes
+        if offset >= replica.log.log_end_offset:
+            self.hidden_bytes = 0
+        for waiter in replica.waiters:
+            waiter.arrived(size_bytes)
+        self._ask_followers()
 
-    def knows(self, replica: BrokerId, offset: Offset) -> bool:
-        """Whether this follower, by what it told last, has all before `offset` and no more."""
-        return self._state is not None and replica in self._state.followers and self._state.knows(replica, offset)
-
-    def look_again(self, stayed: Container[BrokerId] | None = None) -> None:
-        """Who is alive may have changed, or who is in sync. Followers that are not known well are to tell again.
-
-        `stayed`: those who were alive before, too, in the same epoch (None: all are); what others told may be from a
-        life before.
-        """
-        if self._state is not None:
-            self._state.forget_absent(self.upkeep.in_sync.view.brokers if stayed is None else stayed)
-            for waiter in self.follower_waiters:
-                waiter.arrived(0)
-        self._tell_starts()
-        self._advance(trio.current_time())
-
-    def _tell_starts(self) -> None:
-        self._starts_told.set()
-        self._starts_told = trio.Event()
-
-    def _advance(self, now_s: float) -> None:
-        state = self._state
-        if state is not None and state.advance(self.log.log_end_offset, now_s, self.settings.min_insync_replicas):
-            self._end_commit_waits(None)
-            self._show_up_to(self._shown_end)
-
-    def isr_change(self) -> IsrChange | None:
-        """The ISR as it should be, if it is another one; it is under way from now on until it is ended.
-
-        What is committed is looked at, too: it may have waited for one that fell silent.
-        """
-        now_s = trio.current_time()
-        self._advance(now_s)
-        return None if self._state is None else self._state.begin_change(self.log.log_end_offset, now_s)
-
-    def end_isr_change(self, change: IsrChange, version: int | None) -> None:
-        """End a change that was written with this version, or (None) refused while the state is still what it was."""
-        if self._state is not None and self._state.end_change(change, version):
-            self._isr_changed()
+    # Log start offsets
 
     @property
     def low_watermark(self) -> Offset:
-        """The lowest log start offset of all its live replicas, -1 while one has not told its own."""
-        start_offset = self.log.log_start_offset
-        return start_offset if self._state is None else self._state.low_watermark(start_offset)
+        """The lowest log start offset of all live replicas, -1 while one has not reported its own."""
+        return self.state.low_watermark(self.replica.log.log_start_offset)
 
     async def wait_deleted(self, before: Offset, deadline: float) -> None:
         """Return once no live replica has records before this offset.
@@ -301,43 +278,9 @@ class ReplicaRole(ABC):
         Raises KafkaError: REQUEST_TIMED_OUT at the deadline, NOT_LEADER_OR_FOLLOWER if the leadership ends before.
         """
         with trio.move_on_at(deadline):
-            while self.is_leader and self.low_watermark < before:
-                await self._starts_told.wait()
-        if not self.is_leader:
+            while not self._is_over and self.low_watermark < before:
+                await self._log_starts.wait()
+        if self._is_over:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.low_watermark < before:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the other replicas did not follow in time")
-
-    # Those who wait
-
-    def _start_moved(self) -> None:
-        for waiter in (*self.waiters, *self.follower_waiters):
-            waiter.arrived(0)
-
-    def _show_up_to(self, offset: Offset) -> None:
-        if not self.is_leader:
-            return
-        self._shown_end = offset = max(self._shown_end, offset)
-        if self._state is not None and self.has_followers and self._state.committed < offset:
-            offset = self._state.committed
-        if offset <= self.high_watermark:
-            return
-        self.high_watermark = offset
-        size_bytes = self._hidden_bytes
-        if offset >= self.log.log_end_offset:
-            self._hidden_bytes = 0
-        for waiter in self.waiters:
-            waiter.arrived(size_bytes)
-        for waiter in self.follower_waiters:
-            waiter.arrived(0)
-
-    def stop_waiting(self, waiter: Waiter) -> None:
-        """Tell it nothing any more."""
-        self.waiters.pop(waiter, None)
-        self.follower_waiters.pop(waiter, None)
-
-    def wake_all(self) -> None:
-        """Let all who wait look again: the partition is closed or led elsewhere, or its disk failed."""
-        self._tell_starts()
-        for waiter in (*self.waiters, *self.follower_waiters):
-            waiter.wake()

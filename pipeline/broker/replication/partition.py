@@ -1,17 +1,17 @@
 """A replica of a partition on this broker: its log, its role, what may be read of it, and who waits.
 
-Roles: `lead` and `follow` are told by whoever follows the cluster, `resign` ends both. A leader appends and knows its
-followers (`replication/replica_state.py`); a follower copies what its leader has. Without a role it does neither.
+`Replicas` assigns the role by `lead`, `follow` and `resign`. A leader has a `Leadership`, which knows its followers; a
+follower copies its leader's log. Without a role a replica does neither.
 
 Invariants:
 
-- `high_watermark` is the end of what consumers see, and never goes back but where the log is cut. A leader moves it up
-  to what all replicas in sync have (`ReplicaState.committed`; with one replica the log end offset), but not past a
+- `high_watermark` is the end of what consumers see, and goes back only where the log is truncated. A leader advances it
+  up to what all in-sync replicas have (`LeaderState.committed`; with one replica the log end offset), but not past a
   record that the topic's `flush.messages` wants on its own disk first, and with `visibility=flushed` not past what is
-  known to be on its disk; somebody sees to it that this moves (decisions 0019, 0021). A follower takes the leader's.
+  known to be on its disk; a flush that advances it is always due (decisions 0019, 0021). A follower takes the leader's.
 - Consumers wait at `waiters` for the high watermark, followers at `follower_waiters` for the log end offset, acks=all
-  for `committed`. Whoever waits is woken by what it waits for, or by the end of the leadership, never by looking again.
-- A failed disk takes the partition offline until the broker is started again: nobody knows what it holds. A full disk
+  for `committed`. An event wakes them, or the end of the leadership; none of them polls.
+- A failed disk takes the partition offline until the broker is restarted: nobody knows what it holds. A full disk
   refuses appends alone.
 """
 
@@ -22,15 +22,19 @@ from typing import Protocol
 
 import trio
 
-from pipeline.broker.replication.leadership import Keeper, ReplicaRole
+from pipeline.broker.cluster.view import NO_BROKER, PartitionView
+from pipeline.broker.replication.in_sync_watch import InSyncWatch
+from pipeline.broker.replication.leadership import Leadership
+from pipeline.broker.replication.observer import LogObserver
+from pipeline.broker.replication.waiters import Waiter
 from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.settings.topic import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.appends import AppendInfo, within_reach
-from pipeline.log.leader_epochs import EpochStart
 from pipeline.log.log_snapshot import LogSlice, SkipBudget
 from pipeline.log.segment import Segment
-from pipeline.model import LeaderEpoch, Offset
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import PartitionData
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
@@ -39,13 +43,19 @@ from pipeline.records.turns import Steps
 from pipeline.settings import MAX_INT32, MAX_INT64
 
 FLUSHED = "flushed"
+START = Offset(0)
 UP_TO_HIGH_WATERMARK = Offset(-1)
 FLUSH_CHECK_MS = 1000
-"""How often all partitions are looked at for records that have waited for `flush.ms`. Shorter ones need a timer."""
+"""How often all partitions are checked for records that have waited for `flush.ms`. Shorter times need a timer."""
 
 
-class Upkeep(Keeper, Protocol):
-    """What a partition leaves to whoever keeps it."""
+class Upkeep(Protocol):
+    """What a partition leaves to its broker: flushes, checkpoints, changes of the ISR."""
+
+    @property
+    def in_sync(self) -> InSyncWatch:
+        """The watch that collects partitions whose ISR may have to change."""
+        ...
 
     @property
     def disks(self) -> DiskThreads:
@@ -53,7 +63,7 @@ class Upkeep(Keeper, Protocol):
         ...
 
     def flush_soon(self, partition: "Partition") -> None:
-        """See to it that `flush_up_to` is called with the log end offset."""
+        """Have `flush_up_to` called with the log end offset."""
         ...
 
     def flush_in_time(self, partition: "Partition") -> None:
@@ -61,7 +71,7 @@ class Upkeep(Keeper, Protocol):
         ...
 
     def promise_soon(self, partition: "Partition") -> None:
-        """See to it that `settle_promise` is called."""
+        """Have `settle_promise` called."""
         ...
 
     async def checkpoint_log_start(self, partition: "Partition") -> None:
@@ -70,10 +80,21 @@ class Upkeep(Keeper, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Partition(ReplicaRole):
-    """One replica on this broker."""
+class Partition:
+    """One replica on this broker. Without a `high_watermark` to begin with it is the log start offset."""
 
+    log: UnifiedLog
+    settings: TopicSettings
+    observer: LogObserver
     upkeep: Upkeep
+    own_id: BrokerId
+    high_watermark: Offset = START
+    leadership: Leadership | None = None
+    leader: BrokerId = NO_BROKER
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    isr: tuple[BrokerId, ...] = ()
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+    follower_waiters: dict[Waiter, None] = field(default_factory=dict)
     bytes_in: int = 0
     bytes_out: int = 0
     messages_in: int = 0
@@ -90,28 +111,96 @@ class Partition(ReplicaRole):
     _flushing: trio.Lock = field(default_factory=trio.Lock)
     _rolling: trio.Lock = field(default_factory=trio.Lock)
 
+    def __post_init__(self) -> None:
+        self.high_watermark = max(self.high_watermark, self.log.log_start_offset)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and index of the partition."""
+        return self.log.topic_partition
+
     @property
     def problem(self) -> str | None:
-        """What is wrong with its disk, None if nothing is."""
+        """A sentence on what is wrong with the disk, None if nothing is."""
         return str(self.log.failure) if self.log.failure is not None else self.refusal or self.damage
+
+    # Roles
+
+    @property
+    def is_leader(self) -> bool:
+        """True if this broker leads the partition."""
+        return self.leadership is not None
+
+    def leading(self) -> Leadership:
+        """Return the leadership. Raises KafkaError (NOT_LEADER_OR_FOLLOWER) if another broker leads, or none."""
+        if self.leadership is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.leadership
+
+    def lead(self, view: PartitionView) -> None:
+        """Lead from now on, in the leader epoch of the view; a view of the present epoch is taken as by `update`."""
+        leadership = self.leadership
+        if leadership is not None and view.leader_epoch <= self.leader_epoch:
+            self.update(view)
+            return
+        self.log.begin_epoch(view.leader_epoch)
+        if leadership is None:
+            leadership = self.leadership = Leadership(self, self.upkeep.in_sync, view)
+        else:
+            leadership.begin_epoch(view)
+        self.leader, self.leader_epoch = self.own_id, view.leader_epoch
+        leadership.apply_view(view)
+        self.advance_high_watermark()
+
+    def follow(self, view: PartitionView) -> None:
+        """Follow the leader of the view, or wait for one."""
+        self.resign()
+        self.leader, self.leader_epoch, self.isr = view.leader, view.leader_epoch, view.isr
+
+    def resign(self) -> None:
+        """Give up leading or following, and notify all who wait."""
+        self.leader = NO_BROKER
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            leadership.end()
+            self.wake_all()
+
+    def update(self, view: PartitionView) -> None:
+        """Take over replicas and ISR that the cluster reports for the present leader epoch."""
+        if self.leadership is None:
+            self.isr = view.isr
+        elif view.leader_epoch == self.leader_epoch:
+            self.leadership.update(view)
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        """Notify this waiter no more."""
+        self.waiters.pop(waiter, None)
+        self.follower_waiters.pop(waiter, None)
+
+    def wake_all(self) -> None:
+        """Have all who wait check again: the partition is closed or led elsewhere, or its disk failed."""
+        for waiter in (*self.waiters, *self.follower_waiters):
+            waiter.wake()
+
+    def _log_start_moved(self) -> None:
+        for waiter in (*self.waiters, *self.follower_waiters):
+            waiter.arrived(0)
+
+    # Appending and flushing
 
     @property
     def _is_flush_due(self) -> bool:
         return self._unflushed_messages >= (1 if self.keeps_promise else self.settings.flush_messages)
 
     @property
-    def is_hiding(self) -> bool:
-        """Whether it leads and its own disk keeps consumers from seeing some records."""
-        return self._shown_end < self.log.log_end_offset and self.is_leader
+    def has_hidden_records(self) -> bool:
+        """True if it leads, and its own disk keeps consumers from seeing some records."""
+        return self.leadership is not None and self.leadership.visible_end < self.log.log_end_offset
 
     @property
     def last_stable_offset(self) -> Offset:
         """The end of what readers of committed records see."""
         return min(self.high_watermark, self.log.last_stable_offset)
-
-    def end_offset_for(self, epoch: LeaderEpoch) -> EpochStart:
-        """The newest epoch that is not above this one, and where it ends; (-1, -1) for one that is not known."""
-        return self.log.end_offset_for(epoch)
 
     @property
     def is_promise_due(self) -> bool:
@@ -129,9 +218,9 @@ class Partition(ReplicaRole):
         self.keeps_promise = self.log.is_flushed_first
 
     def awaits_flush(self, info: AppendInfo) -> bool:
-        """Whether what was appended must be on the disk before it is acknowledged.
+        """Return True if what was appended must be on the disk before it is acknowledged.
 
-        A duplicate may be of a batch whose flush is under way, or was cut off with the process before.
+        A duplicate may be of a batch whose flush is under way, or was lost with the process before.
         """
         if self._is_flush_due or not info.duplicate:
             return self._is_flush_due
@@ -144,8 +233,7 @@ class Partition(ReplicaRole):
 
     def append(self, records: memoryview, *, keep_offsets: bool, now_ms: int) -> AppendInfo:
         """Validate and append. Raises what `validate` and `append_valid` raise, KafkaError if it does not lead."""
-        if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.leading()
         headers = self.validate(records, keep_offsets=keep_offsets)
         return self.append_valid(records, headers, keep_offsets=keep_offsets, now_ms=now_ms)
 
@@ -154,15 +242,16 @@ class Partition(ReplicaRole):
     ) -> AppendInfo:
         """Append validated batches. With `keep_offsets` they are a copy and keep offsets and times.
 
-        Raises OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError, and RollDueError if
-        `roll` must be awaited first.
+        Raises OffsetOverlapError, OutOfOrderSequenceError, StaleProducerEpochError, StorageError, KafkaError
+        (NOT_LEADER_OR_FOLLOWER); RollDueError if `roll` must be awaited first.
         """
-        log = self.log
+        log, leadership = self.log, self.leading()
         is_stamped = self.settings.message_timestamp_type == LOG_APPEND_TIME and not keep_offsets
         if is_stamped:
             headers = _stamp(records, headers, now_ms)
         append = log.append_keeping_offsets if keep_offsets else log.append
-        was_hiding, end_before = self.is_hiding, log.log_end_offset
+        end_before = log.log_end_offset
+        had_hidden_records = leadership.visible_end < end_before
         try:
             info = append(records, headers, self.leader_epoch, now_ms)
         except StorageError as error:
@@ -171,10 +260,12 @@ class Partition(ReplicaRole):
         self.refusal = None
         if not info.duplicate:
             self._count(info, len(records))
-            if self.has_followers:
-                self._tell_followers(end_before, len(records))
-            if not (was_hiding or self._is_flush_due):
-                self.show()
+            leadership.hidden_bytes += len(records)
+            if leadership.has_followers:
+                leadership.appended(end_before, len(records))
+            # What was hidden before waits for a flush, which advances the high watermark.
+            if not (had_hidden_records or self._is_flush_due):
+                self.advance_high_watermark()
         return info._replace(log_append_time_ms=now_ms) if is_stamped else info
 
     async def roll(self, due: RollDueError, now_ms: int) -> None:
@@ -198,7 +289,6 @@ class Partition(ReplicaRole):
         self.messages_in += messages
         self.bytes_in += size_bytes
         self._await_flush(messages)
-        self._hidden_bytes += size_bytes
         self.observer.appended(self.log.topic_partition, info.headers)
 
     def _await_flush(self, messages: int) -> None:
@@ -206,50 +296,41 @@ class Partition(ReplicaRole):
         if self.settings.flush_ms < FLUSH_CHECK_MS:
             self.upkeep.flush_in_time(self)
 
-    def _tell_followers(self, end_before: Offset, size_bytes: int) -> None:
-        state = self._state
-        assert state is not None
-        now_s = trio.current_time()
-        state.appended(end_before, now_s)
-        if state.is_alone:
-            self._advance(now_s)
-        for waiter in self.follower_waiters:
-            waiter.arrived(size_bytes)
-
-    def show(self) -> None:
-        """Move the high watermark as far as the topic's settings let it."""
+    def advance_high_watermark(self) -> None:
+        """Advance a leader's high watermark as far as the topic's settings let it."""
         if self.settings.visibility == FLUSHED:
-            self.show_flushed()
-        else:
-            self._show_up_to(self.log.log_end_offset)
+            self.advance_to_flushed()
+        elif self.leadership is not None:
+            self.leadership.advance_visible_end(self.log.log_end_offset)
 
-    def show_flushed(self) -> None:
-        """Move the high watermark of a topic with `visibility=flushed`; for a look from time to time."""
-        if self.settings.visibility != FLUSHED or not self.is_hiding or self.log.failure is not None:
+    def advance_to_flushed(self) -> None:
+        """Advance a leader's high watermark to what its disk has, if `visibility=flushed`. Called from time to time."""
+        leadership = self.leadership
+        if leadership is None or self.settings.visibility != FLUSHED or self.log.failure is not None:
             return
-        if self.log.recovery_point > self._shown_end:
-            self._show_up_to(self.log.recovery_point)
-        if self.is_hiding and self.settings.flush_messages == MAX_INT64 and self.settings.flush_ms == MAX_INT64:
+        leadership.advance_visible_end(self.log.recovery_point)
+        is_flushed_by_nobody = self.settings.flush_messages == MAX_INT64 and self.settings.flush_ms == MAX_INT64
+        if is_flushed_by_nobody and self.has_hidden_records:
             self.upkeep.flush_soon(self)
 
     def reconfigure(self, settings: TopicSettings) -> None:
-        """The topic's settings have changed."""
+        """Take over changed settings of the topic."""
         self.settings = settings
         if self.is_promise_due:
             self.keeps_promise = True
             self.upkeep.promise_soon(self)
         if not (self._is_flush_due or self._flushing.locked()):
-            self.show()
+            self.advance_high_watermark()
 
     def take_expired(self, now_ms: int, *, keeps_last: bool = False) -> Sequence[Segment]:
         """As `UnifiedLog.take_expired`; `roll` is to be awaited for a RollDueError."""
         expired = self.log.take_expired(self.high_watermark, now_ms, keeps_last=keeps_last)
         if expired:
-            self._start_moved()
+            self._log_start_moved()
         return expired
 
     async def delete_records(self, before: Offset) -> Offset:
-        """Let no record before this offset be read any more, for good; -1 stands for the high watermark.
+        """Move the log start offset up to this offset, for good; -1 stands for the high watermark.
 
         Returns the log start offset. Raises OffsetOutOfRangeError beyond the high watermark, StorageError.
         """
@@ -259,13 +340,14 @@ class Partition(ReplicaRole):
             raise OffsetOutOfRangeError(before, self.log.log_start_offset, self.high_watermark)
         log_start_offset = self.log.delete_records(before)
         await self.upkeep.checkpoint_log_start(self)
-        self._start_moved()
+        self._log_start_moved()
         return log_start_offset
 
     def _refused(self, error: StorageError) -> None:
         self.refusal = str(error)
         if self.log.failure is not None:
-            self._end_commit_waits(error)
+            if self.leadership is not None:
+                self.leadership.end_commit_waits(error)
             self.wake_all()
 
     # As a follower
@@ -306,7 +388,7 @@ class Partition(ReplicaRole):
             self.observer.truncated(self.topic_partition)
 
     async def restart_at(self, offset: Offset) -> None:
-        """Begin anew with an empty log that starts here, while nothing is appended. Raises StorageError."""
+        """Replace the log by an empty one that starts here, while nothing is appended. Raises StorageError."""
         await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.restart_at, offset))
         self.high_watermark = offset
         self.observer.truncated(self.topic_partition)
@@ -314,7 +396,7 @@ class Partition(ReplicaRole):
     async def flush_up_to(self, offset: Offset) -> None:
         """Return once everything before `offset` is on the disk. One flush serves all who wait.
 
-        Raises StorageError; KafkaError (NOT_LEADER_OR_FOLLOWER) if the end of the log was cut off meanwhile.
+        Raises StorageError; KafkaError (NOT_LEADER_OR_FOLLOWER) if the log was truncated meanwhile.
         """
         truncations = self.log.truncations
         while self.log.recovery_point < offset:
@@ -331,9 +413,11 @@ class Partition(ReplicaRole):
                     if isinstance(error, StorageError):
                         self._refused(error)
                     raise
-        self._show_up_to(self.log.recovery_point)  # brought to the disk here, or by a flush of the whole log directory
-        if self.is_hiding and not self._is_flush_due:
-            self.show()
+        if self.leadership is not None:
+            # Flushed here, or by a flush of the whole log directory.
+            self.leadership.advance_visible_end(self.log.recovery_point)
+            if self.has_hidden_records and not self._is_flush_due:
+                self.advance_high_watermark()
 
     def read(
         self,

@@ -134,6 +134,6 @@ class BrokerContext:
         if epoch not in (partition.leader_epoch, NO_LEADER_EPOCH):
             is_old = epoch < partition.leader_epoch
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if not partition.is_leader:
+        if partition.leadership is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition

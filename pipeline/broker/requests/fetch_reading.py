@@ -127,7 +127,7 @@ class FetchReading:
                 records=b"",
             )
         self.has_more = asked.fetch_offset < end_offset or (
-            self._replica >= 0 and not partition.knows(self._replica, Offset(asked.fetch_offset))
+            self._replica >= 0 and not partition.leading().knows(self._replica, Offset(asked.fetch_offset))
         )
         if found is not None:
             self.read_bytes += found.region.size
@@ -234,7 +234,7 @@ class FetchReading:
         return partition.last_stable_offset if self.is_committed else partition.high_watermark
 
     def _note_follower(self, partition: Partition, asked: FetchPartition) -> None:
-        partition.follower_fetched(
+        partition.leading().follower_fetched(
             self._replica,
             Offset(asked.fetch_offset),
             Offset(asked.log_start_offset),

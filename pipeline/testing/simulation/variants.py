@@ -20,10 +20,10 @@ from pipeline.broker.replicas import lost_replicas, replicas, strays
 from pipeline.broker.replicas.assigner import ReplicaAssigner
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper
-from pipeline.broker.replication import leadership, partition
-from pipeline.broker.replication.in_sync_replicas import UNKNOWN, ReplicaState
+from pipeline.broker.replication import leadership
+from pipeline.broker.replication.in_sync_replicas import UNKNOWN, LeaderState
 from pipeline.broker.replication.isr_keeper import IsrKeeper
-from pipeline.broker.replication.leadership import ReplicaRole
+from pipeline.broker.replication.leadership import Leadership
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.replica_fetch_plan import FetchPlan, Phase
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
@@ -105,8 +105,8 @@ def _comparing_nothing(begin: Any) -> Any:
 
 
 def _knowing_followers_of_older_epochs(begin: Any) -> Any:
-    def broken(*args: Any, **options: Any) -> ReplicaState:
-        state: ReplicaState = begin(*args, **options)
+    def broken(*args: Any, **options: Any) -> LeaderState:
+        state: LeaderState = begin(*args, **options)
         for progress in state.followers.values():
             progress.log_end_offset = options["log_end_offset"]
         return state
@@ -121,10 +121,11 @@ def _reading_to_the_end(_end_of: Any) -> Any:
     return broken
 
 
-def _showing_all(show: Any) -> Any:
+def _advancing_to_the_end(advance: Any) -> Any:
     def broken(partition: Partition) -> None:
-        show(partition)
-        partition._show_up_to(partition.log.log_end_offset)
+        advance(partition)
+        if partition.leadership is not None:
+            partition.leadership.advance_visible_end(partition.log.log_end_offset)
 
     return broken
 
@@ -225,7 +226,7 @@ def _deleting_what_is_not_committed(_delete_records: Any) -> Any:
         before = min(before, partition.log.log_end_offset)
         log_start_offset = partition.log.delete_records(before)
         await partition.upkeep.checkpoint_log_start(partition)
-        partition._start_moved()
+        partition._log_start_moved()
         return log_start_offset
 
     return broken
@@ -311,7 +312,7 @@ def _giving(value: object) -> Callable[[Any], Any]:
 VARIANTS: Mapping[str, BrokenVariant] = {
     "acknowledges before replication": BrokenVariant(
         rule="acks=all waits until all in-sync replicas have the record",
-        breaks=_replacing(Partition, "commit_wait", _giving(None)),
+        breaks=_replacing(Leadership, "commit_wait", _giving(None)),
     ),
     "truncates to the high watermark": BrokenVariant(
         rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
@@ -325,19 +326,19 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "joins the ISR too early": BrokenVariant(
         rule="a replica joins the ISR when it has all that is committed, and the start of the leader's epoch",
         breaks=_replacing(
-            ReplicaState,
+            LeaderState,
             "_can_join",
             lambda _: lambda _state, _replica, progress: progress.log_end_offset != UNKNOWN,
         ),
     ),
     "counts followers of older epochs": BrokenVariant(
         rule="the high watermark counts what followers fetched in this leader epoch",
-        breaks=_replacing(ReplicaState, "begin", _knowing_followers_of_older_epochs),
+        breaks=_replacing(LeaderState, "begin", _knowing_followers_of_older_epochs),
     ),
     "counts a removal before it is written": BrokenVariant(
         rule="a member of the ISR counts until ZooKeeper has it no more",
         breaks=_replacing(
-            ReplicaState,
+            LeaderState,
             "maximal_isr",
             lambda _: property(lambda state: state.isr if state.pending is None else state.pending.isr),
         ),
@@ -349,7 +350,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "shows what is not flushed": BrokenVariant(
         rule="consumers of a topic with visibility=flushed see nothing that a loss of power takes away",
-        breaks=_replacing(Partition, "show", _showing_all),
+        breaks=_replacing(Partition, "advance_high_watermark", _advancing_to_the_end),
         first_seed=20,
         every=10,
     ),
@@ -381,7 +382,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "answers its end too early": BrokenVariant(
         rule="a new leader tells its end once its high watermark has reached the start of its epoch (KIP-207)",
-        breaks=_replacing(ReplicaRole, "is_behind_epoch", lambda _: property(lambda _partition: False)),
+        breaks=_replacing(Leadership, "is_behind_epoch", lambda _: property(lambda _partition: False)),
         first_seed=2,
     ),
     "takes a missing znode for a deletion": BrokenVariant(
@@ -410,10 +411,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "trusts the wall clock": BrokenVariant(
         rule="who is in sync is measured with a clock that never goes back",
-        breaks=_both(
-            _replacing(leadership, "trio", lambda _: _WallTime()),
-            _replacing(partition, "trio", lambda _: _WallTime()),
-        ),
+        breaks=_replacing(leadership, "trio", lambda _: _WallTime()),
         first_seed=3,
     ),
     "a stale timer removes a living group": BrokenVariant(
@@ -439,7 +437,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     "counts fetches of a former life": BrokenVariant(
         rule="what a replica fetched counts for the broker epoch in which it fetched alone (KIP-903)",
         breaks=_both(
-            _replacing(ReplicaState, "counts", _giving(True)),
+            _replacing(LeaderState, "counts", _giving(True)),
             _replacing(IsrKeeper, "_state_change", _demanding_no_epochs),
         ),
         first_seed=9,

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.broker.replication.leadership import ReplicaRole
 from pipeline.broker.replication.partition import Partition
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.observation import ObservedPartition
@@ -36,7 +35,7 @@ Place = tuple[TopicPartition, uuid.UUID | None]
 @contextmanager
 def watched_high_watermarks(moved: Moved) -> Generator[None]:
     """Have each step of each high watermark in this process told."""
-    owner: Any = ReplicaRole
+    owner: Any = Partition
     slot = owner.__dict__["high_watermark"]
 
     def read(partition: Partition) -> Offset:

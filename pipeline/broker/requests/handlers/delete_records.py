@@ -63,8 +63,9 @@ async def _handle(broker: BrokerContext, request: DeleteRecordsRequest) -> Delet
     async def wait(name: TopicPartition) -> None:
         partition, start = moved[name]
         try:
-            await partition.wait_deleted(start, deadline)
-            answer(name, ErrorCode.NONE, partition.low_watermark)
+            leadership = partition.leading()
+            await leadership.wait_deleted(start, deadline)
+            answer(name, ErrorCode.NONE, leadership.low_watermark)
         except PipelineError as error:
             answer(name, failure_of(error).code)
 

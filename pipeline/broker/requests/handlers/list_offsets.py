@@ -64,7 +64,8 @@ class _Reader(NamedTuple):
 
     def check_known(self, partition: Partition) -> None:
         """Raise KafkaError if a new leader may not know of records yet that were seen before it."""
-        if partition.is_behind_epoch and not self.is_follower:
+        leadership = partition.leadership
+        if leadership is not None and leadership.is_behind_epoch and not self.is_follower:
             is_known_code = self.version >= FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known_code else ErrorCode.LEADER_NOT_AVAILABLE)
 

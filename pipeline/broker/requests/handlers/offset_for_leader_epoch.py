@@ -32,7 +32,7 @@ def handle(
 def _find(broker: BrokerContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = broker.find_partition(topic, asked.partition, LeaderEpoch(asked.current_leader_epoch))
-        epoch, end_offset = partition.end_offset_for(LeaderEpoch(asked.leader_epoch))
+        epoch, end_offset = partition.log.end_offset_for(LeaderEpoch(asked.leader_epoch))
     except PipelineError as error:
         return EpochEndOffset(partition=asked.partition, error_code=failure_of(error).code)
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -265,8 +265,8 @@ def _append(
             _check_mirror(partition, data)
         if data.expected_end not in {-1, partition.log.log_end_offset}:
             raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
-        if request.acks == ACKS_ALL and partition.has_followers:
-            partition.check_in_sync()
+        if request.acks == ACKS_ALL and (leadership := partition.leading()).has_followers:
+            leadership.check_in_sync()
         headers = partition.validate(records, keep_offsets=keep_offsets)
         if not keep_offsets:
             _check_headers(headers, version)
@@ -300,11 +300,11 @@ def _appended(
         log_start_offset=info.log_start_offset,
         log_end_offset=partition.log.log_end_offset if data.keep_offsets else -1,
     )
-    awaits_flush = partition.awaits_flush(info)
-    if not awaits_flush and (acks != ACKS_ALL or not partition.has_followers):
+    awaits_flush, leadership = partition.awaits_flush(info), partition.leading()
+    if not awaits_flush and (acks != ACKS_ALL or not leadership.has_followers):
         return response
     end_offset = Offset(info.last_offset + 1)
-    committed = partition.commit_wait(end_offset) if acks == ACKS_ALL else None
+    committed = leadership.commit_wait(end_offset) if acks == ACKS_ALL else None
     return _Appended(partition, end_offset if awaits_flush else None, committed, response)
 
 
@@ -402,12 +402,11 @@ async def _append_placed(
     partition, records, headers = unplaced
     while True:
         now_ms = broker.clock()
-        if not partition.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        leadership = partition.leading()
         if data.expected_end not in {-1, partition.log.log_end_offset}:
             raise LogEndMismatchError(data.expected_end, partition.log.log_end_offset)
-        if acks == ACKS_ALL and partition.has_followers:
-            partition.check_in_sync()
+        if acks == ACKS_ALL:
+            leadership.check_in_sync()
         try:
             return partition.append_valid(records, headers, keep_offsets=data.keep_offsets, now_ms=now_ms)
         except RollDueError as due:

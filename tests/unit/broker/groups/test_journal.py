@@ -104,7 +104,8 @@ class Rig:
     def follower_has(self, end_offset: int | None = None) -> None:
         """Broker 2 has all before there, or all there is."""
         end_offset = self.partition.log.log_end_offset if end_offset is None else end_offset
-        self.partition.follower_fetched(BrokerId(2), Offset(end_offset), Offset(0), broker_epoch=-1, has_epoch=True)
+        leadership = self.partition.leading()
+        leadership.follower_fetched(BrokerId(2), Offset(end_offset), Offset(0), broker_epoch=-1, has_epoch=True)
 
     async def loaded(self, known: int) -> Mapping[str, LoadedGroup]:
         """What is loaded after so many loads."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.broker.replication.in_sync_replicas import UNKNOWN, IsrChange, ReplicaState
+from pipeline.broker.replication.in_sync_replicas import UNKNOWN, IsrChange, LeaderState
 from pipeline.model import BrokerId, LeaderEpoch, Offset
 
 OWN = BrokerId(1)
@@ -22,8 +22,8 @@ def begin(
     isr: tuple[int, ...] = (1, 2, 3),
     may_join: Callable[[BrokerId], bool] = lambda replica: True,
     epoch_of: Callable[[BrokerId], int | None] = lambda replica: EPOCH,
-) -> ReplicaState:
-    return ReplicaState.begin(
+) -> LeaderState:
+    return LeaderState.begin(
         OWN,
         LeaderEpoch(4),
         replicas=(OWN, *OTHERS),
@@ -38,16 +38,16 @@ def begin(
     )
 
 
-def fetch(state: ReplicaState, replica: int, offset: int, end: int, now_s: float = 0) -> bool:
+def fetch(state: LeaderState, replica: int, offset: int, end: int, now_s: float = 0) -> bool:
     return state.fetched(BrokerId(replica), Offset(offset), Offset(0), Offset(end), now_s, broker_epoch=EPOCH)
 
 
-def advance(state: ReplicaState, end: int, now_s: float = 0, min_isr: int = 1) -> int:
+def advance(state: LeaderState, end: int, now_s: float = 0, min_isr: int = 1) -> int:
     state.advance(Offset(end), now_s, min_isr)
     return state.committed
 
 
-def change_of(state: ReplicaState, end: int, now_s: float = 0) -> IsrChange:
+def change_of(state: LeaderState, end: int, now_s: float = 0) -> IsrChange:
     change = state.begin_change(Offset(end), now_s)
     assert change is not None
     return change
@@ -226,7 +226,7 @@ class World:
     def can_lead(self, replica: BrokerId) -> bool:
         return replica != OWN and self.alive[replica]
 
-    def joining(self, state: ReplicaState) -> tuple[BrokerId, ...]:
+    def joining(self, state: LeaderState) -> tuple[BrokerId, ...]:
         """Those whom a write that may still succeed would let in."""
         return state.pending.added if state.pending is not None and state.pending.version == self.version else ()
 
@@ -284,7 +284,7 @@ def test_in_any_history_what_is_committed_is_on_every_replica_in_sync(
     assert state.committed == world.end
 
 
-def _step(state: ReplicaState, world: World, what: str, replica: BrokerId, number: int) -> None:
+def _step(state: LeaderState, world: World, what: str, replica: BrokerId, number: int) -> None:
     world.now_s += world.step_s
     if what == "append":
         state.appended(Offset(world.end), world.now_s)
@@ -322,7 +322,7 @@ def _step(state: ReplicaState, world: World, what: str, replica: BrokerId, numbe
         world.now_s += number * MAX_LAG_S
 
 
-def _write(state: ReplicaState, world: World, *, is_told: bool) -> None:
+def _write(state: LeaderState, world: World, *, is_told: bool) -> None:
     change = state.pending
     assert change is not None
     if change.version != world.version:  # refused, maybe over its own lost answer: the newer state will be told
@@ -332,7 +332,7 @@ def _write(state: ReplicaState, world: World, *, is_told: bool) -> None:
         state.end_change(change, world.version)
 
 
-def _settle(state: ReplicaState, world: World) -> None:
+def _settle(state: LeaderState, world: World) -> None:
     """All are alive, and ZooKeeper answers."""
     for _ in range(4):
         state.take((OWN, *OTHERS), world.isr, world.version, world.now_s)

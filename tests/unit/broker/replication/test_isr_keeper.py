@@ -55,7 +55,7 @@ class Rig:
     def fetched(self, replica: BrokerId, epoch: int = NO_BROKER_EPOCH) -> None:
         """It has all."""
         end_offset = self.partition.log.log_end_offset
-        self.partition.follower_fetched(replica, end_offset, Offset(0), broker_epoch=epoch, has_epoch=True)
+        self.partition.leading().follower_fetched(replica, end_offset, Offset(0), broker_epoch=epoch, has_epoch=True)
 
     def register(self, replica: BrokerId, epoch: int) -> None:
         """The leader learns of it."""

@@ -194,7 +194,7 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
     await nursery.start(_keep_joined, parts.membership, parts.registration)
     nursery.start_soon(parts.membership.keep_epoch)
     await nursery.start(broker.controller.run)
-    nursery.start_soon(replicas.flush_for_ever)
+    nursery.start_soon(replicas.watch_log_dirs)
     nursery.start_soon(
         leave_what_failed,
         world.zookeeper,
@@ -204,10 +204,9 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
         config.broker_id,
         parts.membership.announce_offline,
     )
-    nursery.start_soon(replicas.checkpoint_for_ever, config.replica_high_watermark_checkpoint_interval_ms)
+    nursery.start_soon(replicas.upkeep.run, config)
     if config.log_cleaner_enable:
         nursery.start_soon(run_with_metrics, parts.cleaner, world.metrics)
-    nursery.start_soon(replicas.delete_expired_for_ever, config.log_retention_check_interval_ms)
 
 
 async def _serve(

@@ -20,7 +20,6 @@ Invariants:
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -30,8 +29,7 @@ import trio
 
 from pipeline.broker.cluster.spent_epochs import SpentEpochs, raise_after_s, spent_epoch
 from pipeline.broker.cluster.view import NO_BROKER
-from pipeline.broker.replicas.flush_tasks import FlushTasks
-from pipeline.broker.replicas.log_dir_upkeep import keep_checkpointed, keep_flushed, keep_retention
+from pipeline.broker.replicas.log_upkeep import LogUpkeep
 from pipeline.broker.replicas.logs import AssignedPartition, ReplicaLogs
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
 from pipeline.broker.replication.observer import LogObserver
@@ -55,7 +53,7 @@ ROLES_AT_ONCE = 100
 ROOM_CHECK_S = 5.0
 """How often a log that there was no room for is tried again."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class PartitionFollower(Protocol):
@@ -92,11 +90,11 @@ class Replicas:
         self._own_id = own_id
         self.directories = directories
         self._observer = observer
-        self._clock = clock
         self._logs = ReplicaLogs(directories, self.disks, clock, producer_expiration_ms)
         self._partitions: dict[TopicPartition, Partition] = {}
         self.partitions: Mapping[TopicPartition, Partition] = MappingProxyType(self._partitions)
         """Partitions that are open, led here or not (a live view)."""
+        self.upkeep = LogUpkeep(directories, disks, self._partitions, in_sync, clock)
         self._failed: dict[TopicPartition, PipelineError] = {}
         self.failed: Mapping[TopicPartition, PipelineError] = MappingProxyType(self._failed)
         """Partitions whose log could not be opened or has failed (a live view)."""
@@ -106,7 +104,6 @@ class Replicas:
         """Partitions whose log dir does not answer, and since when they have waited for a role."""
         self._has_other_failures = trio.Event()
         self._has_strays = trio.Event()
-        self.flushes = FlushTasks(self._partitions)
 
     def problems(self) -> Sequence[str]:
         """What is wrong with the disk, a sentence for each partition."""
@@ -336,16 +333,16 @@ class Replicas:
         name = item.topic_partition
         if isinstance(found, PipelineError):
             if type(found) is not type(self._failed.get(name)):
-                log.error("partition_offline", topic_partition=str(name), error=str(found))
+                logger.error("partition_offline", topic_partition=str(name), error=str(found))
             self._note_failure(name, found)
             return
         if self._failed.pop(name, None) is not None:
-            log.info("partition_online", topic_partition=str(name))
+            logger.info("partition_online", topic_partition=str(name))
             self._has_other_failures.set()
         found.config = self._logs.log_config(item.settings)
         found.waits_for_disk = False
         high_watermark = self.directories.high_watermark(name)
-        partition = Partition(found, item.settings, self._observer, self, self._own_id, high_watermark)
+        partition = Partition(found, item.settings, self._observer, self.upkeep, self._own_id, high_watermark)
         partition.keeps_promise = found.is_flushed_first
         self._partitions[name] = partition
         self._observer.loaded(self._partitions[name])
@@ -402,50 +399,16 @@ class Replicas:
         """Remove logs that nobody uses; one that is open by now stays. Roles are changed meanwhile."""
         await self._logs.remove(strays, self._is_stray)
 
-    # Upkeep of partitions
+    # Failures
 
-    def flush_soon(self, partition: Partition) -> None:
-        """As `FlushTasks.flush_soon`."""
-        self.flushes.flush_soon(partition)
-
-    def flush_in_time(self, partition: Partition) -> None:
-        """As `FlushTasks.flush_in_time`."""
-        self.flushes.flush_in_time(partition)
-
-    def promise_soon(self, partition: Partition) -> None:
-        """As `FlushTasks.promise_soon`."""
-        self.flushes.promise_soon(partition)
-
-    async def checkpoint_log_start(self, partition: Partition) -> None:
-        """Return once its log start offset would survive a crash. Raises StorageError."""
-        checkpoint = partial(self.directories.checkpoint_log_start_offset, partition.log)
-        await self.disks.run(partition.log.directory.parent, checkpoint)
-
-    async def flush_for_ever(self) -> None:
-        """Flush logs: by time (`flush.ms`), and those whose records consumers may see only then.
-
-        Raises StorageError when there is no log dir left.
-        """
-        async with trio.open_nursery() as nursery:
-            with self.flushes.held_by(nursery):
-                for partition in self._partitions.values():
-                    partition.advance_high_watermark()
-                    if partition.is_promise_due:  # its settings changed before there was anybody to settle it
-                        self.promise_soon(partition)
-                for directory in self.directories.opened:
-                    nursery.start_soon(keep_flushed, directory, self.disks, self.partitions, self._clock)
-                while self.directories.is_any_online:
-                    await trio.sleep(FLUSH_CHECK_MS / 1000)
-                    self._notice_what_failed()
-                    self._give_up_waiting()
+    async def watch_log_dirs(self) -> None:
+        """Notice partitions whose log failed or whose log dir hangs. Raises StorageError when no log dir is left."""
+        while self.directories.is_any_online:
+            await trio.sleep(FLUSH_CHECK_MS / 1000)
+            self._notice_what_failed()
+            self._give_up_waiting()
         path, failure = next(iter(self.directories.offline.items()))
         raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
-
-    async def checkpoint_for_ever(self, interval_ms: int) -> None:
-        """Write down the high watermarks, each time after so long and at the end: a follower begins with them."""
-        async with trio.open_nursery() as nursery:
-            for directory in self.directories.opened:
-                nursery.start_soon(keep_checkpointed, directory, self.disks, self.partitions, interval_ms)
 
     def _notice_what_failed(self) -> None:
         """Whoever waits for records of a log that went offline is told, and no leader is told any more that this
@@ -475,7 +438,7 @@ class Replicas:
             is_hung = not hung.isdisjoint(self._logs.awaited_log_dirs(name))
             if is_hung and waited_s >= HUNG_S and name not in self._failed:
                 error = LogDirSilentError(str(name), f"its log dir has not answered for {waited_s:.0f} s")
-                log.error("partition_offline", topic_partition=str(name), error=str(error))
+                logger.error("partition_offline", topic_partition=str(name), error=str(error))
                 partition = self._partitions.pop(name, None)
                 if partition is not None:
                     self._observer.removed(name)
@@ -489,9 +452,3 @@ class Replicas:
         """Return when there are others in `failed` than the last time."""
         await self._has_other_failures.wait()
         self._has_other_failures = trio.Event()
-
-    async def delete_expired_for_ever(self, interval_ms: int) -> None:
-        """Delete the segments whose time is over (retention), each time after so long, in threads."""
-        async with trio.open_nursery() as nursery:
-            for directory in self.directories.opened:
-                nursery.start_soon(keep_retention, directory, self.disks, self.partitions, self._clock, interval_ms)

@@ -219,8 +219,8 @@ class LeaderState:
                 self.followers[replica] = Progress(caught_up_s=progress.caught_up_s)
 
     def knows(self, replica: BrokerId, offset: Offset) -> bool:
-        """Whether it has told last that its log goes so far."""
-        return self.followers[replica].log_end_offset == offset
+        """Return True if this follower, by its last Fetch, has all before `offset` and no more."""
+        return replica in self.followers and self.followers[replica].log_end_offset == offset
 
     def _take_replicas(self, replicas: Iterable[BrokerId], now_s: float) -> None:
         """Those in sync count as followers whether they are assigned or not: no state is without them."""

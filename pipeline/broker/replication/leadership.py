@@ -187,10 +187,6 @@ class Leadership:
             self.watch.look_at(self.replica.log.topic_partition)
         self._advance_committed(now_s)
 
-    def knows(self, replica: BrokerId, offset: Offset) -> bool:
-        """Return True if this follower, by its last Fetch, has all before `offset` and no more."""
-        return replica in self.state.followers and self.state.knows(replica, offset)
-
     def recheck_followers(self, stayed: Container[BrokerId] | None = None) -> None:
         """Act on other live brokers, or another ISR. Followers that are not known well must fetch again.
 
@@ -264,6 +260,11 @@ class Leadership:
         for waiter in replica.waiters:
             waiter.arrived(size_bytes)
         self._ask_followers()
+
+    @property
+    def has_hidden_records(self) -> bool:
+        """True if the leader's own disk keeps consumers from seeing some records."""
+        return self.visible_end < self.replica.log.log_end_offset
 
     # Log start offsets
 

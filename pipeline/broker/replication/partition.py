@@ -32,14 +32,11 @@ from pipeline.broker.settings.topic import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.appends import AppendInfo, within_reach
 from pipeline.log.log_snapshot import LogSlice, SkipBudget
-from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.fetch import PartitionData
 from pipeline.records.batch import BatchHeader, set_log_append_time, validate_for_append
-from pipeline.records.memory import max_opened_bytes
-from pipeline.records.turns import Steps
 from pipeline.settings import MAX_INT32, MAX_INT64
 
 FLUSHED = "flushed"
@@ -88,6 +85,7 @@ class Partition:
     observer: LogObserver
     upkeep: Upkeep
     own_id: BrokerId
+    topic_partition: TopicPartition = field(init=False)
     high_watermark: Offset = START
     leadership: Leadership | None = None
     leader: BrokerId = NO_BROKER
@@ -112,12 +110,8 @@ class Partition:
     _rolling: trio.Lock = field(default_factory=trio.Lock)
 
     def __post_init__(self) -> None:
+        self.topic_partition = self.log.topic_partition
         self.high_watermark = max(self.high_watermark, self.log.log_start_offset)
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Topic and index of the partition."""
-        return self.log.topic_partition
 
     @property
     def problem(self) -> str | None:
@@ -182,7 +176,8 @@ class Partition:
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.wake()
 
-    def _log_start_moved(self) -> None:
+    def log_start_moved(self) -> None:
+        """Notify all who wait that the log start offset has moved."""
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.arrived(0)
 
@@ -191,11 +186,6 @@ class Partition:
     @property
     def _is_flush_due(self) -> bool:
         return self._unflushed_messages >= (1 if self.keeps_promise else self.settings.flush_messages)
-
-    @property
-    def has_hidden_records(self) -> bool:
-        """True if it leads, and its own disk keeps consumers from seeing some records."""
-        return self.leadership is not None and self.leadership.visible_end < self.log.log_end_offset
 
     @property
     def last_stable_offset(self) -> Offset:
@@ -259,8 +249,14 @@ class Partition:
             raise
         self.refusal = None
         if not info.duplicate:
-            self._count(info, len(records))
+            messages = 0
+            for header in info.headers:
+                messages += header.record_count
+            self.messages_in += messages
+            self.bytes_in += len(records)
             leadership.hidden_bytes += len(records)
+            self._await_flush(messages)
+            self.observer.appended(self.topic_partition, info.headers)
             if leadership.has_followers:
                 leadership.appended(end_before, len(records))
             # What was hidden before waits for a flush, which advances the high watermark.
@@ -282,15 +278,6 @@ class Partition:
             finally:
                 self.log.is_rolling = False
 
-    def _count(self, info: AppendInfo, size_bytes: int) -> None:
-        messages = 0
-        for header in info.headers:
-            messages += header.record_count
-        self.messages_in += messages
-        self.bytes_in += size_bytes
-        self._await_flush(messages)
-        self.observer.appended(self.log.topic_partition, info.headers)
-
     def _await_flush(self, messages: int) -> None:
         self._unflushed_messages += messages
         if self.settings.flush_ms < FLUSH_CHECK_MS:
@@ -298,20 +285,16 @@ class Partition:
 
     def advance_high_watermark(self) -> None:
         """Advance a leader's high watermark as far as the topic's settings let it."""
-        if self.settings.visibility == FLUSHED:
-            self.advance_to_flushed()
-        elif self.leadership is not None:
-            self.leadership.advance_visible_end(self.log.log_end_offset)
-
-    def advance_to_flushed(self) -> None:
-        """Advance a leader's high watermark to what its disk has, if `visibility=flushed`. Called from time to time."""
-        leadership = self.leadership
-        if leadership is None or self.settings.visibility != FLUSHED or self.log.failure is not None:
+        leadership, settings = self.leadership, self.settings
+        if leadership is None:
             return
-        leadership.advance_visible_end(self.log.recovery_point)
-        is_flushed_by_nobody = self.settings.flush_messages == MAX_INT64 and self.settings.flush_ms == MAX_INT64
-        if is_flushed_by_nobody and self.has_hidden_records:
-            self.upkeep.flush_soon(self)
+        if settings.visibility != FLUSHED:
+            leadership.advance_visible_end(self.log.log_end_offset)
+        elif self.log.failure is None:
+            leadership.advance_visible_end(self.log.recovery_point)
+            is_flushed_by_nobody = settings.flush_messages == MAX_INT64 and settings.flush_ms == MAX_INT64
+            if is_flushed_by_nobody and leadership.has_hidden_records:
+                self.upkeep.flush_soon(self)
 
     def reconfigure(self, settings: TopicSettings) -> None:
         """Take over changed settings of the topic."""
@@ -321,13 +304,6 @@ class Partition:
             self.upkeep.promise_soon(self)
         if not (self._is_flush_due or self._flushing.locked()):
             self.advance_high_watermark()
-
-    def take_expired(self, now_ms: int, *, keeps_last: bool = False) -> Sequence[Segment]:
-        """As `UnifiedLog.take_expired`; `roll` is to be awaited for a RollDueError."""
-        expired = self.log.take_expired(self.high_watermark, now_ms, keeps_last=keeps_last)
-        if expired:
-            self._log_start_moved()
-        return expired
 
     async def delete_records(self, before: Offset) -> Offset:
         """Move the log start offset up to this offset, for good; -1 stands for the high watermark.
@@ -340,7 +316,7 @@ class Partition:
             raise OffsetOutOfRangeError(before, self.log.log_start_offset, self.high_watermark)
         log_start_offset = self.log.delete_records(before)
         await self.upkeep.checkpoint_log_start(self)
-        self._log_start_moved()
+        self.log_start_moved()
         return log_start_offset
 
     def _refused(self, error: StorageError) -> None:
@@ -371,7 +347,7 @@ class Partition:
                 raise
             self.refusal = None
             self._await_flush(sum(header.record_count for header in headers_of_run))
-            self.observer.appended(log.topic_partition, info.headers)
+            self.observer.appended(self.topic_partition, info.headers)
         end_offset = log.log_end_offset
         self.high_watermark = max(self.high_watermark, min(leader_high_watermark, end_offset))
         if leader_log_start_offset > log.log_start_offset:
@@ -416,7 +392,7 @@ class Partition:
         if self.leadership is not None:
             # Flushed here, or by a flush of the whole log directory.
             self.leadership.advance_visible_end(self.log.recovery_point)
-            if self.has_hidden_records and not self._is_flush_due:
+            if self.leadership.has_hidden_records and not self._is_flush_due:
                 self.advance_high_watermark()
 
     def read(
@@ -447,19 +423,6 @@ class Partition:
         if found.region.size == 0 or (found.region.size > max_bytes and not must_progress):
             return None
         return found
-
-    def find_timestamp(self, timestamp: int | None) -> Steps[tuple[int, Offset] | None]:
-        """Time and offset of the first record at or after a time, or (None) of the newest one. Raises what
-        `offset_for_timestamp` of the log raises.
-        """
-        newest = self.log.max_timestamp
-        if timestamp is None and newest < 0:
-            return None
-        return (
-            yield from self.log.offset_for_timestamp(
-                newest if timestamp is None else timestamp, max_opened_bytes(self.settings.max_message_bytes)
-            )
-        )
 
 
 def _stamp(records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> list[BatchHeader]:

@@ -127,7 +127,7 @@ class FetchReading:
                 records=b"",
             )
         self.has_more = asked.fetch_offset < end_offset or (
-            self._replica >= 0 and not partition.leading().knows(self._replica, Offset(asked.fetch_offset))
+            self._replica >= 0 and not partition.leading().state.knows(self._replica, Offset(asked.fetch_offset))
         )
         if found is not None:
             self.read_bytes += found.region.size

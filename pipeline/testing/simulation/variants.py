@@ -226,7 +226,7 @@ def _deleting_what_is_not_committed(_delete_records: Any) -> Any:
         before = min(before, partition.log.log_end_offset)
         log_start_offset = partition.log.delete_records(before)
         await partition.upkeep.checkpoint_log_start(partition)
-        partition._log_start_moved()
+        partition.log_start_moved()
         return log_start_offset
 
     return broken

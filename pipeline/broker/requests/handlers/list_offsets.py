@@ -42,6 +42,8 @@ from pipeline.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from pipeline.records.memory import max_opened_bytes
+from pipeline.records.turns import Steps
 
 NEVER = 2**15
 UNKNOWN = -1
@@ -107,7 +109,7 @@ async def _search_and_answer(
     deadline_s = trio.current_time() + MAX_SEARCH_S
     for topic, partition, asked in searches:
         try:
-            log_dir, steps = partition.log.directory.parent, partition.find_timestamp(_search_time(asked))
+            log_dir, steps = partition.log.directory.parent, find_timestamp(partition, _search_time(asked))
             in_thread = partial(broker.replicas.disks.run, log_dir)
             found = await broker.fetch.searchers[log_dir].run(steps, deadline=deadline_s, in_thread=in_thread)
             if found is not None and found[1] >= reader.end_of(partition):
@@ -125,6 +127,20 @@ async def _search_and_answer(
             leader_epoch=partition.log.epoch_at(found[1]) if found is not None else UNKNOWN,
         )
     return _answer(request, answers)
+
+
+def find_timestamp(partition: Partition, timestamp: int | None) -> Steps[tuple[int, Offset] | None]:
+    """Find time and offset of the first record at or after a time, or (None) of the newest one. Raises what
+    `offset_for_timestamp` of the log raises.
+    """
+    newest = partition.log.max_timestamp
+    if timestamp is None and newest < 0:
+        return None
+    return (
+        yield from partition.log.offset_for_timestamp(
+            newest if timestamp is None else timestamp, max_opened_bytes(partition.settings.max_message_bytes)
+        )
+    )
 
 
 def _search_time(asked: ListOffsetsPartition) -> int | None:

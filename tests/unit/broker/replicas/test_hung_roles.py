@@ -201,7 +201,7 @@ async def test_a_log_dir_that_stays_silent_counts_as_failed_until_it_answers(
 ) -> None:
     monkeypatch.setattr("pipeline.broker.replicas.replicas.HUNG_S", 5.0)
     async with opened(tmp_path) as (replicas, _, files), trio.open_nursery() as nursery:
-        nursery.start_soon(replicas.flush_for_ever)
+        nursery.start_soon(replicas.watch_log_dirs)
         files.hangs_below = tmp_path / "a"
         await replicas.assign(led(range(2), 0))
         with trio.fail_after(TIMEOUT_S):
@@ -239,7 +239,7 @@ async def test_a_partition_that_waits_for_long_is_not_failed_while_its_log_dir_a
         files.released.set()
         await until(lambda: not replicas.disks.waiting_s(tmp_path / "a"))
         monkeypatch.setattr(Replicas, "_give_up_waiting", noted)
-        nursery.start_soon(replicas.flush_for_ever)
+        nursery.start_soon(replicas.watch_log_dirs)
         await until(lambda: looks > 0)
         assert dict(replicas.failed) == {}
         nursery.cancel_scope.cancel()
@@ -291,7 +291,7 @@ async def test_a_log_dir_that_hangs_fails_no_partitions_that_wait_for_a_slow_one
         assert await replicas.assign(led(range(4), 0)) == names(range(4))
         with monkeypatch.context() as patch:
             patch.setattr(replicas.disks, "waiting_s", lambda log_dir: float(log_dir.name == "a"))
-            nursery.start_soon(replicas.flush_for_ever)
+            nursery.start_soon(replicas.watch_log_dirs)
             await until(lambda: bool(replicas.failed))
             assert sorted(replicas.failed) == names([0, 2])
         files.released.set()

@@ -294,12 +294,12 @@ async def test_a_replica_that_cannot_be_noted_is_not_served(tmp_path: Path) -> N
 
 async def test_a_follower_begins_with_the_high_watermark_that_was_written_down(tmp_path: Path) -> None:
     name = TopicPartition("t", 0)
-    with opened(tmp_path) as (replicas, _):
+    with opened(tmp_path) as (replicas, directories):
         await replicas.assign([assigned(leader=1, epoch=0, isr=(1,))])
         replicas.partitions[name].append(memoryview(batch(b"a", b"b")), keep_offsets=False, now_ms=NOW_MS)
         replicas.partitions[name].high_watermark = Offset(1)
         with trio.move_on_after(0):
-            await replicas.checkpoint_for_ever(60_000)  # at its end
+            await replicas.upkeep.keep_checkpointed(directories.opened[0], 60_000)  # at its end
     with opened(tmp_path) as (replicas, _):
         await replicas.assign([assigned(leader=2, epoch=1)])
         assert replicas.partitions[name].high_watermark == 1
@@ -371,7 +371,7 @@ async def test_a_replica_whose_log_dir_failed_tells_its_leader_nothing_any_more(
         assert log.on_failure is not None
         with pytest.raises(StorageError, match="all log dirs are offline"), unwrapped_errors():
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(replicas.flush_for_ever)
+                nursery.start_soon(replicas.watch_log_dirs)
                 await trio.testing.wait_all_tasks_blocked()
                 log.on_failure(StorageError("disk", "is broken"))
         assert list(replicas.failed) == [TopicPartition("t", 0)]
@@ -396,7 +396,7 @@ async def test_a_record_is_flushed_in_time_where_that_is_less_than_a_second(
                 partition.append_fetched(memoryview(copied), Offset(0), Offset(0), NOW_MS)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(replicas.flush_for_ever)
+            nursery.start_soon(replicas.upkeep.run, CONFIG)
             await trio.testing.wait_all_tasks_blocked()
             for end in (2, 4):
                 append()
@@ -408,7 +408,7 @@ async def test_a_record_is_flushed_in_time_where_that_is_less_than_a_second(
                 mock_clock.jump(0.02)
                 while partition.log.recovery_point < end:
                     await trio.lowlevel.checkpoint()
-                while replicas.flushes.timers:
+                while replicas.upkeep.timers:
                     await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
     assert mock_clock.current_time() < 1

@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import trio
 
-from pipeline.broker.replicas.log_dir_upkeep import delete_expired
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.errors import DiskFullError
 from pipeline.log.checkpoint import LOG_START_OFFSETS, read_offsets
@@ -30,7 +29,7 @@ async def offset_of(broker: Broker, timestamp: int) -> tuple[int, int]:
 
 async def delete_for_good(replicas: Replicas) -> None:
     for directory in replicas._directories.opened:
-        await delete_expired(directory, replicas.disks, replicas.partitions, NOW_MS)
+        await replicas.upkeep.delete_expired(directory, NOW_MS)
         await trio.to_thread.run_sync(directory.flush_due, NOW_MS)
 
 

@@ -230,7 +230,7 @@ async def test_a_fetch_of_a_former_life_that_arrives_late_is_set_right_without_a
     async with replicated(start) as (leader, (follower, _)):
         assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
         own, led = partition_of(follower).own_id, partition_of(leader)
-        await until(lambda: led.leading().knows(own, Offset(1)))
+        await until(lambda: led.leading().state.knows(own, Offset(1)))
         asked = FetchPartition(fetch_offset=0, partition_max_bytes=100, current_leader_epoch=led.leader_epoch)
         topic = await leader.named(FetchTopic, "t", partitions=[asked])
         epoch = follower.handle.replicas.in_sync.view.own_epoch
@@ -238,21 +238,21 @@ async def test_a_fetch_of_a_former_life_that_arrives_late_is_set_right_without_a
             replica_state=ReplicaState(replica_id=own, replica_epoch=epoch), max_bytes=100, topics=[topic]
         )
         assert (await leader.ask(request)).responses[0].partitions[0].error_code == ErrorCode.NONE
-        await until(lambda: led.leading().knows(own, Offset(1)))
+        await until(lambda: led.leading().state.knows(own, Offset(1)))
 
 
 async def test_a_fetch_of_another_broker_epoch_tells_nothing(start: Start) -> None:
     async with replicated(start) as (leader, (follower, _)):
         assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
         own, led = partition_of(follower).own_id, partition_of(leader)
-        await until(lambda: led.leading().knows(own, Offset(1)))
+        await until(lambda: led.leading().state.knows(own, Offset(1)))
         epoch = follower.handle.replicas.in_sync.view.own_epoch
         assert led.upkeep.in_sync.epoch_of(own) == epoch >= 0
         for told in (-1, epoch - 1, epoch + 1):
             led.leading().follower_fetched(own, Offset(0), Offset(0), broker_epoch=told, has_epoch=True)
-            assert led.leading().knows(own, Offset(1))
+            assert led.leading().state.knows(own, Offset(1))
         led.leading().follower_fetched(own, Offset(0), Offset(0), broker_epoch=epoch, has_epoch=True)
-        assert not led.leading().knows(own, Offset(1))
+        assert not led.leading().state.knows(own, Offset(1))
 
 
 async def test_a_replica_id_without_the_epoch_of_its_broker_reads_no_further_than_consumers(start: Start) -> None:

@@ -50,14 +50,14 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started = 0
         self.turns = threading.Semaphore(0)
-        find = Partition.find_timestamp
+        find = list_offsets.find_timestamp
 
         def slow(partition: Partition, timestamp: int | None) -> Steps[Any]:
             self.started += 1
             assert self.turns.acquire(timeout=4 * TIMEOUT_S)
             return (yield from find(partition, timestamp))
 
-        monkeypatch.setattr(Partition, "find_timestamp", slow)
+        monkeypatch.setattr(list_offsets, "find_timestamp", slow)
 
 
 async def test_searches_in_bombs_stay_within_the_memory_for_opened_batches(

@@ -57,7 +57,7 @@ async def new_topic(cluster: Cluster, name: str, partitions: int = 1, **configs:
 
 
 async def read(cluster: Cluster, partition: TopicPartition, offset: int, count: int) -> list:
-    found = []
+    found: list[Any] = []
     async with open_consumer(cluster, ConsumerConfig()) as consumer:
         consumer.assign({partition: offset})
         with trio.fail_after(DEADLINE_S):
@@ -154,7 +154,7 @@ async def test_batches_are_polled_whole(cluster: Cluster) -> None:
     async with producing(cluster, batch_size=1000, compression=Codec.LZ4) as producer:
         for number in range(3000):
             await producer.send("whole", b"%d" % number)
-    values = []
+    values: list[Any] = []
     async with open_consumer(cluster, ConsumerConfig(max_bytes=5000, max_partition_bytes=3000)) as consumer:
         consumer.assign({partition: 0})
         with trio.fail_after(DEADLINE_S):

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -133,7 +134,7 @@ def is_healthy(url: str) -> bool:
 
 def test_ready_within_two_seconds(tmp_path: Path, zookeeper: str) -> None:
     """In seconds of its processor, which are those of a clock where nothing else runs, and the best of a few starts."""
-    seconds = []
+    seconds: list[Any] = []
     while len(seconds) < STARTS and (not seconds or min(seconds) > MAX_START_S):
         with started_broker(tmp_path / f"start-{len(seconds)}", f"{zookeeper}-{len(seconds)}") as ready_s:
             seconds.append(ready_s)

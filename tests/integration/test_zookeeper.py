@@ -4,7 +4,7 @@ import itertools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 import trio
@@ -417,7 +417,7 @@ async def test_an_expired_session_is_told_and_replaced(service: Service) -> None
 
         await service.expire(client)
 
-        told = []
+        told: list[Any] = []
         with trio.fail_after(DEADLINE_S):
             while not told or told[-1].session_id == former:
                 told.append(await anext(events))

@@ -38,7 +38,7 @@ def header(base_offset: int, records: int = 1, *, timestamp: int = 0, crc: int =
 
 
 def summed(batches: Sequence[BatchHeader]) -> dict[int, Counts]:
-    windows = {}
+    windows: dict[Any, Any] = {}
     for one in batches:
         start = window_start(one.base_timestamp, WINDOW_MS)
         windows[start] = windows.get(start, NOTHING) + Counts.of(one)

@@ -20,13 +20,13 @@ class Driver:
     def __init__(self, *, delay_ms: int = 3000, max_size: int = 100, auto_write: bool = True) -> None:
         self.group = Group("g", GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=max_size))
         self.now_ms = 0
-        self.answers = {}
-        self.timers = []
-        self.writes = []
-        self.written = []
+        self.answers: dict[Any, Any] = {}
+        self.timers: list[Any] = []
+        self.writes: list[Any] = []
+        self.written: list[Any] = []
         self.auto_write = auto_write
         self.numbers = itertools.count(1)
-        self.waiting = set()
+        self.waiting: set[Any] = set()
 
     def do(self, result: Result) -> Result:
         for action in result.actions:

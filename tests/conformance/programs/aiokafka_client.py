@@ -45,7 +45,7 @@ async def produce_until_told(bootstrap: Any, asked: Any) -> Any:
     async with AIOKafkaProducer(
         bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2, request_timeout_ms=120_000
     ) as producer:
-        sent = []
+        sent: list[Any] = []
         while not was_told_to_stop():
             sent.append(await producer.send(asked["topic"], b"%d" % len(sent), partition=0))
             if len(sent) > 200:

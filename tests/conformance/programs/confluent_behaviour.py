@@ -88,7 +88,7 @@ class Behaviour:
 
 def answer(futures: Any) -> Any:
     """The names of the errors of an admin call, None for success."""
-    names = []
+    names: list[Any] = []
     for future in futures.values():
         try:
             future.result(DEADLINE_S)

@@ -47,7 +47,7 @@ def read(bootstrap: Any, asked: Any) -> Any:
 def produce_until_told(bootstrap: Any, asked: Any) -> Any:
     """Numbered records until standard input ends: those that were acknowledged, with their offsets."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=2)
-    sent = []
+    sent: list[Any] = []
     while not was_told_to_stop():
         sent.append(producer.send(asked["topic"], b"%d" % len(sent), partition=0))
         if len(sent) > 200:

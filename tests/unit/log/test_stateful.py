@@ -36,7 +36,7 @@ def machine(batches: Batches) -> type[Any]:
         def __init__(self) -> None:
             super().__init__()
             self.path = Path(tempfile.mkdtemp(prefix="log-"))
-            self.model = []
+            self.model: list[Any] = []
             self.kept = 0
             self.sequence = 0
             self.now_ms = batches.now_ms

@@ -21,7 +21,7 @@ EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
 
 def fill(log: UnifiedLog, batches: Batches, count: int = 8, size: int = 200) -> list[BatchHeader]:
     """Two records a batch, in the epochs of EPOCHS; returns the headers."""
-    headers = []
+    headers: list[Any] = []
     for number in range(count):
         batch = batches.copied(2, size=size, base_offset=log.log_end_offset, epoch=EPOCHS[number % len(EPOCHS)])
         headers += batches.append_copied(log, batch).headers
@@ -119,7 +119,7 @@ def test_gaps_are_cut_where_the_batches_end(open_log: Callable[..., Any], batche
     for _ in range(20):
         log = open_log(LogConfig(segment_bytes=rng.choice([1, 250, 1 << 20]), index_interval_bytes=1))
         log.restart_at(Offset(0))
-        headers = []
+        headers: list[Any] = []
         for base in bases:
             headers += batches.append_copied(log, batches.copied(1, base_offset=base, epoch=2)).headers
         for _ in range(3):
@@ -260,7 +260,7 @@ def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(
 def test_a_lack_of_open_files_half_way_ends_this_log_alone(
     open_log: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    told: list[Any] = []
     log = open_log(LogConfig(segment_bytes=1))
     fill(log, batches)
     log.flush()

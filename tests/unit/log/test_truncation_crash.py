@@ -75,7 +75,7 @@ class Follower:
         self.config = LogConfig(
             segment_bytes=rng.choice([1, 400, 1000, 1 << 20]), index_interval_bytes=rng.choice([1, 200])
         )
-        self.held = []
+        self.held: list[Any] = []
         self.possible = [[]]
         self.synced = 0
         self.now_ms = NOW_MS

@@ -47,8 +47,8 @@ class Draft:
 
     def __init__(self, draw: Callable[..., Any]) -> None:
         self.draw = draw
-        self.defined = {}
-        self.open = set()
+        self.defined: dict[Any, Any] = {}
+        self.open: set[Any] = set()
 
     def one_of(self, choices: Sequence[bool] | Sequence[int] | Sequence[str]) -> int | str:
         return self.draw(st.sampled_from(choices))
@@ -95,7 +95,7 @@ class Draft:
         return {"name": name, "type": type_, **aliases}
 
     def union(self, branches: Any) -> Any:
-        unique = {}
+        unique: dict[Any, Any] = {}
         for branch in branches:
             label = branch.get("name", branch["type"]) if isinstance(branch, dict) else branch
             unique.setdefault(label, branch)

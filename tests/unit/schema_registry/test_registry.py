@@ -196,8 +196,8 @@ class Log(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.state = new_state()
-        self.log = []
-        self.text_of_id = {}
+        self.log: list[Any] = []
+        self.text_of_id: dict[Any, Any] = {}
 
     subjects = st.sampled_from(["a", "b"])
     schemas = st.sampled_from(["int", "long", "string", "boolean"])

@@ -31,7 +31,7 @@ class MemoryJournal:
     """A journal of 10 partitions in memory, which can be slow, refuse, or not be led here."""
 
     def __init__(self) -> None:
-        self.records = []
+        self.records: list[Any] = []
         self.refusal = None
         self.error = None
         self.delay_s = 0.0
@@ -285,7 +285,7 @@ async def test_nobody_enters_a_group_or_commits_while_it_is_removed(
         coordinator.check_commit("g", "", -1, None)
         coordinator.note_commit("g")
         journal.delay_s = 1
-        outcomes = []
+        outcomes: list[Any] = []
 
         async def remove() -> None:
             try:
@@ -384,7 +384,7 @@ async def test_a_group_that_breaks_its_rules_starts_anew_alone(
 async def test_five_hundred_groups_with_two_thousand_members_hold(autojump_clock: trio.testing.MockClock) -> None:
     """Their heartbeats, every 3 s, cost a small share of one core; no task is kept for any of them."""
     async with running() as (coordinator, _, nursery):
-        members = {}
+        members: dict[Any, Any] = {}
 
         async def enter(group_id: str) -> None:
             joined = await join(coordinator, group_id)

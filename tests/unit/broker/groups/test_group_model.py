@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ class Model(Driver):
         self.random = random.Random(seed)
         super().__init__(delay_ms=self.random.choice([0, 3000]), max_size=self.random.choice([2, 4]), auto_write=False)
         self.seen_ids = [""]
-        self.given = {}
+        self.given: dict[Any, Any] = {}
         self.highest = 0
 
     def step(self) -> None:

@@ -45,7 +45,7 @@ def fill(scripted: ScriptedCluster) -> Callable[..., Any]:
 
 async def read(consumer: Consumer, records: int) -> Any:
     """Values by partition, once so many records were read."""
-    found = {}
+    found: dict[Any, Any] = {}
     with trio.fail_after(DEADLINE_S):
         while sum(map(len, found.values())) < records:
             for batches in await consumer.poll_batches():
@@ -336,7 +336,7 @@ def put(scripted: ScriptedCluster, batch: bytearray) -> None:
 
 async def read_records(consumer: Consumer, count: int) -> Any:
     """Values by partition of so many records."""
-    found = {}
+    found: dict[Any, Any] = {}
     with trio.fail_after(DEADLINE_S):
         while count and (record := await anext(consumer.records())):
             found.setdefault(record.topic_partition, []).append(record.value)
@@ -706,7 +706,7 @@ async def test_each_record_comes_from_the_position_on_of_one_open_batch_at_a_tim
 ) -> None:
     fill(1)
     put(scripted, bomb(Codec.ZSTD, 1 << 20, 0))
-    taken = []
+    taken: list[Any] = []
     async with scripted.broker(1), connect() as cluster, consume(cluster) as consumer:
         consumer.assign({T0: 5})
         while len(taken) < 6:

@@ -41,7 +41,7 @@ def deposed(scripted: ScriptedCluster) -> ScriptedCluster:
 
 
 async def read_values(consumer: Consumer, count: int) -> Any:
-    values = []
+    values: list[Any] = []
     with trio.fail_after(DEADLINE_S):
         while len(values) < count:
             values.append((await anext(consumer.records())).value)

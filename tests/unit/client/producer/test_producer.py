@@ -251,7 +251,7 @@ async def test_keys_choose_partitions_and_records_without_key_change_with_the_ba
 ) -> None:
     scripted.add_topic("wide", [1] * 4)
     async with scripted.broker(1), connect() as cluster, produce(cluster, batch_size=500) as producer:
-        by_key = {}
+        by_key: dict[Any, Any] = {}
         for number in range(50):
             key = b"key %d" % (number % 10)
             found = await (await producer.send("wide", b"x", key=key)).wait()

@@ -4,6 +4,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def logs(sound: Path, tmp_path: Path) -> Path:
 
 
 def verify(directory: Path) -> tuple[Verifier, list[Problem]]:
-    seen = []
+    seen: list[Any] = []
     verifier = Verifier(seen.append, lambda: None)
     problems = list(verifier.verify(directory))
     if not problems:

@@ -72,10 +72,16 @@ def hint(key: str, model: type[SettingsModel]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def reason_of(error: Any) -> str:
+    """Return what is wrong with a value, from an entry of `ValidationError.errors`."""
+    reason = re.sub(r"^\w+ should |, unable to (parse|interpret).*| after validation", "", str(error["msg"]))
+    return f"must {reason}" if reason != error["msg"] else reason.removeprefix("Value error, ")
+
+
 def _configuration_error(model: type[SettingsModel], error: ValidationError) -> ConfigurationError:
     first: Any = error.errors(include_url=False, include_context=False)[0]
     key = ".".join(str(part) for part in first["loc"])
-    reason = str(first["msg"]).removeprefix("Value error, ")
+    reason = reason_of(first)
     match first["type"]:
         case "missing":
             return ConfigurationError(key, "is missing")

@@ -16,6 +16,8 @@ import typer
 
 from pipeline.cli.terminal import output
 from pipeline.cli.terminal.settings import Settings, read_settings
+from pipeline.errors import ConfigurationError
+from pipeline.net.nurseries import unwrapped_errors
 
 Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="The service's settings.")]
 
@@ -39,7 +41,12 @@ def http_url(text: str) -> str:
 def run_service(run: Callable[[Settings], Awaitable[Any]], config: Path) -> None:
     """Run a service with the settings of a file, in the foreground, until a signal arrives or it fails."""
     output.configure_logging()
-    trio.run(run_until_signalled, partial(run, read_settings(config)))
+    settings = read_settings(config)
+    try:
+        with unwrapped_errors():
+            trio.run(run_until_signalled, partial(run, settings))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{config}: {error.key}", error.reason) from error
 
 
 async def run_until_signalled(run: Callable[[], Awaitable[Any]]) -> None:

@@ -384,8 +384,8 @@ class BrokerConfig(SettingsModel):
         if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
             raise ConfigurationError(
                 "max.connections.per.ip",
-                "may be 0 only if max.connections.per.ip.overrides names addresses: nobody else could connect, even "
-                "to change it",
+                "may be 0 only if max.connections.per.ip.overrides names addresses: no other client could connect, not "
+                "even to change the setting",
             )
         return config
 

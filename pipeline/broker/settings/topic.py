@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from pipeline.broker.settings.admission import Admission
 from pipeline.broker.settings.broker import FIELDS, BrokerConfig, CompressionType, TimestampType
 from pipeline.records.compression import Codec
-from pipeline.settings import MAX_INT64, SettingsModel, hint
+from pipeline.settings import MAX_INT64, SettingsModel, hint, reason_of
 
 LOG_APPEND_TIME = "LogAppendTime"
 
@@ -173,5 +173,4 @@ def _explain(item: Any) -> str:
     key = str(item["loc"][0])
     if item["type"] == "extra_forbidden":
         return f"Unknown topic config name: {key}{hint(key, TopicSettings)}"
-    reason = str(item["msg"]).removeprefix("Value error, ")
-    return f"Invalid value {item['input']} for configuration {key}: {reason}"
+    return f"Invalid value {item['input']} for configuration {key}: {reason_of(item)}"

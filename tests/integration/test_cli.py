@@ -211,5 +211,5 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = complaint("local", "up", "--port", str(port), "--dir", str(tmp_path))
-    assert line == f"port {port} is in use: name another --port, or 0 for free ones"
+    assert line == f"port {port} is in use: choose another --port, or 0 for free ports"
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]

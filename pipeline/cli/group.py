@@ -14,7 +14,6 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
 from pipeline.client.admin import groups
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
-from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.consumer.consumer_protocol import CONSUMER, decode_assignment
 from pipeline.errors import ConfigurationError, DeadlineExceededError, NetworkError, ProtocolError
@@ -260,12 +259,9 @@ async def _leaders(
     cluster: Cluster, topic_partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, BrokerId | None]:
     """Return the leaders of those partitions that exist."""
-    topics = await list_topics(cluster)
-    return {
-        topic_partition: topics[topic_partition.topic].partitions[topic_partition.partition].leader
-        for topic_partition in topic_partitions
-        if topic_partition.topic in topics and topic_partition.partition in topics[topic_partition.topic].partitions
-    }
+    view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
+    found = {topic_partition: view.partition_of(topic_partition) for topic_partition in topic_partitions}
+    return {each: partition.leader for each, partition in found.items() if partition is not None}
 
 
 def read_assignments(group: GroupDescription) -> tuple[dict[TopicPartition, GroupMember], list[GroupMember]]:

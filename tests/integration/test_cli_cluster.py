@@ -138,7 +138,7 @@ def test_applying_a_plan_again_waits_for_the_moves_that_are_under_way(cluster: L
     wait_for("three moves", lambda: describe(cluster)["moving"] == 3)
     again = told(cluster, "cluster", "reassign", "apply", plan)
     assert (again["partitions"], len(again["under_way"]), again["done"]) == ([], 3, False)
-    assert run(cluster, "cluster", "reassign", "apply", plan).stdout == "3 partitions are on their way there already.\n"
+    assert run(cluster, "cluster", "reassign", "apply", plan).stdout == "3 partitions are being moved there already.\n"
     waited = run(cluster, "cluster", "reassign", "apply", plan, "--throttle", str(THROTTLE_BYTES), "--wait").stdout
     assert waited == "Moved 3 partitions.\n"
     assert told(cluster, "cluster", "reassign", "status")["moving"] == []

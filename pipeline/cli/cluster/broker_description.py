@@ -1,4 +1,4 @@
-"""What `pipeline broker describe` shows: gathered from each broker, as plain values for JSON and for people."""
+"""The report of `pipeline broker describe`, as plain values for JSON and for people."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceTy
 
 TIMEOUT_S = 30.0
 OWN = frozenset({"broker.id", "node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir"})
-"""Settings that differ from broker to broker by nature, and are shown above."""
+"""Settings that always differ between brokers, and are shown above."""
 
 
 async def describe_brokers(bootstrap: str | None, zookeeper: str | None, broker_id: int | None) -> dict[str, Any]:
-    """The cluster and its brokers, or one of them. Raises NetworkError for one that is not there."""
+    """Return the cluster and its brokers, or one broker. Raises NetworkError if that broker is not alive."""
     async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
         await cluster.refresh(timeout_s=TIMEOUT_S)
         found = await describe_cluster(cluster, timeout_s=TIMEOUT_S)
         brokers = [broker for broker in found.brokers if broker_id in {None, broker.id}]
         if not brokers:
-            raise NetworkError(f"no broker {broker_id} is alive, `pipeline broker list` shows those that are")
+            raise NetworkError(f"broker {broker_id} is not alive: `pipeline broker list` lists the live brokers")
         return {
             "cluster_id": found.cluster_id,
             "controller": found.controller,
@@ -76,7 +76,7 @@ def _api_name(key: int) -> str:
 
 
 def troubles(description: dict[str, Any]) -> list[str]:
-    """Which brokers do not answer, and which log dirs failed."""
+    """Return the brokers that do not answer, and the log dirs that failed."""
     found = []
     for broker in description["brokers"]:
         if broker["error"] is not None:
@@ -91,7 +91,7 @@ def troubles(description: dict[str, Any]) -> list[str]:
 
 
 def print_description(description: dict[str, Any]) -> None:
-    """For people."""
+    """Print the description for people."""
     output.say(f"Cluster {description['cluster_id']}, controller {description['controller']}")
     for broker in description["brokers"]:
         rack = "" if broker["rack"] is None else f", rack {broker['rack']}"

@@ -1,4 +1,4 @@
-"""`pipeline cluster`: how a cluster is, who leads, and where partitions lie."""
+"""`pipeline cluster`: health, leaders and placement of a cluster."""
 
 from functools import partial
 from typing import Annotated
@@ -16,7 +16,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.elect_leaders import ElectionType
 from pipeline.settings import MAX_INT32
 
-app = typer.Typer(no_args_is_help=True, help="A cluster as a whole: its health, its leaders, where partitions lie.")
+app = typer.Typer(no_args_is_help=True, help="A cluster as a whole: health, leaders, placement of partitions.")
 app.add_typer(reassign.app, name="reassign")
 
 TIMEOUT_S = 60.0
@@ -24,7 +24,7 @@ TIMEOUT_S = 60.0
 
 @app.command()
 def describe(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
-    """Show brokers (leaders, replicas, bytes) and partitions in trouble, with the reason and what to do.
+    """Show brokers (leaders, replicas, bytes) and partitions in trouble, with reason and advice.
 
     Exit code 1 if a partition is offline or has fewer in-sync replicas than min.insync.replicas, or a broker could
     not be restarted.
@@ -42,18 +42,18 @@ def describe(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Jso
 
 @app.command("remove-stray")
 def remove_stray(
-    topic_id: Annotated[str, typer.Argument(metavar="TOPIC-ID", help="As `pipeline cluster describe` shows it.")],
+    topic_id: Annotated[str, typer.Argument(metavar="TOPIC-ID", help="Id as `pipeline cluster describe` shows it.")],
     zookeeper: Annotated[str, typer.Option("--zookeeper", metavar="HOST:PORT", help="The cluster's ZooKeeper.")],
 ) -> None:
-    """Remove the strays of one topic id from all brokers: logs of a topic that ZooKeeper does not know any more.
+    """Remove the strays of a topic id from all brokers: logs of a topic that ZooKeeper no longer knows.
 
-    The records in them are gone for good. A topic that exists is refused: delete it with `pipeline topic delete`.
+    Their records are lost for good. A topic that exists is refused: delete it with `pipeline topic delete`.
     Put -- before an id that begins with a dash.
     """
     from pipeline.cli.cluster.strays import record_deletion
 
     trio.run(partial(record_deletion, zookeeper, topic_id))
-    output.say(f"Brokers remove the strays of {topic_id} within 10 s; one that is down, when it is back.")
+    output.say(f"Brokers remove the strays of {topic_id} within 10 s; a broker that is down, after its next start.")
 
 
 @app.command()
@@ -62,23 +62,23 @@ def elect(
         bool,
         typer.Option(
             "--unclean/--preferred",
-            help="Let any live replica lead where there is no leader: records that it lacks are lost for good. "
-            "Or (default) let the first replica lead, if it is in sync.",
+            help="Elect any live replica of a partition without leader: records that it lacks are lost for good. "
+            "Or (default) elect the first replica, if it is in sync.",
         ),
     ] = False,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Partitions of this topic.")] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", min=0, max=MAX_INT32, help="Of --topic, this one; may be repeated. Default: all."),
+        typer.Option("--partition", min=0, max=MAX_INT32, help="Partition of --topic; may be repeated. Default: all."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All partitions that need it.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All partitions that need an election.")] = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
 ) -> None:
-    """Elect leaders. Exit code 1 if one was wanted and cannot be had; partitions that need none are fine."""
+    """Elect leaders. Exit code 1 if an election failed; partitions that need none are no failure."""
     if all_ == (topic is not None):
-        raise ConfigurationError("--topic", "give it, or --all, to say which partitions are meant")
+        raise ConfigurationError("--topic", "give either --topic or --all")
     if partition and topic is None:
         raise ConfigurationError("--partition", "needs --topic")
     kind = ElectionType.UNCLEAN if is_unclean else ElectionType.PREFERRED
@@ -93,8 +93,8 @@ def elect(
 
     results = trio.run(run)
     rows = [
-        {"topic": name.topic, "partition": name.partition, "result": _result(refusal)}
-        for name, refusal in sorted(results.items())
+        {"topic": each.topic, "partition": each.partition, "result": _result(refusal)}
+        for each, refusal in sorted(results.items())
     ]
     if json:
         output.print_json({"partitions": rows})
@@ -103,8 +103,8 @@ def elect(
     else:
         output.say("No partition needs an election.")
     refused = [
-        f"{name}: {refusal}"
-        for name, refusal in sorted(results.items())
+        f"{each}: {refusal}"
+        for each, refusal in sorted(results.items())
         if refusal is not None and refusal.code != ErrorCode.ELECTION_NOT_NEEDED
     ]
     if refused:

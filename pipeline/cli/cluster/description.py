@@ -1,4 +1,4 @@
-"""What `pipeline cluster describe` shows: brokers, and the partitions that need attention, with what to do."""
+"""The report of `pipeline cluster describe`: brokers, and the partitions that need attention, with advice."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from pipeline.protocol.errors import KafkaError
 TIMEOUT_S = 30.0
 MIN_ISR = "min.insync.replicas"
 MAX_ROWS = 50
-"""Of each table for people; JSON has all."""
+"""Rows of each table for people; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Troubles:
-    """Partitions by what is wrong with them. One that is offline is in no other list."""
+    """Partitions by their trouble. A partition that is offline is in no other list."""
 
     under_replicated: list[dict[str, Any]]
     below_min_isr: list[dict[str, Any]]
@@ -37,28 +37,28 @@ class Troubles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a broker said of itself. `log_dirs` is None if it told none, `zookeeper_silence_s` 0 unless that is long."""
+class BrokerReport:
+    """State of a broker as it reports it. `log_dirs` is None if unknown, `zookeeper_silence_s` 0 unless it is long."""
 
     is_there: bool = True
     zookeeper_silence_s: float = 0
     problem: str = ""
-    """Why it could not join its cluster again; empty if it could."""
+    """Reason why the broker could not join its cluster again; empty if it could."""
     lost_znodes: Sequence[str] = ()
-    """Znodes of topics that it finds missing or unreadable."""
+    """Znodes of topics that the broker finds missing or unreadable."""
     log_dirs: Sequence[LogDir] | None = None
 
     @property
     def bytes(self) -> int | None:
-        """All logs of the broker; None if it told none."""
+        """Bytes of all logs of the broker; None if it reported none."""
         return None if self.log_dirs is None else size_of(self.log_dirs)
 
 
-NO_ANSWER = Answer(is_there=False)
+NO_ANSWER = BrokerReport(is_there=False)
 
 
 async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict[str, Any]:
-    """The cluster as its brokers tell of it. Raises NetworkError, KafkaError."""
+    """Return the cluster as its brokers report it. Raises NetworkError, KafkaError."""
     async with connected(bootstrap, zookeeper, "pipeline-cluster") as cluster:
         found = await admin_brokers.describe_cluster(cluster, timeout_s=TIMEOUT_S)
         view = await cluster.fetch_all_topics(timeout_s=TIMEOUT_S)
@@ -81,9 +81,9 @@ async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict
     }
 
 
-async def _ask_each(cluster: Cluster, brokers: Sequence[BrokerId]) -> dict[BrokerId, Answer]:
-    """Ask all brokers at the same time: those that do not answer take the whole timeout."""
-    answers: dict[BrokerId, Answer] = {}
+async def _ask_each(cluster: Cluster, brokers: Sequence[BrokerId]) -> dict[BrokerId, BrokerReport]:
+    """Ask all brokers at the same time: brokers that do not answer take the whole timeout."""
+    answers: dict[BrokerId, BrokerReport] = {}
 
     async def ask(broker: BrokerId) -> None:
         answers[broker] = await _ask(cluster, broker)
@@ -94,12 +94,12 @@ async def _ask_each(cluster: Cluster, brokers: Sequence[BrokerId]) -> dict[Broke
     return answers
 
 
-async def _ask(cluster: Cluster, broker: BrokerId) -> Answer:
-    answer = Answer()
+async def _ask(cluster: Cluster, broker: BrokerId) -> BrokerReport:
+    answer = BrokerReport()
     try:
         with suppress(KafkaError):  # it does not serve this, but it answers
             told = await admin_brokers.describe_cluster(cluster, broker, timeout_s=TIMEOUT_S)
-            answer = Answer(
+            answer = BrokerReport(
                 zookeeper_silence_s=told.zookeeper_silence_s, problem=told.problem, lost_znodes=told.lost_znodes
             )
         with suppress(KafkaError):
@@ -110,7 +110,7 @@ async def _ask(cluster: Cluster, broker: BrokerId) -> Answer:
 
 
 def describe_strays(log_dirs: Mapping[BrokerId, Sequence[LogDir]]) -> list[dict[str, Any]]:
-    """The logs that brokers keep and that belong to none of their partitions."""
+    """Return the logs that brokers keep and that belong to none of their partitions."""
     return [
         {
             "broker": broker,
@@ -127,12 +127,12 @@ def describe_strays(log_dirs: Mapping[BrokerId, Sequence[LogDir]]) -> list[dict[
 
 
 def size_of(log_dirs: Sequence[LogDir]) -> int:
-    """Bytes of all logs of a broker."""
+    """Return the bytes of all logs of a broker."""
     return sum(size for log_dir in log_dirs for size in log_dir.partitions.values())
 
 
-def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, Answer]) -> list[dict[str, Any]]:
-    """All brokers that are alive or should hold replicas."""
+def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, BrokerReport]) -> list[dict[str, Any]]:
+    """Return all brokers that are alive or should hold replicas."""
     partitions = [partition for topic in view.topics.values() for partition in topic.partitions.values()]
     leaders = Counter(partition.leader for partition in partitions)
     replicas = Counter(replica for partition in partitions for replica in partition.replicas)
@@ -161,9 +161,9 @@ def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, Answer]) -> l
 def find_troubles(
     view: ClusterView, min_isr: Mapping[str, int], moving: Mapping[TopicPartition, Reassignment]
 ) -> Troubles:
-    """Judge every partition. Pure. Replicas that a reassignment is about to bring are not missed yet.
+    """Judge every partition. Pure. Replicas that a reassignment adds are not missed yet.
 
-    A dead broker counts as out of sync before the controller has taken it out of the ISR.
+    A dead broker counts as out of sync before the controller has removed it from the ISR.
     """
     found = Troubles(under_replicated=[], below_min_isr=[], offline=[])
     for name, topic in sorted(view.topics.items()):
@@ -191,10 +191,10 @@ def find_troubles(
 
 
 def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView) -> tuple[str, str]:
-    """Why nobody serves a partition, and what helps."""
+    """Return the reason why no broker serves a partition, and the advice."""
     if partition.leader is not None:
         return (
-            f"broker {partition.leader} leads it, but cannot open its log, or the disk failed",
+            f"broker {partition.leader} leads the partition, but cannot open its log, or the disk failed",
             f"`/healthz` and the log of broker {partition.leader} name the file and what to do",
         )
     unclean = f"`pipeline cluster elect --unclean --topic {topic} --partition {index}`"
@@ -202,14 +202,14 @@ def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView
     if not partition.isr:
         if alive and partition.leader_epoch == NO_LEADER_EPOCH:
             return (
-                "it never had a leader, though a replica is on a live broker",
-                "if this stays so, look at the log of the controller, and at ZooKeeper",
+                "the partition never had a leader, though a replica is on a live broker",
+                "if this stays so, check the log of the controller, and ZooKeeper",
             )
         if not alive:
             return "all its replicas are on dead brokers", f"start broker {_any_of(partition.replicas)}"
         return (
-            "no replica is known to have all records: the last one that was in sync lost the end of its log",
-            f"{unclean} lets a live replica lead with what it has, the missing records are lost",
+            "no replica is known to have all records: the last in-sync replica lost the end of its log",
+            f"{unclean} lets a live replica lead with the records that it has; the others are lost",
         )
     live_in_sync = [replica for replica in partition.isr if replica in alive]
     if live_in_sync:
@@ -220,7 +220,7 @@ def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView
         )
     advice = f"start broker {_any_of(partition.isr)}"
     if alive:
-        advice += f"; if it is lost for good, {unclean} lets broker {_any_of(alive)} lead, records are lost"
+        advice += f"; if it is lost for good, {unclean} lets broker {_any_of(alive)} lead and loses records"
     return f"the in-sync replicas are on dead brokers: {', '.join(map(str, partition.isr))}", advice
 
 
@@ -229,10 +229,10 @@ def _any_of(brokers: tuple[BrokerId, ...] | list[BrokerId]) -> str:
 
 
 def is_in_trouble(description: Mapping[str, Any]) -> bool:
-    """Return True if a client cannot write, or nobody can know.
+    """True if a client cannot write, or if that is unknown.
 
     A partition is offline or below min.insync.replicas, ZooKeeper lost a topic or its settings, there is no controller,
-    or a broker that is registered does not answer, has no contact to ZooKeeper, or could not join again.
+    or a registered broker does not answer, has no contact to ZooKeeper, or could not join again.
     """
     return (
         bool(description["offline"] or description["below_min_isr"])
@@ -244,7 +244,7 @@ def is_in_trouble(description: Mapping[str, Any]) -> bool:
 
 
 def _trouble_of(broker: Mapping[str, Any]) -> str | None:
-    """What makes the rest of the description doubtful, None if nothing does."""
+    """Return the trouble that makes the rest of the description doubtful, None if there is none."""
     if not broker["alive"]:
         return "not alive"
     if not broker["answers"]:
@@ -256,7 +256,7 @@ def _trouble_of(broker: Mapping[str, Any]) -> str | None:
 
 
 def print_description(told: Mapping[str, Any]) -> None:
-    """For people."""
+    """Print the description for people."""
     output.say(
         f"Cluster {told['cluster_id']}, controller {_or_none(told['controller'])}: {told['topics']} topics,"
         f" {told['partitions']} partitions, {told['moving']} of them being moved"
@@ -274,25 +274,25 @@ def print_description(told: Mapping[str, Any]) -> None:
 
 
 def _print_doubts(brokers: Sequence[Mapping[str, Any]]) -> None:
-    """What the lists of partitions cannot show."""
+    """Print the troubles that the lists of partitions cannot show."""
     if any(broker["zookeeper_silence_s"] for broker in brokers):
         output.say(
-            "\nBrokers without contact to ZooKeeper tell what they knew before: no leader is elected and no ISR changes"
-            " meanwhile, and the lists below may be wrong. Look at ZooKeeper; do not restart brokers."
+            "\nBrokers without contact to ZooKeeper report outdated state: no leader is elected and no ISR changes"
+            " meanwhile, and the lists below may be wrong. Check ZooKeeper; do not restart brokers."
         )
     for problem in sorted({broker["problem"] for broker in brokers if broker["problem"]}):
         output.say(f"\n{problem}. Restart no broker before that: it could not join.")
     lost = sorted({path for broker in brokers for path in broker["lost_znodes"]})
     if lost:
         output.say(
-            "\nZooKeeper lost znodes of topics: restore these before a broker is restarted, which would not know what"
-            f" they held (min.insync.replicas, say). Missing, or cannot be read: {', '.join(lost[:MAX_ROWS])}"
+            "\nZooKeeper lost znodes of topics: restore them before a broker is restarted, since it would lack their"
+            f" contents (min.insync.replicas, say). Missing or unreadable: {', '.join(lost[:MAX_ROWS])}"
         )
     silent = [broker for broker in brokers if broker["alive"] and not broker["answers"]]
     for broker in silent:
         output.say(
-            f"\nBroker {broker['id']} is registered and does not answer: the {broker['leaders']} partitions that it"
-            " leads are not served if other clients cannot reach it either."
+            f"\nBroker {broker['id']} is registered and does not answer: if other clients cannot reach it either, the"
+            f" {broker['leaders']} partitions that it leads are not served."
         )
 
 
@@ -301,7 +301,7 @@ def _print_strays(strays: Sequence[Mapping[str, Any]]) -> None:
         return
     output.say(f"\nStrays: {len(strays)}")
     keys = ["broker", "topic", "partition", "topic_id", "path"]
-    rows = [[_cell(stray[key]) for key in keys] for stray in strays[:MAX_ROWS]]
+    rows = [[output.joined(stray[key]) for key in keys] for stray in strays[:MAX_ROWS]]
     output.say(output.table(["BROKER", "TOPIC", "PARTITION", "TOPIC-ID", "PATH"], rows))
     if len(strays) > MAX_ROWS:
         output.say(f"and {len(strays) - MAX_ROWS} more, all with --json")
@@ -309,8 +309,8 @@ def _print_strays(strays: Sequence[Mapping[str, Any]]) -> None:
         topics = sorted({stray["topic"] for stray in strays if stray["reason"] == reason})
         output.say(f"\n{', '.join(topics[:MAX_ROWS])}: {reason}")
     output.say(
-        "\nRestore ZooKeeper's data to have them served again; "
-        "`pipeline cluster remove-stray` removes those of a topic id."
+        "\nRestore ZooKeeper's data to serve them again; "
+        "`pipeline cluster remove-stray` removes the strays of a topic id."
     )
 
 
@@ -320,14 +320,14 @@ def _print_partitions(title: str, partitions: list[dict[str, Any]], more: Mappin
         return
     output.say(f"\n{title}: {len(partitions)}")
     keys = ["topic", "partition", "leader", "replicas", "isr", *more]
-    rows = [[_cell(partition[key]) for key in keys] for partition in partitions[:MAX_ROWS]]
+    rows = [[output.joined(partition[key]) for key in keys] for partition in partitions[:MAX_ROWS]]
     output.say(output.table(["TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", *more.values()], rows))
     if len(partitions) > MAX_ROWS:
         output.say(f"and {len(partitions) - MAX_ROWS} more, all with --json")
 
 
 def _by_advice(offline: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """What to do, said once for all partitions of which the same is true."""
+    """Group offline partitions by reason and advice."""
     found: dict[str, list[str]] = {}
     for partition in offline[:MAX_ROWS]:
         name = f"{partition['topic']}-{partition['partition']}"
@@ -337,7 +337,3 @@ def _by_advice(offline: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 def _or_none(broker: int | None) -> int | str:
     return "none" if broker is None else broker
-
-
-def _cell(value: Any) -> Any:
-    return (",".join(map(str, value)) or None) if isinstance(value, list) else value

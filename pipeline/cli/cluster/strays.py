@@ -1,4 +1,4 @@
-"""`pipeline cluster remove-stray`: writes the record of a deletion that ZooKeeper does not know of."""
+"""`pipeline cluster remove-stray`: record a deletion that ZooKeeper does not know of."""
 
 import uuid
 
@@ -37,5 +37,5 @@ async def refuse_living(client: CoordinationClient, topic_id: uuid.UUID) -> None
         part = names[start : start + MAX_AT_ONCE]
         for name, value in zip(part, await client.get_each([topic_path(name) for name in part]), strict=True):
             if value is not None and TopicAssignment.decode(name, value.data).id == topic_id:
-                reason = f"is topic {name}, which exists: it is deleted by `pipeline topic delete {name}`"
+                reason = f"is topic {name}, which exists: delete it with `pipeline topic delete {name}`"
                 raise ConfigurationError("TOPIC-ID", reason)

@@ -58,6 +58,11 @@ class ClusterView:
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     errors: Mapping[str, ErrorCode] = field(default_factory=dict)
 
+    def partition_of(self, topic_partition: TopicPartition) -> PartitionView | None:
+        """Return the partition, None if the view has none."""
+        topic = self.topics.get(topic_partition.topic)
+        return None if topic is None else topic.partitions.get(topic_partition.partition)
+
     def leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
         """The broker that leads the partition, None while unknown, without leader or not registered."""
         topic = self.topics.get(topic_partition.topic)

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from pipeline.broker.replicas.strays import ASSIGNED_ELSEWHERE, UNKNOWN_TOPIC
-from pipeline.cli.cluster.description import Answer, describe_brokers, find_troubles, is_in_trouble, print_description
+from pipeline.cli.cluster.description import (
+    BrokerReport,
+    describe_brokers,
+    find_troubles,
+    is_in_trouble,
+    print_description,
+)
 from pipeline.client.admin.brokers import LogDir
 from pipeline.client.admin.elections import Reassignment
 from pipeline.client.cluster.metadata import ClusterView, PartitionView, TopicView
@@ -76,7 +82,7 @@ def test_a_leader_that_lost_the_partition_to_a_disk_is_none() -> None:
     found = find_troubles(ClusterView(topics={"t": TopicView(name="t", partitions={0: led})}), {}, {})
     assert found.under_replicated == found.below_min_isr == []
     (told,) = found.offline
-    assert told["reason"] == "broker 1 leads it, but cannot open its log, or the disk failed"
+    assert told["reason"] == "broker 1 leads the partition, but cannot open its log, or the disk failed"
     assert told["advice"] == "`/healthz` and the log of broker 1 name the file and what to do"
 
 
@@ -91,7 +97,8 @@ def test_partitions_that_never_had_a_leader_are_offline() -> None:
 def test_brokers_with_what_they_have() -> None:
     seven = LogDir(path="/d", error=None, partitions={TopicPartition("t", 0): 7})
     told = describe_brokers(
-        view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))), {ONE: Answer(log_dirs=[seven]), TWO: Answer()}
+        view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))),
+        {ONE: BrokerReport(log_dirs=[seven]), TWO: BrokerReport()},
     )
     assert [(item["id"], item["alive"], item["leaders"], item["replicas"], item["bytes"]) for item in told] == [
         (1, True, 2, 2, 7),
@@ -130,7 +137,7 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def described(
-    answers: dict[BrokerId, Answer], controller: int | None = 1, strays: Sequence[dict[str, Any]] = ()
+    answers: dict[BrokerId, BrokerReport], controller: int | None = 1, strays: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     seen = view((ONE, (ONE, TWO), (ONE, TWO)))
     return {
@@ -148,15 +155,15 @@ def described(
 
 
 def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not is_in_trouble(described({ONE: Answer(), TWO: Answer()}))
-    assert is_in_trouble(described({ONE: Answer(), TWO: Answer()}, controller=None))
+    assert not is_in_trouble(described({ONE: BrokerReport(), TWO: BrokerReport()}))
+    assert is_in_trouble(described({ONE: BrokerReport(), TWO: BrokerReport()}, controller=None))
     for answer, words in (
-        (Answer(is_there=False), "Broker 2 is registered and does not answer"),
-        (Answer(zookeeper_silence_s=25.4), "no ZooKeeper for 25 s"),
-        (Answer(problem="ZooKeeper has no /cluster/id"), "ZooKeeper has no /cluster/id. Restart no broker"),
-        (Answer(lost_znodes=["/config/topics/t"]), "cannot be read: /config/topics/t"),
+        (BrokerReport(is_there=False), "Broker 2 is registered and does not answer"),
+        (BrokerReport(zookeeper_silence_s=25.4), "no ZooKeeper for 25 s"),
+        (BrokerReport(problem="ZooKeeper has no /cluster/id"), "ZooKeeper has no /cluster/id. Restart no broker"),
+        (BrokerReport(lost_znodes=["/config/topics/t"]), "unreadable: /config/topics/t"),
     ):
-        found = described({ONE: Answer(), TWO: answer})
+        found = described({ONE: BrokerReport(), TWO: answer})
         assert is_in_trouble(found)
         print_description(found)
         assert words in capsys.readouterr().out
@@ -164,6 +171,6 @@ def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys: pytest.Captu
 
 def test_a_topic_that_zookeeper_lost_is_trouble_and_other_strays_are_not() -> None:
     stray = {"broker": 1, "topic": "old", "partition": 3, "topic_id": "I" * 22, "path": "/d/old-3"}
-    answers = {ONE: Answer(), TWO: Answer()}
+    answers = {ONE: BrokerReport(), TWO: BrokerReport()}
     assert is_in_trouble(described(answers, strays=[{**stray, "reason": UNKNOWN_TOPIC}]))
     assert not is_in_trouble(described(answers, strays=[{**stray, "reason": ASSIGNED_ELSEWHERE}]))

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from pipeline.cli.cluster import reassign
-from pipeline.cli.cluster.reassign import _moves, _read_progress, _sizes, _under_way
+from pipeline.cli.cluster.reassign import _read_progress, _sizes, split_plan
 from pipeline.client.admin.elections import Reassignment, list_reassignments
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
@@ -33,12 +33,12 @@ def test_a_move_under_way_is_replaced_unless_it_leads_where_the_plan_does(
     partition = PartitionView(leader=ONE, replicas=(TWO, ONE), isr=(ONE,))
     view = ClusterView(topics={"t": TopicView(name="t", partitions={0: partition})})
     moving = {T0: Reassignment(replicas=(TWO, ONE), adding=(TWO,), removing=(ONE,))}
-    assert bool(_moves(view, moving, {T0: target})) is is_moved
-    under_way = _under_way(view, moving, {T0: target})
+    moves, under_way = split_plan(view, moving, {T0: target})
+    assert bool(moves) is is_moved
     assert [(list(move.now), move.target) for move in under_way.values()] == ([] if is_moved else [([ONE], target)])
-    assert _under_way(view, {}, {T0: target}) == {}
+    assert split_plan(view, {}, {T0: target})[1] == {}
     if is_moved:
-        assert list(_moves(view, moving, {T0: target})[T0].now) == [ONE]
+        assert list(moves[T0].now) == [ONE]
 
 
 async def test_what_is_left_is_told_while_a_broker_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ async def test_what_is_left_is_told_while_a_broker_hangs(tmp_path: Path, monkeyp
                 while TWO not in (await cluster.refresh()).brokers:
                     await trio.sleep(0.01)
             (left,) = await _read_progress(cluster, moving)
-            assert (left.partition, left.replicas_left, left.missing) == (T0, 1, ())
+            assert (left.topic_partition, left.replicas_left, left.missing) == (T0, 1, ())
             assert left.bytes_left > 1000
             sizes, silent = await _sizes(cluster, {T0: [TWO]})
             assert (sizes, silent) == ({T0: left.bytes_left}, [TWO])

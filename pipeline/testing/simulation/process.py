@@ -24,6 +24,7 @@ import structlog
 import trio
 from trio._core import _run as trio_run
 
+from pipeline.broker import assembly
 from pipeline.broker import server as broker_server
 from pipeline.broker.runtime import loop_watch, scan_threads
 from pipeline.model import HostPort
@@ -132,7 +133,7 @@ def _deterministic(seed: int, schedule: Schedule) -> Generator[None]:
         (trio, "current_time", schedule.current_time),  # asked for so often that two calls less are worth it
         (trio.to_thread, "run_sync", call_later),
         (broker_server, "serve_http", _serve_nothing),
-        (broker_server, "LogCleaner", cleaner_in_process),
+        (assembly, "LogCleaner", cleaner_in_process),
         (loop_watch, "INTERVAL_S", WATCH_INTERVAL_S),
         (scan_threads, "time", SimpleNamespace(monotonic=schedule.current_time)),  # a turn takes no simulated time
     ]

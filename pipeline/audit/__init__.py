@@ -1,1 +1,1 @@
-"""Counts at every step, and the comparison that says what is exact, missing, doubled or changed."""
+"""Counts of batches at every tier, and their comparison: exact, missing, extra or changed."""

@@ -1,7 +1,7 @@
-"""A broker's audit checkpoints: a small file in the directory of each partition, so that it goes with the partition.
+"""Audit checkpoints of a broker: a small file in the directory of each partition, so that it moves with the partition.
 
-Its first line is a whole checkpoint, the lines after it are what changed since. It is replaced as a whole; a line that
-was not appended to its end is not there.
+The first line of the file is a whole checkpoint, each later line holds windows that changed since. The file is replaced
+as a whole; a last line without its line end was not appended whole and is skipped.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ logger = structlog.get_logger()
 
 
 class PartitionCheckpoints:
-    """Checkpoints below a broker's log directories. What cannot be read or written is counted anew from the log."""
+    """Checkpoints below a broker's log directories. Without a readable one a log is counted again."""
 
     def __init__(self, log_dirs: Sequence[Path], files: Files) -> None:
         self._log_dirs = log_dirs
         self._files = files
 
     def read(self, partition: TopicPartition) -> AuditEvent | None:
-        """All that was written and appended; None when there is nothing whole."""
+        """Return the checkpoint with all that was appended to it; None if there is no whole one."""
         try:
             content = read_file(self._files, self._path(partition))
             return None if content is None else _decode(content)
@@ -36,7 +36,7 @@ class PartitionCheckpoints:
             return None
 
     def write(self, checkpoint: AuditEvent) -> bool:
-        """Replace the checkpoint of the event's partition; whether that worked."""
+        """Replace the checkpoint of the event's partition. Return True if that succeeded."""
         partition = checkpoint.source.partition
         try:
             replace_file(self._files, self._path(partition), encode_event(checkpoint) + b"\n")
@@ -46,7 +46,7 @@ class PartitionCheckpoints:
         return True
 
     def append(self, event: AuditEvent) -> bool:
-        """Add to the checkpoint of the event's partition; whether that worked. After a failure it must be replaced."""
+        """Add the event to its partition's checkpoint. Return True if that succeeded; otherwise it must be replaced."""
         partition = event.source.partition
         try:
             file = self._files.open(self._path(partition))
@@ -64,10 +64,10 @@ class PartitionCheckpoints:
 
 
 def _decode(content: bytes) -> AuditEvent:
-    """The checkpoint with all that was appended whole. Raises AuditMessageError."""
+    """Return the checkpoint with all lines that were appended whole. Raises AuditMessageError."""
     first, *appended = content.split(b"\n")
     checkpoint = decode_event(first)
-    for line in appended[:-1]:
+    for line in appended[:-1]:  # behind the last line end is nothing, or a line that was not appended whole
         event = decode_event(line)
         checkpoint = replace(event, windows={**checkpoint.windows, **event.windows})
     return checkpoint

@@ -1,4 +1,4 @@
-"""Reading the audit topics of all clusters into one ledger, from their start, whenever the service starts."""
+"""Reads the audit topics of all clusters into one ledger, from their beginning, whenever the service starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from pipeline.records.record import Record
 EVENTS = TopicPartition(AUDIT_TOPIC, 0)
 POLL_TIMEOUT_S = 1.0
 FIRST_ANSWER_TIMEOUT_S = 2.0
-"""Shorter than the others, so that a cluster that is away from the start is soon said to be."""
+"""Shorter than ANSWER_TIMEOUT_S, so that a cluster that is away at the start is soon reported."""
 ANSWER_TIMEOUT_S = 5.0
 NOT_READ_YET = "not read yet"
 
@@ -32,42 +32,42 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class ReadingState:
-    """How far one cluster's audit topic was read. `error`: why it cannot be read at present."""
+    """Progress of reading one cluster's audit topic. `error`: why the topic cannot be read at present."""
 
     position: int = 0
     end: int | None = None
-    """Where the topic ended when it was last asked."""
+    """Log end offset of the topic in the last answer; None if it is not known."""
     is_complete: bool = False
-    """Whether all was read that had been told a moment ago. Events that come meanwhile do not change that."""
+    """True if all events were read that the topic held at the answer before. Newer events do not change that."""
     unreadable: int = 0
-    """Records that are no monitoring events, or are of another version."""
+    """Number of records that are no monitoring events, or are of another version."""
     error: str | None = NOT_READ_YET
 
     @property
     def lag(self) -> int | None:
-        """Events that are left to read; None while that is not known."""
+        """Number of events that are left to read; None if it is not known."""
         return None if self.end is None else max(0, self.end - self.position)
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be called exact on the strength of this cluster; None when all is well."""
+        """The reason why no hour of this cluster can be called exact; None if there is none."""
         if self.error is not None:
             return self.error
         return None if self.is_complete else f"{self.lag} events are not read yet"
 
     def ends_at(self, end: int) -> None:
-        """The topic answered that it ends there."""
+        """Take over the log end offset that the topic answered."""
         self.is_complete = self.position >= (end if self.end is None else self.end)
         self.end = end
         self.error = None
 
     def fail(self, reason: str) -> None:
-        """It cannot be read."""
+        """Note that the topic cannot be read."""
         self.end, self.is_complete, self.error = None, False, reason
 
 
 class Collector:
-    """Keeps the ledger up to date."""
+    """Keeps the ledger up to date with the audit topics of all clusters."""
 
     def __init__(self, clusters: Mapping[str, Cluster], retry_backoff_s: float) -> None:
         self.ledger = Ledger()
@@ -76,7 +76,7 @@ class Collector:
         self._retry_backoff_s = retry_backoff_s
 
     async def run(self) -> None:
-        """Read for ever. A cluster that is away does not hold up the others."""
+        """Read until cancelled. A cluster that is away does not delay the others."""
         async with trio.open_nursery() as nursery:
             for name, cluster in self._clusters.items():
                 nursery.start_soon(self._read, name, cluster)
@@ -93,7 +93,7 @@ class Collector:
                     while True:
                         await self._poll(cluster, consumer, state)
             except PipelineError as error:
-                if state.position == 0 and _says_there_is_none(error):
+                if state.position == 0 and _is_topic_missing(error):
                     state.ends_at(0)
                 else:
                     state.fail(str(error))
@@ -105,7 +105,7 @@ class Collector:
         for batches in await consumer.poll_batches(POLL_TIMEOUT_S):
             await each_record(batches, partial(self._apply, state))
             state.position = batches.next_offset
-        # Asked for, as the consumer waits without a word for a broker that is away.
+        # A request of its own: the consumer waits silently for a broker that is away.
         listed = await list_offsets(cluster, {EVENTS: LATEST}, timeout_s=ANSWER_TIMEOUT_S)
         state.ends_at(listed[EVENTS].offset)
 
@@ -119,6 +119,6 @@ class Collector:
             logger.warning("audit_record_skipped", offset=record.offset, error=str(error))
 
 
-def _says_there_is_none(error: PipelineError) -> bool:
-    """Whether the cluster has no audit topic: it is made when there is something to tell."""
+def _is_topic_missing(error: PipelineError) -> bool:
+    """True if the cluster has no audit topic yet: the topic is created with the first event."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""All that the tiers reported, and sums over it. A value: `apply` events in any order, any number of times."""
+"""Reports of all tiers and sums over them. Pure: events may be applied in any order, any number of times."""
 
 from bisect import insort
 from collections import defaultdict
@@ -29,18 +29,18 @@ UNREPORTED = WindowReport()
 
 @dataclass(slots=True)
 class _Reports:
-    """What one source told. `claims`: those that say something which no other says, rising in epoch and offset."""
+    """Reports of one source. `claims` holds those that void more than all others, rising in epoch and offset."""
 
     revision: int = -1
     leader_epoch: int = 0
     created_ms: int = 0
     windows: dict[int, WindowReport] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
-    """Window start to the leader epoch in which its report was told."""
+    """Leader epoch of the report by window start."""
     claims: list[EpochClaim] = field(default_factory=list)
 
     def claim(self, claim: EpochClaim) -> None:
-        """An epoch began there: forget what was told beyond it of lower ones."""
+        """Take in that an epoch began at an offset: forget reports of lower epochs beyond the offset (invariant C)."""
         if self.is_void(claim.leader_epoch - 1, claim.start_offset + 1):
             return
         epoch, start_offset = claim
@@ -55,7 +55,7 @@ class _Reports:
             self.revision = start_offset
 
     def is_void(self, leader_epoch: int, revision: int) -> bool:
-        """Whether somebody who leads after that epoch went on from before there."""
+        """True if a leader of a later epoch went on from an offset below `revision`."""
         for claim in reversed(self.claims):
             if claim.leader_epoch <= leader_epoch:
                 return False
@@ -66,15 +66,15 @@ class _Reports:
 
 @dataclass(frozen=True, slots=True)
 class TierCounts:
-    """What one tier counted of one partition, by window, and up to which revision it has counted in all."""
+    """Counts of one tier for one partition, by window, and the revision up to which it has counted in all."""
 
     windows: Mapping[int, WindowReport]
     revision: int
     created_ms: int
-    """When it last told of anything."""
+    """Time of the last report of any window."""
 
     def at(self, start: int) -> WindowReport:
-        """The report of the window that begins at `start`; nothing when there is none."""
+        """Return the report of the window that begins at `start`; UNREPORTED if there is none."""
         return self.windows.get(start, UNREPORTED)
 
 
@@ -82,13 +82,13 @@ NEVER_REPORTED = TierCounts({}, -1, 0)
 
 
 class Ledger:
-    """The reports of all sources, of each window the one that holds (message.py, B to D)."""
+    """Reports of all sources: for each window the one that holds (invariants B to D of message.py)."""
 
     def __init__(self) -> None:
         self._reports: dict[TopicPartition, dict[AuditSource, _Reports]] = defaultdict(dict)
 
     def apply(self, event: AuditEvent) -> None:
-        """Take one event in."""
+        """Apply one event."""
         reports = self._reports[event.source.partition].setdefault(event.source, _Reports())
         reports.created_ms = max(reports.created_ms, event.created_ms)
         for claim in event.claims:
@@ -103,7 +103,7 @@ class Ledger:
                 reports.epochs[start] = event.leader_epoch
 
     def partitions(self, cluster: str, tier: Tier) -> list[TopicPartition]:
-        """The partitions of which this tier of this cluster reported something, in order."""
+        """Return the partitions that this tier of this cluster reported, sorted."""
         return sorted(
             partition
             for partition, sources in self._reports.items()
@@ -111,7 +111,7 @@ class Ledger:
         )
 
     def counts(self, cluster: str, tier: Tier, partition: TopicPartition, group_ms: int) -> TierCounts | None:
-        """What this tier counted, its windows put together to spans of `group_ms`; None when it never reported."""
+        """Return the counts of this tier, windows summed up to spans of `group_ms`; None if it never reported."""
         chosen = [
             reports
             for source, reports in self._reports.get(partition, {}).items()
@@ -120,7 +120,7 @@ class Ledger:
         if not chosen:
             return None
         if tier is Tier.BROKER:
-            chosen = [max(chosen, key=lambda reports: reports.created_ms)]
+            chosen = [max(chosen, key=lambda reports: reports.created_ms)]  # invariant D
         windows: dict[int, WindowReport] = {}
         for reports in chosen:
             for start, report in reports.windows.items():
@@ -132,7 +132,7 @@ class Ledger:
 
 
 def _holds(event: AuditEvent, counts: Counts, known: WindowReport | None) -> bool:
-    """Whether what the event says of a window is newer than what is known of it."""
+    """True if the event replaces the known report of a window (invariant B)."""
     if known is None:
         return True
     if event.source.tier is Tier.BROKER and counts.records != known.counts.records:

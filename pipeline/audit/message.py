@@ -1,15 +1,15 @@
-"""The monitoring event (paper section 4): what one tier counted, published to a topic of its own.
+"""The monitoring event (paper section 4): the counts of one tier, published to the audit topic.
 
 Invariants, by which events may be lost, repeated or overtaken without changing a sum:
-A. The counts of an event are cumulative: all that was counted for the window up to `revision`, which is the offset
-   counted up to (broker, load) or a sequence number (producer).
+A. The counts of an event are cumulative: all batches of the window up to `revision`, which is an offset (broker, load)
+   or a sequence number (producer).
 B. Of two events with the same source and window the one with the higher revision holds. All replicas of a partition
-   are one source: what they have counted up to an offset is the same, unless one of them never had the log's beginning.
-   So of brokers the one with more records holds.
-C. A broker tells only of what is committed. Where committed records were lost all the same (the end of the only
-   replica, an unclean election), the next leader's `claims` say so: in its epoch the log goes on from that offset, and
-   what was told of lower epochs beyond it is void.
-D. A topic that was created again is another source: `instance` is the topic's id. The one that told last holds.
+   are one source, since their counts up to an offset are equal, unless a replica never had the beginning of the log.
+   So of two events of brokers the one with more records holds.
+C. A broker reports committed batches alone. If committed records were lost all the same (the end of the only replica,
+   an unclean election), the next leader's `claims` tell it: in its epoch the log goes on from that offset, and reports
+   of lower epochs beyond it are void.
+D. A topic that was created again is another source: `instance` is the topic's id. The source that reported last holds.
 """
 
 import json
@@ -33,7 +33,7 @@ def is_audited(topic: str) -> bool:
 
 
 class Tier(StrEnum):
-    """A step of the way at which batches are counted."""
+    """A step on the way of a batch at which batches are counted."""
 
     PRODUCER = "producer"
     BROKER = "broker"
@@ -41,14 +41,14 @@ class Tier(StrEnum):
 
 
 class AuditMessageError(PipelineError):
-    """A record of the audit topic that is not a monitoring event."""
+    """A record of the audit topic is not a monitoring event of this version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSource:
-    """Who counted what. Brokers and loads of a cluster continue each other's counts; producers each have their own.
+    """A counter of a partition. Brokers and loads of a cluster continue each other's counts; each producer is alone.
 
-    `instance` is the id of the producer's life or, of brokers, of the topic.
+    `instance` is the id of a producer's life or, for brokers, of the topic; loads have none.
     """
 
     tier: Tier
@@ -58,7 +58,7 @@ class AuditSource:
 
 
 class EpochClaim(NamedTuple):
-    """In this leader epoch the log goes on from there."""
+    """States that `leader_epoch` begins at `start_offset`."""
 
     leader_epoch: int
     start_offset: int
@@ -66,7 +66,7 @@ class EpochClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One monitoring event. `leader_epoch` is that of the last batch that a broker counted."""
+    """One monitoring event. `leader_epoch` is the epoch of the last batch that a broker counted; 0 for other tiers."""
 
     source: AuditSource
     revision: int
@@ -75,11 +75,11 @@ class AuditEvent:
     leader_epoch: int = 0
     claims: tuple[EpochClaim, ...] = ()
     windows: Mapping[int, Counts]
-    """Window start (ms since 1970 UTC) to the counts up to `revision`; only windows that changed are named."""
+    """Counts up to `revision` by window start (ms since 1970 UTC), for the windows that changed."""
 
 
 def portions(event: AuditEvent) -> Iterator[AuditEvent]:
-    """The same event in messages of bounded size. Each holds for the windows it names, so their order is free.
+    """Split an event into messages of bounded size. Each holds for the windows it names, so their order is free.
 
     An event without windows is one message: it may bear claims.
     """
@@ -89,13 +89,13 @@ def portions(event: AuditEvent) -> Iterator[AuditEvent]:
 
 
 def encode_key(source: AuditSource) -> bytes:
-    """The record key: equal for events that replace each other."""
+    """Return the record key, which is equal for events that replace each other."""
     partition = source.partition
     return f"{source.tier}/{source.cluster}/{source.instance}/{partition.topic}/{partition.partition}".encode()
 
 
 def encode_event(event: AuditEvent) -> bytes:
-    """JSON, as documented in docs/audit.md."""
+    """Return the event as JSON, as documented in docs/audit.md."""
     source = event.source
     document = {
         "version": MESSAGE_VERSION,
@@ -115,11 +115,11 @@ def encode_event(event: AuditEvent) -> bytes:
 
 
 def decode_event(value: bytes) -> AuditEvent:
-    """The event in a record's value. Raises AuditMessageError."""
+    """Return the event in a record's value. Raises AuditMessageError."""
     try:
         document = json.loads(value)
         if document["version"] != MESSAGE_VERSION:
-            raise AuditMessageError(f"monitoring event of version {document['version']}; this is {MESSAGE_VERSION}")
+            raise AuditMessageError(f"monitoring event of version {document['version']}; expected {MESSAGE_VERSION}")
         return AuditEvent(
             source=AuditSource(
                 tier=Tier(document["tier"]),

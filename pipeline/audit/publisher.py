@@ -1,4 +1,4 @@
-"""Publishing what was counted, at regular intervals, to the audit topic of the cluster where it was counted."""
+"""Publishes counts, at regular intervals, to the audit topic of the cluster where they were counted."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,41 +23,41 @@ from pipeline.model import Clock, TopicPartition
 from pipeline.records.tally import DEFAULT_WINDOW_MS, Counts
 
 HOST_HEADER = "audit.host"
-"""Names the host that made a record (paper section 4); its creation time is the record's timestamp."""
+"""Record header with the host that created the record (paper section 4)."""
 
 DEFAULT_INTERVAL_S = 10.0
 RETENTION = {"retention.ms": "-1"}
-"""Events are kept: the ledger is read anew from the topic whenever an audit service starts."""
+"""Events are kept for ever: an audit service reads the whole topic whenever it starts."""
 
 logger = structlog.get_logger()
 
 
 class Counter(Protocol):
-    """Counts that can be taken as events, and put back when these could not be published."""
+    """Counts that can be taken as events, and put back if these could not be published."""
 
     def take_events(self) -> list[AuditEvent]:
-        """What changed since it was last taken."""
+        """Return events for the windows that changed since the last call."""
         ...
 
     def published(self, events: Sequence[AuditEvent]) -> None:
-        """These are in the audit topic."""
+        """Take note that these events are in the audit topic."""
         ...
 
     def put_back(self, events: Sequence[AuditEvent]) -> None:
-        """These are not."""
+        """Take these events again next time: they could not be published."""
         ...
 
 
 async def ensure_audit_topic(cluster: Cluster) -> None:
-    """Create the audit topic unless it is there. Raises KafkaError, NetworkError."""
+    """Create the audit topic unless it exists. Raises KafkaError, NetworkError."""
     topic = NewTopic(name=AUDIT_TOPIC, partitions=1, replication_factor=await replicas_for(cluster), configs=RETENTION)
     await create_topics(cluster, [topic], exist_ok=True)
 
 
 async def publish(counter: Counter, cluster: Cluster, producer: Producer) -> None:
-    """Publish what changed; if that does not work it is put back and logged.
+    """Publish the counts that changed. If that fails, they are put back and the failure is logged.
 
-    The topic is made when there is something to tell: by then there are the brokers that will hold it.
+    The audit topic is created with the first events: by then the brokers that will hold it are there.
     """
     events = counter.take_events()
     if not events:
@@ -84,7 +84,7 @@ async def publish(counter: Counter, cluster: Cluster, producer: Producer) -> Non
 
 
 async def publish_regularly(counter: Counter, cluster: Cluster, producer: Producer, interval_s: float) -> None:
-    """Publish every `interval_s`, for ever. A cluster that is away for a while only makes events late."""
+    """Publish every `interval_s` until cancelled. A cluster that is away for a while only delays events."""
     while True:
         await publish(counter, cluster, producer)
         await trio.sleep(interval_s)
@@ -102,11 +102,11 @@ async def open_audited_producer(
     window_ms: int = DEFAULT_WINDOW_MS,
     interval_s: float = DEFAULT_INTERVAL_S,
 ) -> AsyncIterator[Producer]:
-    """A producer whose records bear their host, and that tells the audit what was acknowledged (paper section 4).
+    """Open a producer whose records bear their host, and that reports acknowledged batches (paper section 4).
 
-    When the block ends, what was acknowledged is told, also after an error; only a cancellation leaves no time for it.
-    A producer that is killed may leave up to `interval_s` untold: the audit then shows more records at the broker than
-    were announced. What is told goes through a producer of its own, so that the failures of one are not the other's.
+    The end of the block reports the rest, also after an error; only a cancellation leaves no time for it. A producer
+    that is killed leaves up to `interval_s` unreported: the audit then shows more records at the broker than were
+    announced, for good. Reports go through a second producer, so that neither fails with the other.
     """
     instance = str(UUID(int=rng.getrandbits(128), version=4))
     counter = ProducerCounter(datacenter, instance, window_ms, clock)
@@ -116,14 +116,14 @@ async def open_audited_producer(
         counter.delivered(batch.topic_partition, batch.header)
 
     await ensure_audit_topic(cluster)
-    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, rng=rng) as teller:
+    async with open_producer(cluster, ProducerConfig(linger_ms=0), clock=clock, rng=rng) as reporter:
         try:
             async with background_tasks() as nursery:
-                nursery.start_soon(publish_regularly, counter, cluster, teller, interval_s)
+                nursery.start_soon(publish_regularly, counter, cluster, reporter, interval_s)
                 async with open_producer(cluster, config, clock=clock, rng=rng, on_delivered=delivered) as producer:
                     yield producer
         finally:
-            await publish(counter, cluster, teller)
+            await publish(counter, cluster, reporter)
 
 
 async def publish_load(
@@ -136,9 +136,9 @@ async def publish_load(
     clock: Clock,
     rng: Random,
 ) -> None:
-    """Tell what was loaded: for each partition the counts by window (start in ms), and the offset loaded up to.
+    """Report a load: for each partition the counts by window (start in ms), and the offset loaded up to.
 
-    Raises KafkaError, DeliveryError, NetworkError; repeating it changes nothing.
+    Raises KafkaError, DeliveryError, NetworkError. A repeated report changes nothing.
     """
     await ensure_audit_topic(cluster)
     async with open_producer(cluster, ProducerConfig(), clock=clock, rng=rng) as producer:

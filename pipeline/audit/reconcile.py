@@ -1,13 +1,13 @@
-"""The comparison: what each tier counted of each partition and hour, and what that says.
+"""Compares the counts of all tiers, by partition and hour, and judges the differences. Pure.
 
 A partition's way is a chain of tiers: producers and broker of its live cluster, the replica's broker, the load.
-Mirrored partitions keep their offsets, so "not there yet" and "lost" can be told apart: a tier that has counted past
-the last change of a window in the tier before it, and has less, has lost something; one that has not is under way.
-A tier can be ahead of the one before it for as long as that one takes to speak, `grace_ms`; then it has too much.
-Between producers and broker there are no offsets to go by; there both get `grace_ms`.
-A replica that should be under way but has told of nothing new for `pending_max_ms` does not move: what it lacks, and
-what has been live for as long, is missing. (So it is with a source topic that was created again, which is not copied.)
-Loads run when they run; what they have not come to stays under way.
+Mirrored partitions keep their offsets, so records under way can be told from lost ones: a tier has lost records if it
+has counted past the last change of a window in the tier before it, and has fewer; otherwise they are under way.
+A tier may be ahead of the one before it for `grace_ms`, the time which that one takes to report; then it has too many.
+Between producers and broker there are no offsets to compare; there both get `grace_ms`.
+A replica that should catch up, but has reported nothing new for `pending_max_ms`, is taken for stopped: records that it
+lacks, and that have been live for as long, are missing. (A source topic that was created again is such a case.)
+Loads have no such bound: records that no load has reached stay under way.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from pipeline.records.tally import HOUR_MS, NOTHING, Counts
 
 
 class Status(StrEnum):
-    """What a comparison found, from best to worst."""
+    """Result of a comparison, from best to worst."""
 
     EXACT = "exact"
     PENDING = "pending"
@@ -36,7 +36,7 @@ _SEVERITY = {status: rank for rank, status in enumerate(Status)}
 
 
 class Stage(StrEnum):
-    """The steps of the way, in its order."""
+    """Stages of a partition's way, in order."""
 
     PRODUCED = "produced"
     LIVE = "live"
@@ -46,7 +46,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Which replica partition is the copy of which source partition."""
+    """A replica partition and the source partition that it is the copy of."""
 
     cluster: str
     source: TopicPartition
@@ -55,7 +55,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Two neighbouring stages that differ over one partition and hour. `records`: how many too few or too many."""
+    """Two neighbouring stages that differ in one partition and hour. `records` is the difference."""
 
     cluster: str
     source: TopicPartition
@@ -67,7 +67,7 @@ class Finding:
     records: int
 
     def __str__(self) -> str:
-        """One sentence for people."""
+        """Return one sentence for people."""
         where = f"{self.cluster} {self.source}" + (f" (replica {self.replica})" if self.replica else "")
         match self.status:
             case Status.MISSING:
@@ -83,7 +83,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourReport:
-    """One topic and hour: the sums of every stage and what differs. Stages that never reported are absent."""
+    """One topic and hour: sums and findings of every stage. Stages that never reported are absent."""
 
     topic: str
     hour_ms: int
@@ -102,10 +102,10 @@ def reconcile(
     grace_ms: int,
     pending_max_ms: int | None,
 ) -> list[HourReport]:
-    """Compare all tiers of all topics, by topic and hour in order.
+    """Compare all tiers of all topics; return reports sorted by topic and hour.
 
-    A replica partition without a route ends where it is known; loads of a live partition that is not mirrored follow on
-    the live cluster. `pending_max_ms`: None while nothing can be said of the replica's standstill.
+    A live partition without a route has no replica, and its loads follow on the live cluster. `pending_max_ms` is None
+    while the replica cluster cannot be read, so that no replica can be taken for stopped.
     """
     settled_ms = now_ms - grace_ms
     stalled_ms = -1 if pending_max_ms is None else now_ms - pending_max_ms
@@ -148,9 +148,9 @@ def _stages(
     replica: tuple[str, TopicPartition] | None,
     loaded_topics: Container[tuple[str, str]],
 ) -> dict[Stage, TierCounts]:
-    """The stages of one partition's way that reported, in order; a mirrored partition always has a replica stage.
+    """Return the stages of one partition's way that reported, in order; a mirrored partition has a replica stage anyway.
 
-    It is loaded from where the way ends: `replica` (cluster and partition), or the live cluster if it has none.
+    Loads read the end of the way: `replica` (cluster and partition), or the live cluster if it is None.
     """
     found: dict[Stage, TierCounts | None] = {
         Stage.PRODUCED: ledger.counts(cluster, Tier.PRODUCER, partition, HOUR_MS),
@@ -175,10 +175,10 @@ def _compare(
     settled_ms: int,
     stalled_ms: int,
 ) -> list[Finding]:
-    """What differs between neighbouring stages of one partition in one hour.
+    """Return the differences between neighbouring stages of one partition in one hour.
 
-    `settled_ms`: all had time to speak of what is older. `stalled_ms`: a replica that last spoke before then stands
-    still, and what was live before then should have come.
+    `settled_ms`: all tiers had time to report older changes. `stalled_ms`: a replica whose last report is older is
+    stopped, and records that were live before then should have arrived.
     """
     findings = []
     for after, at in pairwise(stages):

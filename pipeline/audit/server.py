@@ -1,4 +1,4 @@
-"""The audit service: reads what all tiers counted; answers what is exact, under way, missing, doubled or changed."""
+"""The audit service: reads the counts of all tiers, and serves their comparison over HTTP."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ from pipeline.model import Clock, HostPort
 from pipeline.net.http import http_application, operations_routes, serve_http
 
 ReadRoutes = Callable[[], Awaitable[Sequence[ReplicaRoute]]]
-"""Says which replica partition is the copy of which source partition, as of now. May be cancelled at any moment."""
+"""Reads which replica partition is the copy of which source partition. May be cancelled at any moment."""
 
 ROUTES_TIMEOUT_S = 3.0
-"""Bounds what a report waits for a replica cluster that does not answer."""
+"""Time that a report waits for a replica cluster that does not answer."""
 
 logger = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class AuditHandle:
 
 
 class AuditService:
-    """Answers from the ledger."""
+    """Makes reports from the ledger."""
 
     def __init__(self, config: AuditConfig, collector: Collector, read_routes: ReadRoutes, clock: Clock) -> None:
         self._config = config
@@ -51,7 +51,7 @@ class AuditService:
         self._routes_turn = trio.Lock()
 
     async def report(self, topic: str | None = None) -> dict[str, Any]:
-        """All hours of one topic, or of all, by the routes that are known."""
+        """Return all hours of one topic, or of all, with the routes as last read."""
         replica = self._config.replica[0].name if self._config.replica else None
         states = self._collector.states
         routes_error = None if replica is None else await self._read_on_routes()
@@ -84,7 +84,7 @@ class AuditService:
         }
 
     async def _read_on_routes(self) -> str | None:
-        """Bring the routes up to date; says why that did not work, and leaves those last known."""
+        """Read the routes again. If that fails, return the reason and keep the routes as last read."""
         try:
             with trio.move_on_after(ROUTES_TIMEOUT_S) as scope:
                 async with self._routes_turn:
@@ -98,13 +98,13 @@ class AuditService:
 
 
 class AuditMetrics(MetricSource):
-    """What Prometheus is told of the reading of each cluster, as it stands when asked."""
+    """Metrics of reading each cluster, computed when Prometheus asks."""
 
     def __init__(self, states: Mapping[str, ReadingState]) -> None:
         self._states = states
 
     def collect(self) -> Iterator[Metric]:
-        """The present values. A cluster that cannot be read has no lag."""
+        """Return the present values. A cluster that cannot be read has no lag."""
         up = GaugeMetricFamily("audit_cluster_up", "1 if the cluster's events can be read.", labels=["cluster"])
         lag = GaugeMetricFamily("audit_events_lag", "Events of a cluster not read yet.", labels=["cluster"])
         unreadable = CounterMetricFamily(
@@ -118,7 +118,7 @@ class AuditMetrics(MetricSource):
 
 
 def _hour_name(start_ms: int) -> str:
-    """ISO 8601 where there is such a year; producers are free to send other times."""
+    """Return ISO 8601, or milliseconds for a year that it cannot express: producers may send any time."""
     try:
         return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:00:00Z")
     except (ValueError, OverflowError, OSError):

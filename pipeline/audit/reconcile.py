@@ -148,7 +148,7 @@ def _stages(
     replica: tuple[str, TopicPartition] | None,
     loaded_topics: Container[tuple[str, str]],
 ) -> dict[Stage, TierCounts]:
-    """Return the stages of one partition's way that reported, in order; a mirrored partition has a replica stage anyway.
+    """Return the stages of a partition's way that reported, in order. A mirrored partition has a replica stage anyway.
 
     Loads read the end of the way: `replica` (cluster and partition), or the live cluster if it is None.
     """

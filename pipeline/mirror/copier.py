@@ -1,14 +1,14 @@
-"""Copying from one live cluster: whole batches fetched here, appended there at the same offsets.
+"""Copies one live cluster: fetches whole batches, and appends them to the destination at the same offsets.
 
 Invariants:
-A. The position of a partition is the replica's log end offset and nothing else: it is asked of the destination whenever
-   it is not certain (start, failure, overlap), and kept nowhere. So a mirror killed at any moment goes on with nothing
-   lost and nothing twice.
-B. The destination appends a batch only at the offsets it has, and only to a log that ends where the mirror last saw it
-   end. So two mirrors at work on the same partition, or a retry of an append whose answer was lost, cannot double
-   anything, and a replica that lost its end, or was made anew, gets no gap: the mirror looks where it ends now.
-C. Only what was fetched at a partition's present position is appended: after a failure nothing fetched before it is, so
-   no gap can come about.
+A. The position of a partition is the replica's log end offset and nothing else. The mirror asks the destination for it
+   whenever it is not certain (start, failure, overlap), and keeps it nowhere. So a mirror killed at any moment goes on
+   with nothing lost and nothing doubled.
+B. The destination appends a batch only at the batch's own offsets, and only to a log that ends where the mirror last
+   saw it end. So two mirrors of one partition, or a retry of an append whose answer was lost, cannot double anything. A
+   replica that lost its end, or was recreated, gets no gap: the mirror asks for its new end.
+C. Only batches that were fetched at a partition's present position are appended. After a failure, batches fetched
+   before it are dropped, so no gap can arise.
 D. A partition that cannot be copied rests with its reason in the status, which stays until copying works again; the
    others go on.
 """
@@ -41,39 +41,39 @@ logger = structlog.get_logger()
 
 
 class ReplicaError(PipelineError):
-    """A replica that cannot be the copy of its source."""
+    """A replica cannot be the copy of its source."""
 
 
 @dataclass(slots=True)
 class PartitionCopy:
-    """The state of one partition. `position` is None while the replica's end is not certain."""
+    """State of one partition. `position` is None while the replica's log end offset is not certain (invariant A)."""
 
     assignment: Assignment
     position: int | None = None
     replica_end: int = 0
-    """Where the replica ends, as far as is known: `position`, but for an empty one whose source begins later."""
+    """Log end offset of the replica when last seen: `position`, or 0 for an empty replica of a later start."""
     high_watermark: int | None = None
     error: str | None = None
     retry_at: float = 0.0
     is_rejected: bool = False
-    """It is not to be copied, `error` says why. Never taken back: a new state replaces it."""
+    """True if the partition must not be copied (reason: `error`). Never reset: a new state replaces this one."""
     is_being_located: bool = False
 
     @property
     def source(self) -> TopicPartition:
-        """Where it is copied from."""
+        """The source partition."""
         return self.assignment.source.partition
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the replica is behind; None while that is not known."""
+        """Offsets up to the source's last known high watermark that the replica lacks; None if either is not known."""
         if self.position is None or self.high_watermark is None:
             return None
         return max(0, self.high_watermark - self.position)
 
 
 class SourceCopier:
-    """Copies what is assigned to it from one cluster, by `run`. `assign` and `reject` may be called meanwhile."""
+    """Copies the assigned partitions of one cluster while `run` runs. `assign` and `reject` may be called meanwhile."""
 
     def __init__(
         self, name: str, source: Cluster, destination: Cluster, config: MirrorConfig, metrics: MirrorMetrics
@@ -86,20 +86,20 @@ class SourceCopier:
         self._metrics = metrics
         self._timeout_s = config.produce_timeout_ms / 1000
         self._locating: dict[BrokerId | None, trio.CapacityLimiter] = {}
-        """By destination leader, so that one that is away does not hold up what the others lead."""
+        """Limiters by destination leader, so that a leader that is away does not delay partitions of the others."""
         self._uncertain = Wakeup()
 
     def assign(self, assignment: Assignment) -> None:
-        """Copy this partition too, or again."""
+        """Copy a partition, also one that was rejected before."""
         partition = assignment.source.partition
         copy = self.copies.get(partition)
         if copy is None or copy.is_rejected:
-            # A new state, so that nothing that was begun for the rejected one can change it.
+            # A new state: requests under way for the rejected one must not change it.
             self.copies[partition] = PartitionCopy(assignment)
             self._uncertain.set()
 
     def reject(self, assignment: Assignment, reason: str) -> None:
-        """Do not copy this partition for now, and say why."""
+        """Stop copying a partition until it is assigned again; the status shows `reason`."""
         copy = self.copies.setdefault(assignment.source.partition, PartitionCopy(assignment))
         if not (copy.is_rejected and copy.error == reason):
             logger.warning("copy_rejected", source=self.name, partition=str(copy.source), error=reason)
@@ -118,7 +118,7 @@ class SourceCopier:
                 await self._copy_once(consumer)
 
     async def _keep_located(self, consumer: Consumer) -> None:
-        """Find the replica's end of every partition whose position is not certain, each by itself, for ever."""
+        """Locate every partition whose position is not certain, each in a task of its own, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._uncertain.clear()
@@ -136,7 +136,7 @@ class SourceCopier:
                     await self._uncertain.wait()
 
     async def _locate(self, consumer: Consumer, copy: PartitionCopy) -> None:
-        """Find the replica's end and fetch on from there."""
+        """Ask for the replica's log end offset and fetch from there."""
         try:
             leader = self._destination.view.leader_of(copy.assignment.replica)
             async with self._locating.setdefault(leader, trio.CapacityLimiter(MAX_LOCATING)):
@@ -155,7 +155,7 @@ class SourceCopier:
             self._uncertain.set()
 
     async def _end_of_replica(self, copy: PartitionCopy) -> tuple[int, int]:
-        """Where the replica ends, and the offset to go on at: an empty one begins where its source does."""
+        """Return the replica's log end offset and the offset to fetch; an empty one begins where its source does."""
         replica = copy.assignment.replica
         end = (await list_offsets(self._destination, {replica: LATEST}, timeout_s=self._timeout_s))[replica].offset
         leader = self._destination.view.leader_of(replica)
@@ -167,7 +167,7 @@ class SourceCopier:
         return end, first[copy.source].offset
 
     async def _copy_once(self, consumer: Consumer) -> None:
-        """Append what was fetched; what fails is looked at anew from the replica's end."""
+        """Append the batches of one poll. A partition that fails rests, and is located again."""
         try:
             polled = await consumer.poll_batches(POLL_TIMEOUT_S)
         except (PartitionOffsetOutOfRangeError, PartitionFetchError) as error:
@@ -175,7 +175,7 @@ class SourceCopier:
             return
         for fetched in requests_of(polled, self._config.fetch_max_bytes):
             found = [(self.copies[partition], batches) for partition, batches in fetched.items()]
-            due = [(copy, batches) for copy, batches in found if copy.position == batches.position]
+            due = [(copy, batches) for copy, batches in found if copy.position == batches.position]  # invariant C
             replicas = {copy.assignment.replica: batches.data for copy, batches in due}
             ends = {copy.assignment.replica: copy.replica_end for copy, _ in due}
             results = await raw_produce(
@@ -187,7 +187,7 @@ class SourceCopier:
             self._look_at(consumer, self.copies[partition])
 
     def _look_at(self, consumer: Consumer, copy: PartitionCopy) -> None:
-        """Take note of how far the source is; what has caught up has nothing to complain of."""
+        """Take note of the source's high watermark. A partition that has caught up has no error."""
         if copy.is_rejected:
             consumer.remove(copy.source)
             return
@@ -212,13 +212,13 @@ class SourceCopier:
             )
             self._rest(consumer, copy, reason)
         else:
-            # Appended before (a lost answer, another mirror at work), or lost by the replica: look where its end is.
+            # Appended before (a lost answer, another mirror), or lost by the replica: ask for its end (invariant B).
             copy.position = None
             consumer.remove(copy.source)
             self._uncertain.set()
 
     def _rest(self, consumer: Consumer, copy: PartitionCopy, reason: str) -> None:
-        """Say why it is not copied, and try again later from the replica's end."""
+        """Show the reason in the status, and locate the partition again after the back-off (invariant D)."""
         consumer.remove(copy.source)
         self._metrics.count_failure(copy.assignment.source)
         logger.warning("copy_failed", source=self.name, partition=str(copy.source), error=reason)
@@ -229,9 +229,9 @@ class SourceCopier:
 
 
 def requests_of(polled: Iterable[FetchedBatches], max_bytes: int) -> list[dict[TopicPartition, FetchedBatches]]:
-    """The fetched pieces as requests: each at most one piece of a partition, in order, and at most `max_bytes`.
+    """Put fetched pieces into requests: at most one piece of a partition each, in order, and at most `max_bytes`.
 
-    A piece that is larger goes alone.
+    A larger piece is a request of its own.
     """
     requests: list[dict[TopicPartition, FetchedBatches]] = []
     sizes: list[int] = []

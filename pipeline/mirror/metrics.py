@@ -1,4 +1,4 @@
-"""What a mirror counts for Prometheus."""
+"""Metrics of a mirror."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -8,7 +8,7 @@ LABELS = ("source", "topic", "partition")
 
 
 class MirrorMetrics:
-    """Counters and gauges by source partition, and whether each source is there."""
+    """Counters and gauges by source partition, and a gauge for each source."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._bytes = Counter(
@@ -27,21 +27,21 @@ class MirrorMetrics:
         )
 
     def set_up(self, source: str, is_up: bool) -> None:
-        """Whether the source cluster answers."""
+        """Note whether the source cluster answered."""
         self._up.labels(source).set(is_up)
 
     def count_copied(self, source: SourcePartition, size: int, offsets: int) -> None:
-        """`size` bytes were appended, which moved the replica on by `offsets`."""
+        """Count `size` bytes that were appended, and the `offsets` that the replica advanced."""
         labels = _labels(source)
         self._bytes.labels(*labels).inc(size)
         self._offsets.labels(*labels).inc(max(0, offsets))
 
     def count_failure(self, source: SourcePartition) -> None:
-        """Copying failed and will be tried again."""
+        """Count a failure of copying, which will be tried again."""
         self._failures.labels(*_labels(source)).inc()
 
     def set_lag(self, source: SourcePartition, lag: int | None) -> None:
-        """How far the replica is behind; None (not known) leaves the last value."""
+        """Show the lag of a replica; None (not known) leaves the last value."""
         if lag is not None:
             self._lag.labels(*_labels(source)).set(lag)
 

@@ -1,4 +1,4 @@
-"""Which topics are mirrored, and under which name. Pure."""
+"""Selection of the topics that are mirrored. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -9,24 +9,24 @@ from pipeline.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Topics whose whole name matches one of `include` and none of `exclude`. Internal ones (`_...`) never do.
+    """Topics whose whole name matches one of `include` and none of `exclude`; never internal ones (`_...`).
 
-    A replica topic bears the name of its source topic, so that the topics of all live clusters that share a name become
-    one aggregate topic.
+    A replica topic bears the name of its source topic, so that topics of equal name in all live clusters become one
+    aggregate topic.
     """
 
     include: Sequence[re.Pattern[str]]
     exclude: Sequence[re.Pattern[str]] = ()
 
     def selects(self, topic: str) -> bool:
-        """Whether the topic is mirrored."""
+        """Return True if the topic is mirrored."""
         if topic.startswith("_"):
             return False
         return any(p.fullmatch(topic) for p in self.include) and not any(p.fullmatch(topic) for p in self.exclude)
 
 
 def compile_patterns(key: str, patterns: Sequence[str]) -> tuple[re.Pattern[str], ...]:
-    """Regular expressions from settings. Raises ConfigurationError naming `key`."""
+    """Compile the patterns of the setting `key`. Raises ConfigurationError that names it."""
     try:
         return tuple(re.compile(pattern) for pattern in patterns)
     except re.error as error:

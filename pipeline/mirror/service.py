@@ -1,4 +1,4 @@
-"""The mirror service: finds the topics of the live clusters, keeps table and replicas up to date, runs copiers."""
+"""The mirror service: finds topics of live clusters, keeps table and replica topics up to date, and runs copiers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ from pipeline.net.http import http_application, operations_routes, serve_http
 from pipeline.protocol.schema import ZERO_UUID
 
 MIRROR_SOURCE_CONFIG = "mirror.source"
-"""Set on replica topics, to the names of their sources: their broker then refuses batches from anybody but a mirror."""
+"""Topic setting with the names of a replica's sources. Brokers refuse batches of other producers in such a topic."""
 MAX_MIRROR_SOURCE = 1024
 
 NOT_REACHED_YET = "not reached yet"
 FIRST_ANSWER_TIMEOUT_S = 2.0
-"""Shorter than the others, so that a cluster that is away from the start is soon said to be."""
+"""Shorter than `produce.timeout.ms`, so that a cluster that is away at the start is soon reported."""
 
 logger = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class MirrorHandle:
 
 
 class MirrorService:
-    """One mirror: all its sources, one destination."""
+    """A mirror of several sources into one destination."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class MirrorService:
         self._metrics = metrics
         self._source_errors: dict[str, str | None] = dict.fromkeys(sources, NOT_REACHED_YET)
         self._source_topics: dict[str, set[str]] = {name: set() for name in sources}
-        """The topics to be mirrored that each source was last seen to have."""
+        """Selected topics of each source, as of its last answer."""
         self._not_asked = set(sources)
         self._all_asked = trio.Event()
-        """Each source has answered, or failed to, once: what is created from now on knows of all of them."""
+        """Set once each source has answered or failed: replica topics created from then on name all their sources."""
         self._error: str | None = NOT_REACHED_YET
         for name in sources:
             metrics.set_up(name, False)
@@ -101,7 +101,7 @@ class MirrorService:
                 nursery.start_soon(self._refresh_regularly, name)
 
     async def _refresh_regularly(self, name: str) -> None:
-        """Look for new topics and partitions of one source; one that is away does not hold up the others."""
+        """Look for new topics and partitions of one source until cancelled. A source that is away delays no other."""
         timeout_s = FIRST_ANSWER_TIMEOUT_S
         while True:
             try:
@@ -114,7 +114,7 @@ class MirrorService:
             timeout_s = self._config.produce_timeout_ms / 1000
 
     async def _refresh(self, name: str, timeout_s: float) -> str | None:
-        """Look once; says what is wrong. Raises PipelineError when the destination cannot be written to."""
+        """Look once and return the source's problem, if any. Raises PipelineError if the destination refuses writes."""
         try:
             view = await self._sources[name].fetch_all_topics(timeout_s=timeout_s)
             topics = [topic for topic in view.topics.values() if self._selection.selects(topic.name)]
@@ -134,7 +134,7 @@ class MirrorService:
         return problem
 
     async def _take_in(self, name: str, topics: list[TopicView]) -> str | None:
-        """Have these topics in the table and copied; says what is wrong with those whose replica cannot be made."""
+        """Add topics to the table and copy them. Return the problems of replicas that cannot be created, if any."""
         proposals = [
             Proposal(
                 source=SourcePartition(cluster=name, partition=TopicPartition(topic.name, number), topic_id=topic.id),
@@ -162,23 +162,23 @@ class MirrorService:
         self._copiers[name].reject(
             assignment,
             f"the topic was deleted and created again in {name}, and {assignment.replica} is the copy of the "
-            "old one: give the new one another name",
+            "old topic: give the new topic another name",
         )
 
     def _reject_gone(self, name: str, view: ClusterView) -> None:
-        """Show the lines of the table whose partition the source does not have any more."""
+        """Reject the entries of the table whose partition the source no longer has."""
         for assignment in self._journal.table.assignments():
             source = assignment.source
             topic, number = source.partition.topic, source.partition.partition
-            # A topic with an error is there, but this answer does not say with which partitions.
+            # A topic with an error exists, but this answer does not list its partitions.
             if source.cluster != name or not self._selection.selects(topic) or topic in view.errors:
                 continue
             if topic not in view.topics or number not in view.topics[topic].partitions:
-                reason = f"is not there any more in {name}; the replica keeps what it has"
+                reason = f"no longer exists in {name}; the replica keeps its records"
                 self._copiers[name].reject(assignment, reason)
 
     async def _ensure_replica(self, topic: str) -> None:
-        """Create the replica topic, or grow it, to the number of partitions that the table says."""
+        """Create the replica topic, or grow it to the number of partitions in the table."""
         count = self._journal.table.partition_count(topic)
         known = self._destination.view.topics.get(topic)
         if known is not None and len(known.partitions) >= count:
@@ -198,7 +198,7 @@ class MirrorService:
             await create_partitions(self._destination, {topic: count})
 
     def status(self) -> dict[str, Any]:
-        """What `/v1/status` answers."""
+        """Return the document of `/v1/status`."""
         return {
             "error": self._error,
             "sources": [
@@ -251,7 +251,7 @@ async def run_mirror(
     metrics: CollectorRegistry,
     task_status: trio.TaskStatus[MirrorHandle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Mirror the sources into the destination until cancelled. Started once its HTTP side listens.
+    """Mirror the sources into the destination until cancelled. Reports started once its HTTP server listens.
 
     `sources` holds a cluster for each source of `config`, by name. Raises ConfigurationError for a bad pattern.
     """

@@ -1,12 +1,12 @@
-"""The partition table: which replica partition is the copy of which source partition. A pure fold over a journal.
+"""The partition table: which replica partition is the copy of which source partition. Pure: a fold over a journal.
 
-Several live clusters become one aggregate topic by laying their partitions side by side. The journal is a topic of the
-destination; this module says what its records mean.
+Topics of several live clusters become one aggregate topic: their partitions are laid side by side. The journal is a
+topic of the destination; this module defines what its records mean.
 
 Invariants:
-A. Replaying the same journal gives the same table, whoever replays it.
-B. An entry never changes and never goes away: the first record that names a source partition counts, later ones are
-   without effect. So two mirrors that propose at the same moment agree as soon as both have read on.
+A. Replaying the same journal gives the same table in every mirror.
+B. An entry never changes and is never removed: the first record that names a source partition counts, later ones have
+   no effect. So two mirrors that propose at the same moment agree as soon as both have read on.
 C. Within a replica topic partitions are numbered by first appearance, without gaps: growth appends.
 """
 
@@ -24,12 +24,12 @@ RECORD_VERSION = 1
 
 
 class PartitionTableError(PipelineError):
-    """A journal record that is not an assignment."""
+    """A record of the journal is not an assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePartition:
-    """A partition of a live cluster; `topic_id` tells a topic from one deleted and created anew under the same name."""
+    """A partition of a live cluster; `topic_id` tells a topic from a recreated one of the same name."""
 
     cluster: str
     partition: TopicPartition
@@ -38,7 +38,7 @@ class SourcePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A line of the table."""
+    """An entry of the table: a source partition and its replica."""
 
     source: SourcePartition
     replica: TopicPartition
@@ -52,7 +52,7 @@ class Proposal:
     replica_topic: str
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Key and value of the journal record."""
+        """Return key and value of the journal record."""
         source = self.source
         key = f"{source.cluster}/{source.partition.topic}/{source.partition.partition}".encode()
         document = {
@@ -67,7 +67,7 @@ class Proposal:
 
 
 def decode_proposal(value: bytes) -> Proposal:
-    """The proposal in a journal record's value. Raises PartitionTableError."""
+    """Return the proposal in a journal record's value. Raises PartitionTableError."""
     try:
         document = json.loads(value)
         if document["version"] != RECORD_VERSION:
@@ -85,14 +85,14 @@ def decode_proposal(value: bytes) -> Proposal:
 
 
 class PartitionTable:
-    """The table as far as the journal was read."""
+    """The partition table, as far as the journal was read."""
 
     def __init__(self) -> None:
         self._by_source: dict[tuple[str, TopicPartition], Assignment] = {}
         self._sizes: dict[str, int] = defaultdict(int)
 
     def apply(self, proposal: Proposal) -> None:
-        """Take the next journal record in."""
+        """Apply the next journal record."""
         key = (proposal.source.cluster, proposal.source.partition)
         if key not in self._by_source:
             replica = TopicPartition(proposal.replica_topic, self._sizes[proposal.replica_topic])
@@ -100,17 +100,17 @@ class PartitionTable:
             self._by_source[key] = Assignment(source=proposal.source, replica=replica)
 
     def assignment(self, cluster: str, partition: TopicPartition) -> Assignment | None:
-        """The line of a source partition."""
+        """Return the entry of a source partition; None if it has none."""
         return self._by_source.get((cluster, partition))
 
     def assignments(self) -> list[Assignment]:
-        """All lines, in the order of the journal."""
+        """Return all entries, in the order of the journal."""
         return list(self._by_source.values())
 
     def partition_count(self, replica_topic: str) -> int:
-        """How many partitions the replica topic must have."""
+        """Return the number of partitions that the replica topic must have."""
         return self._sizes.get(replica_topic, 0)
 
     def missing(self, wanted: Iterable[Proposal]) -> list[Proposal]:
-        """Those of the proposals whose source partition has no line yet, in their order."""
+        """Return the proposals whose source partition has no entry yet, in their order."""
         return [p for p in wanted if (p.source.cluster, p.source.partition) not in self._by_source]

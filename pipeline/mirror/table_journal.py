@@ -1,6 +1,6 @@
-"""The shell of the partition table: reads its journal in the destination, and appends to it.
+"""The journal of the partition table: a topic of the destination, which this module reads and appends to.
 
-Invariant: the table in memory is changed by what was read from the journal alone, never by what was written to it.
+Invariant: the table in memory changes by records read from the journal alone, never by records written to it.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ KEPT_FOR_EVER = {"retention.ms": "-1", "cleanup.policy": "delete"}
 
 
 class TableJournal:
-    """The table, and how far its journal was read."""
+    """The table, and the position up to which its journal was read."""
 
     def __init__(self, destination: Cluster) -> None:
         self.table = PartitionTable()
@@ -33,7 +33,7 @@ class TableJournal:
         self._position: int | None = None
 
     async def open(self) -> None:
-        """Create the journal unless it is there, and read it. Raises KafkaError, NetworkError."""
+        """Create the journal unless it exists, and read it. Raises KafkaError, NetworkError and as `read_on`."""
         replicas = await replicas_for(self._destination)
         topic = NewTopic(name=TABLE_TOPIC, partitions=1, replication_factor=replicas, configs=KEPT_FOR_EVER)
         await create_topics(self._destination, [topic], exist_ok=True)
@@ -63,7 +63,7 @@ class TableJournal:
             self.table.apply(decode_proposal(record.value))
 
     async def propose(self, proposals: Sequence[Proposal], *, clock: Clock, rng: Random) -> None:
-        """Append what the table does not hold yet, and read on. Raises DeliveryError and as `read_on`."""
+        """Append the proposals that the table lacks, and read on. Raises DeliveryError and as `read_on`."""
         missing = self.table.missing(proposals)
         if not missing:
             return

@@ -399,13 +399,13 @@ async def test_a_topic_that_is_gone_from_its_source_is_shown_also_after_a_restar
     async with site.mirroring() as service:
         await until_copied(site.hub, CLICKS, b"a")
         await delete_topics(site.east, ["clicks"])
-        await until_said(service, "is not there any more in east")
+        await until_said(service, "no longer exists in east")
         assert [line["lag"] for line in service.status()["sources"][0]["partitions"]] == [None, None]
     async with site.mirroring() as service:
-        await until_said(service, "is not there any more in east", partition=1)
+        await until_said(service, "no longer exists in east", partition=1)
         await make(site.east)
         await until_said(service, "created again")
-        await until_said(service, "is not there any more in east", partition=1)
+        await until_said(service, "no longer exists in east", partition=1)
     assert await read(site.hub, CLICKS) == [(0, b"a")]
 
 
@@ -424,7 +424,7 @@ async def test_a_partition_that_was_not_told_of_for_a_while_is_copied_on(
     async with site.mirroring() as service:
         await until_copied(site.hub, CLICKS, b"a")
         is_hidden = True
-        await until_said(service, "is not there any more in east")
+        await until_said(service, "no longer exists in east")
         await publish(site.east, b"b")
         is_hidden = False
         await until_copied(site.hub, CLICKS, b"a", b"b")

@@ -1,13 +1,13 @@
-"""What a topic demands of the batches of producers, beyond being sound: decided by their headers if these suffice.
+"""Decides if a topic admits the batches of a producer, by their headers if these suffice. Pure.
 
-Pure. A batch has to be opened, which is for a thread to do, only if
+A batch has to be opened, in a thread, only if
 - the topic has a codec of its own (`compression.type`) and the batch another one,
 - the topic is compacted, so that every record needs a key, and headers that the cleaner can read,
 - the topic bounds the age of records (`message.timestamp.before.max.ms`) and the batch has several of them,
-- or its newest record is too far ahead (`message.timestamp.after.max.ms`): the answer names those at fault (KIP-467).
-An opened batch is scanned piece by piece, and one that holds more than `max_opened_bytes` is refused: the cleaner,
-which must open it too, has the same bound. Its header gets the time of its newest record, as in Kafka, whatever it
-said: retention and searches by time believe the header.
+- or its newest record is too far ahead (`message.timestamp.after.max.ms`): the answer names such records (KIP-467).
+An opened batch is scanned piece by piece. A batch that holds more than `max_opened_bytes` is refused, because the
+cleaner, which must open it too, has the same bound. The header of an opened batch gets the time of its newest record,
+as in Kafka, because retention and searches by time trust the header.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from pipeline.records.turns import Steps, scan_in_turns
 
 MAX_RECORDS_NAMED = 100
 MAX_WRITTEN_BYTES = 4 << 20
-"""What the batches of a partition in a request may take together if some are compressed anew, but for a larger one."""
+"""Maximum size of a partition's batches in a request if some are recompressed. A single batch may be larger."""
 _COPIES = 2
-"""Of a batch that was compressed anew: by itself, and among those that are written."""
+"""Copies of a recompressed batch: the batch itself, and its copy in `written`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """The demands of one topic. `codec` None: as the producer likes it; `is_append_time`: the broker sets the times."""
+    """Demands of one topic on batches. `codec` None keeps the producer's; `is_append_time`: the broker sets times."""
 
     max_batch_bytes: int
     codec: Codec | None = None
@@ -39,12 +39,12 @@ class Admission:
     needs_keys: bool = False
     is_append_time: bool = False
     before_max_ms: int | None = None
-    """How old a record may be, None: of any age."""
+    """Maximum age of a record, None for any."""
     after_max_ms: int | None = None
-    """How far ahead of the broker's clock a record may be, None: any time."""
+    """Maximum time by which a record is ahead of the broker's clock, None for any."""
 
     def admits(self, headers: Sequence[BatchHeader], now_ms: int) -> bool:
-        """Whether the batches may be appended as they are. False: they must be opened. Raises InvalidTimestampError."""
+        """True if the batches can be appended unopened; otherwise they must be opened. Raises InvalidTimestampError."""
         if self.needs_keys:
             return False
         for header in headers:
@@ -68,15 +68,15 @@ class Admission:
         return self.before_max_ms is not None and NO_TIMESTAMP != timestamp < now_ms - self.before_max_ms
 
     def admit_opened(self, records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> Steps[memoryview]:
-        """Open the batches, refuse those with records at fault, compress what has another codec than the topic.
+        """Open the batches, refuse batches with invalid records, recompress batches of another codec than the topic's.
 
         Raises InvalidRecordError, InvalidTimestampError, BatchTooLargeError, OpenedBatchTooLargeError,
         CorruptBatchError.
         """
-        self.admits(headers, now_ms)
+        self.admits(headers, now_ms)  # for the error that it raises
         max_opened = max_opened_bytes(self.max_batch_bytes)
         position = 0
-        written: bytearray | None = None  # the batches up to `position`, once one was compressed anew
+        written: bytearray | None = None  # the batches up to `position`, once one was recompressed
         for header in headers:
             batch = records[position : position + header.size_bytes]
             seen, plain_bytes = yield from scan_in_turns(
@@ -89,25 +89,25 @@ class Admission:
             seen.check()
             yield None
             is_true = seen.newest_ms == header.max_timestamp or self.is_append_time
-            told = header if is_true else header._replace(max_timestamp=seen.newest_ms)
+            corrected = header if is_true else header._replace(max_timestamp=seen.newest_ms)
             is_recoded = self.codec is not None and header.codec is not self.codec
             if is_recoded and written is None:
                 written = bytearray(records[:position])
             position += header.size_bytes
             if is_recoded and self.codec is not None and written is not None:
-                yield from self._compress_anew(batch, told, self.codec, plain_bytes, written)
+                yield from self._recompress(batch, corrected, self.codec, plain_bytes, written)
                 continue
             if not is_true:
-                write_header(batch, told)
+                write_header(batch, corrected)
             if written is not None:
                 self._check_written(len(written) + len(batch))
                 written += batch
         return records if written is None else memoryview(written)
 
-    def _compress_anew(
+    def _recompress(
         self, batch: ReadableBuffer, header: BatchHeader, codec: Codec, plain_bytes: int, written: bytearray
     ) -> Steps[None]:
-        """Append the batch in another codec to those that are written."""
+        """Append the batch in another codec to `written`."""
         if codec is Codec.NONE and plain_bytes + HEADER_SIZE > self.max_batch_bytes:
             raise BatchTooLargeError(plain_bytes + HEADER_SIZE, self.max_batch_bytes, header.base_offset)
         need_bytes = scan_memory(batch, header, plain_bytes) + compressing_bytes(codec, plain_bytes, self.level)
@@ -126,27 +126,27 @@ class Admission:
             written += made
 
     def _check_written(self, size_bytes: int) -> None:
-        """Raise BatchTooLargeError if the batches that are compressed anew, and those between them, take too much."""
+        """Raise BatchTooLargeError if the recompressed batches, and the batches between them, take too much."""
         allowed_bytes = max(self.max_batch_bytes, MAX_WRITTEN_BYTES)
         if size_bytes > allowed_bytes:
             raise BatchTooLargeError(size_bytes, allowed_bytes)
 
     def is_out_of_range(self, timestamp: int, now_ms: int) -> bool:
-        """True if the topic takes no record of this time."""
+        """True if the topic refuses records of this time."""
         if timestamp == NO_TIMESTAMP:
             return False
         is_ahead = self.after_max_ms is not None and timestamp > now_ms + self.after_max_ms
         return is_ahead or self._is_too_old(timestamp, now_ms)
 
     def range_of_time(self, now_ms: int) -> str:
-        """The times that the topic takes, in words."""
+        """Return the range of times that the topic admits, in words."""
         earliest = "any time" if self.before_max_ms is None else now_ms - self.before_max_ms
         latest = "any time" if self.after_max_ms is None else now_ms + self.after_max_ms
         return f"{earliest} to {latest}"
 
 
 class _SeenRecords:
-    """The records of one batch, as far as they were seen: the newest time, and the first MAX_RECORDS_NAMED at fault."""
+    """Collects the newest time of a batch's records, and the first MAX_RECORDS_NAMED invalid records."""
 
     def __init__(self, admission: Admission, now_ms: int) -> None:
         self.newest_ms = NO_TIMESTAMP
@@ -157,7 +157,7 @@ class _SeenRecords:
         self._keyless = self._untimely = 0
 
     def __call__(self, timestamp: int, _: int, has_key: bool, /) -> bool:
-        """See the next record. Returns True if enough of them are at fault."""
+        """Check the next record. Returns True if enough invalid records were found."""
         self._index += 1
         self.newest_ms = max(self.newest_ms, timestamp)
         admission, now_ms = self._admission, self._now_ms
@@ -173,7 +173,7 @@ class _SeenRecords:
         return len(self._faults) == MAX_RECORDS_NAMED
 
     def check(self) -> None:
-        """Raise InvalidTimestampError or InvalidRecordError if there are records at fault."""
+        """Raise InvalidTimestampError or InvalidRecordError if a record is invalid."""
         if self._untimely:
             raise InvalidTimestampError("records have a timestamp out of range", 0, self._faults)
         if self._keyless:

@@ -83,39 +83,34 @@ class BrokerConfig(SettingsModel):
     broker_id: BrokerId = Field(alias="broker.id", ge=0, le=MAX_INT32)
     """Id of the broker, unique in its cluster."""
     rack: str | None = Field(None, alias="broker.rack", min_length=1)
-    """Rack of the broker, reported to clients. Replicas of new topics are spread over the racks if every broker has
-    one."""
+    """Rack of the broker. New topics spread their replicas over the racks if every broker has one."""
     datacenter: str | None = Field(None, alias="datacenter", min_length=1)
     """Name of this cluster in the audit. A broker without a name does not count records."""
     log_dirs: tuple[Path, ...] = Field(alias="log.dirs")
-    """Directories of the logs, with commas between them, one for each disk. A directory that another broker uses is
-    refused."""
+    """Directories of the logs, one for each disk, with commas between them. A directory in use is refused."""
     zookeeper_connect: str = Field(alias="zookeeper.connect", min_length=1)
     """Addresses of the ZooKeeper servers, `host:port,...`, with an optional path (chroot) at the end."""
     zookeeper_session_timeout_ms: int = Field(18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000)
-    """ZooKeeper expires the broker's session after this time in ms without a heartbeat; other replicas become leaders
-    then. A broker that was killed and starts again does not wait for this."""
+    """Time in ms without a heartbeat after which ZooKeeper expires the broker's session and other replicas become
+    leaders. A broker that was killed and starts again does not wait for this."""
     listener: HostPort = Field(HostPort("", 9092), alias="listeners")
     """Address to listen on, one `PLAINTEXT://host:port`. Port 0 takes a free port."""
     advertised_listener: HostPort | None = Field(None, alias="advertised.listeners")
     """Address that clients connect to, one `PLAINTEXT://host:port`, by default the listener. Needed if the broker
     listens on `0.0.0.0` or `::`."""
     http_listen: Address = Field(HostPort("127.0.0.1", 0), alias="http.listen")
-    """Address of the HTTP server for `/metrics`, `/healthz` and `/readyz`. Port 0 takes a free port; monitoring needs a
-    fixed one."""
+    """Address of the HTTP server for `/metrics`, `/healthz` and `/readyz`. Port 0 takes a free port."""
 
     max_connections: Annotated[int, Mark.DYNAMIC] = Field(10_000, alias="max.connections", ge=1, le=1_000_000)
     """Maximum number of connections. Further connections are closed at once."""
     max_connections_per_ip: Annotated[int, Mark.DYNAMIC] = Field(
         MAX_INT32, alias="max.connections.per.ip", ge=0, le=MAX_INT32
     )
-    """Maximum number of connections from one IP address. 0 is allowed only with overrides, because no client could
-    connect otherwise."""
+    """Maximum number of connections from one IP address. 0 is allowed only with overrides."""
     max_connections_per_ip_overrides: Annotated[dict[str, int], Mark.DYNAMIC] = Field(
         {}, alias="max.connections.per.ip.overrides"
     )
-    """Maximum number of connections from single IP addresses, `ADDRESS:COUNT,...`, instead of
-    `max.connections.per.ip`."""
+    """Exceptions from `max.connections.per.ip` for single IP addresses, `ADDRESS:COUNT,...`."""
     connections_max_idle_ms: int = Field(600_000, alias="connections.max.idle.ms", ge=1000, le=MAX_INT64)
     """Time in ms after which an idle connection is closed. A connection that receives an answer slowly is not idle."""
     socket_request_max_bytes: int = Field(104_857_600, alias="socket.request.max.bytes", ge=1024, le=MAX_INT32)
@@ -142,17 +137,13 @@ class BrokerConfig(SettingsModel):
     default_replication_factor: int = Field(1, alias="default.replication.factor", ge=1, le=MAX_INT16)
     """Replicas per partition of a topic that is created without a replication factor."""
     min_insync_replicas: int = Field(1, alias="min.insync.replicas", ge=1, le=MAX_INT32)
-    """In-sync replicas that must have a record before `acks=all` is acknowledged. Writes with `acks=all` are refused
-    while fewer replicas are in sync."""
+    """In-sync replicas that `acks=all` needs. Writes with `acks=all` are refused while fewer replicas are in sync."""
     unclean_leader_election: bool = Field(default=False, alias="unclean.leader.election.enable")
-    """True if an out-of-sync replica may become leader when no in-sync replica is alive. Acknowledged records are lost
-    by such an election."""
+    """True if an out-of-sync replica may lead when no in-sync replica is alive. Acknowledged records are lost then."""
     auto_create_topics: bool = Field(default=True, alias="auto.create.topics.enable")
-    """True if a topic is created when a client asks for its metadata. Turn it off where topics are declared, and on the
-    hub of a mirror."""
+    """True if a topic is created when a client asks for its metadata. Turn it off on the hub of a mirror."""
     producer_id_expiration_ms: int = Field(86_400_000, alias="producer.id.expiration.ms", ge=1, le=MAX_INT64)
-    """Time in ms after its last batch at which an idempotent producer is forgotten, by the next retention check
-    (`log.retention.check.interval.ms`)."""
+    """Time in ms after its last batch at which an idempotent producer is forgotten, by the next retention check."""
     known_producers_max: int = Field(DEFAULT_MAX_PRODUCERS, alias="known.producers.max", ge=1, le=MAX_INT64)
     """Maximum number of idempotent producers that the broker remembers; a producer counts once for each partition that
     it writes to. Batches of further producers are refused with REQUEST_TIMED_OUT, which clients retry."""
@@ -185,10 +176,9 @@ class BrokerConfig(SettingsModel):
     log_roll_ms: int = Field(604_800_000, alias="log.roll.ms", ge=1, le=MAX_INT64)
     """Time in ms that the records of one segment may span before the next segment begins."""
     log_retention_hours: int = Field(168, alias="log.retention.hours", ge=-1, le=MAX_INT32)
-    """Retention time in hours, if neither `log.retention.ms` nor `log.retention.minutes` is set; -1 keeps records for
-    ever."""
+    """Retention time in hours, if it is not set in ms or minutes; -1 keeps records for ever."""
     log_retention_minutes: int | None = Field(None, alias="log.retention.minutes", ge=-1, le=MAX_INT32)
-    """Retention time in minutes, if `log.retention.ms` is not set; -1 keeps records for ever."""
+    """Retention time in minutes, if it is not set in ms; -1 keeps records for ever."""
     log_retention_ms: int | None = Field(None, alias="log.retention.ms", ge=-1, le=MAX_INT64, validate_default=True)
     """Retention time in ms: a segment is deleted when its newest record is older; -1 keeps records for ever."""
     log_retention_bytes: int = Field(-1, alias="log.retention.bytes", ge=-1, le=MAX_INT64)
@@ -196,8 +186,7 @@ class BrokerConfig(SettingsModel):
     log_retention_check_interval_ms: int = Field(300_000, alias="log.retention.check.interval.ms", ge=1, le=MAX_INT64)
     """Interval in ms between retention checks."""
     log_segment_delete_delay_ms: int = Field(60_000, alias="log.segment.delete.delay.ms", ge=0, le=MAX_INT64)
-    """Time in ms for which the files of deleted segments and partitions are kept under another name before they are
-    removed."""
+    """Time in ms between renaming the files of a deleted segment or partition and removing them."""
     log_cleanup_policy: Annotated[str, AfterValidator(_check_policies), Mark.LIST] = Field(
         "delete", alias="log.cleanup.policy"
     )
@@ -212,18 +201,15 @@ class BrokerConfig(SettingsModel):
     log_cleaner_dedupe_buffer_size: int = Field(
         134_217_728, alias="log.cleaner.dedupe.buffer.size", ge=1_048_576, le=MAX_INT64
     )
-    """Memory in bytes for the key tables of all cleaner processes, 24 bytes for each key. Raise it if a log has more
-    keys than one cleaning can hold."""
+    """Memory in bytes for all key tables, 24 bytes a key. Raise it if one cleaning cannot hold the keys of a log."""
     log_cleaner_io_buffer_load_factor: float = Field(0.9, alias="log.cleaner.io.buffer.load.factor", gt=0, le=1)
     """Fraction of a key table that may be filled. A fuller table holds more keys and is slower."""
     log_cleaner_io_max_bytes_per_second: float = Field(
         sys.float_info.max, alias="log.cleaner.io.max.bytes.per.second", ge=1, allow_inf_nan=False
     )
-    """Maximum bytes per second that all cleaner processes together read and write. Lower it if compaction slows down
-    clients."""
+    """Maximum bytes per second that all cleaner processes read and write. Lower it if clients become slow."""
     log_cleaner_min_cleanable_ratio: float = Field(0.5, alias="log.cleaner.min.cleanable.ratio", ge=0, le=1)
-    """Fraction of a log that must be dirty (not compacted yet) before the log is compacted. A lower value compacts more
-    often and saves disk space."""
+    """Fraction of a log that must be dirty (not compacted) for compaction. A lower value saves disk space."""
     log_cleaner_min_compaction_lag_ms: int = Field(0, alias="log.cleaner.min.compaction.lag.ms", ge=0, le=MAX_INT64)
     """Age in ms that a record must have before it is compacted."""
     log_cleaner_max_compaction_lag_ms: int = Field(
@@ -233,21 +219,18 @@ class BrokerConfig(SettingsModel):
     log_cleaner_delete_retention_ms: int = Field(
         86_400_000, alias="log.cleaner.delete.retention.ms", ge=0, le=MAX_INT64
     )
-    """Time in ms for which tombstones of a compacted topic stay readable. Set it longer than any consumer or broker is
-    away."""
+    """Time in ms for which tombstones stay readable. Set it longer than any consumer or broker is away."""
     log_index_interval_bytes: int = Field(4096, alias="log.index.interval.bytes", ge=0, le=MAX_INT32)
     """Bytes of log between two entries of a segment's index."""
     log_flush_interval_messages: int = Field(MAX_INT64, alias="log.flush.interval.messages", ge=1, le=MAX_INT64)
     """Records after which the log is flushed to disk. 1 flushes before each acknowledgement."""
     log_flush_interval_ms: int = Field(MAX_INT64, alias="log.flush.interval.ms", ge=0, le=MAX_INT64)
-    """Time in ms after which an appended record is flushed to disk. Values of 1000 and more are checked every
-    second."""
+    """Time in ms after which a record is flushed to disk. Values of 1000 and more are checked every second."""
 
     offsets_topic_num_partitions: int = Field(50, alias="offsets.topic.num.partitions", ge=1, le=5000)
     """Partitions of `__consumer_offsets` when that topic is created."""
     offsets_topic_replication_factor: int = Field(3, alias="offsets.topic.replication.factor", ge=1, le=MAX_INT16)
-    """Replicas per partition of `__consumer_offsets` when that topic is created. A cluster of fewer brokers needs a
-    lower value."""
+    """Replicas per partition of `__consumer_offsets` when that topic is created. Fewer brokers need a lower value."""
     offsets_topic_segment_bytes: int = Field(104_857_600, alias="offsets.topic.segment.bytes", ge=1024, le=MAX_INT32)
     """Size in bytes of a segment of `__consumer_offsets` when that topic is created."""
     offsets_commit_timeout_ms: int = Field(5000, alias="offsets.commit.timeout.ms", ge=1, le=MAX_INT32)
@@ -275,8 +258,7 @@ class BrokerConfig(SettingsModel):
     replica_fetch_min_bytes: int = Field(1, alias="replica.fetch.min.bytes", ge=0, le=MAX_INT32)
     """Bytes that a leader waits for before it answers a follower's Fetch request."""
     replica_fetch_wait_max_ms: int = Field(500, alias="replica.fetch.wait.max.ms", ge=1, le=60_000)
-    """Time in ms after which a leader answers a follower's Fetch request even with fewer than
-    `replica.fetch.min.bytes`."""
+    """Time in ms that a leader waits at most for `replica.fetch.min.bytes` before it answers a follower."""
     replica_fetch_max_bytes: int = Field(1_048_576, alias="replica.fetch.max.bytes", ge=1024, le=MAX_INT32)
     """Bytes of one partition that a follower requests at once."""
     replica_fetch_response_max_bytes: int = Field(
@@ -310,13 +292,11 @@ class BrokerConfig(SettingsModel):
     leader_imbalance_check_interval_seconds: int = Field(
         300, alias="leader.imbalance.check.interval.seconds", ge=1, le=86_400
     )
-    """Interval in seconds between checks for preferred replicas that do not lead. A check also follows when brokers
-    have come back."""
+    """Interval in seconds between checks for preferred replicas that do not lead; a returning broker adds a check."""
     leader_imbalance_per_broker_percentage: int = Field(
         10, alias="leader.imbalance.per.broker.percentage", ge=0, le=100
     )
-    """Percentage of a broker's preferred partitions that other brokers may lead before preferred replicas are
-    elected."""
+    """Percentage of a broker's preferred partitions that others may lead before preferred replicas are elected."""
 
     quota_producer_default: int = Field(MAX_INT64, alias="quota.producer.default", ge=1, le=MAX_INT64)
     """Bytes per second that a client id may produce, if ZooKeeper holds no quota for the client."""

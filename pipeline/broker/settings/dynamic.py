@@ -61,6 +61,7 @@ class DynamicSettings:
                 self._overlay({**self._stored, name: Overrides(usable)})
             except ValidationError as error:
                 wrong = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
+                # an error that names no setting blames them all
                 usable = {key: value for key, value in usable.items() if key not in wrong} if wrong else {}
             else:
                 break

@@ -1,4 +1,4 @@
-"""`pipeline audit`: what was counted at every step, and whether it agrees."""
+"""`pipeline audit`: the audit service, and its report of counts at every step."""
 
 import time
 import urllib.parse
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.audit.server import ReadRoutes
     from pipeline.client.cluster.cluster import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="The audit, a service that compares what was counted at every step.")
+app = typer.Typer(no_args_is_help=True, help="The audit, a service that compares the counts of every step.")
 
 POLL_INTERVAL_S = 0.5
 STAGES = ("produced", "live", "replica", "loaded")
@@ -35,13 +35,13 @@ def report(
     ],
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, max=3600, help="Seconds to wait until every hour is exact.")
+        float, typer.Option("--wait", min=0, max=3600, help="Wait up to this many seconds until every hour is exact.")
     ] = 0.0,
     json: Json = False,
 ) -> None:
-    """Compare by topic and hour what producers, brokers, mirror and loads counted.
+    """Compare the counts of producers, brokers, mirror and loads by topic and hour.
 
-    Ends with exit code 4 unless everything is exact.
+    Exits with 4 unless every hour is exact.
     """
     query = f"?{urllib.parse.urlencode({'topic': topic})}" if topic else ""
     deadline = time.monotonic() + wait
@@ -59,7 +59,7 @@ def report(
 
 
 def render(document: dict[str, Any], topic: str | None = None) -> str:
-    """The report for people: a line for each topic and hour, what differs, and which clusters could not be read."""
+    """Return the report for people: a line for each topic and hour, differences, unreadable clusters."""
     hours = document["hours"]
     shown = [stage for stage in STAGES if any(stage in hour["stages"] for hour in hours)]
     rows = [
@@ -76,19 +76,19 @@ def render(document: dict[str, Any], topic: str | None = None) -> str:
     clusters = document["clusters"]
     lines += [f"{name}: {state['error']}" for name, state in clusters.items() if state["error"]]
     lines += [
-        f"{name}: {state['unreadable']} records of its audit topic are no events that this version can read"
+        f"{name}: {state['unreadable']} records of its audit topic cannot be read by this version"
         for name, state in clusters.items()
         if state["unreadable"]
     ]
     if document["routes_error"]:
         lines.append(
-            f"the mirror's table could not be read, what is shown goes by the last known: {document['routes_error']}"
+            f"the mirror's table could not be read, so the report uses its last known state: {document['routes_error']}"
         )
     exact = sum(hour["status"] == "exact" for hour in hours)
-    nothing = "Nothing was counted yet." if topic is None else f"Nothing was counted yet for topic {topic}."
+    nothing = "No counts yet." if topic is None else f"No counts yet for topic {topic}."
     lines.append(f"{exact} of {len(hours)} hours exact." if hours else nothing)
     if not document["complete"]:
-        lines.append("Not all that was counted is known yet, so nothing is certain.")
+        lines.append("Some counts are not known yet, so no verdict is certain.")
     return "\n".join(lines)
 
 
@@ -113,7 +113,7 @@ async def _run(settings: Settings) -> None:
 
 
 def _mirror_routes(replica: "Cluster | None") -> "ReadRoutes":
-    """Reads the mirror's partition table as the audit wants it; empty as long as nothing was mirrored."""
+    """Return a reader of the mirror's partition table; the table is empty until a topic is mirrored."""
     from pipeline.audit.reconcile import Route
     from pipeline.client.admin.topics import list_topics
     from pipeline.mirror.table import TABLE_TOPIC

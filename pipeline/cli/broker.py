@@ -1,4 +1,4 @@
-"""`pipeline broker`: run a broker, and show those of a cluster."""
+"""`pipeline broker`: run a broker, list and describe the brokers of a cluster."""
 
 import gc
 from functools import partial
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from pipeline.broker.settings.broker import BrokerConfig
     from pipeline.model import HostPort
 
-app = typer.Typer(no_args_is_help=True, help="Brokers, the services that keep the records.")
+app = typer.Typer(no_args_is_help=True, help="Brokers, the services that store the records.")
 
 
 @app.command()
 def start(config: Config) -> None:
-    """Run a broker in the foreground; its settings bear Kafka's names, see docs/broker.md."""
+    """Run a broker in the foreground; see docs/broker.md for its settings."""
     run_service(_run, config)
 
 
 @app.command("list")
 def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
-    """Show the live brokers of a cluster."""
+    """List the live brokers of a cluster."""
 
     async def read() -> list[dict[str, object]]:
         async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
@@ -48,14 +48,14 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
 
 @app.command()
 def describe(
-    broker_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="One broker. Default: all.")] = None,
+    broker_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Broker id. Default: all brokers.")] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
 ) -> None:
-    """Show brokers: controller, log dirs with bytes and partitions, versions, settings that differ from defaults.
+    """Show brokers: controller, log dirs with bytes and partitions, API versions, settings other than defaults.
 
-    Exit code 1 if a broker does not answer or has a log dir that failed.
+    Exit code 1 if a broker does not answer or has a failed log dir.
     """
     from pipeline.cli.cluster.broker_description import describe_brokers, print_description, troubles
 
@@ -69,7 +69,7 @@ def describe(
 
 
 def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":
-    """A broker's own settings and those of its audit counts. Raises ConfigurationError."""
+    """Split settings into those of the broker and of its audit counts. Raises ConfigurationError."""
     from pipeline.audit.config import CountingConfig
     from pipeline.broker.settings.broker import BrokerConfig
 
@@ -106,16 +106,16 @@ async def _run(settings: Settings) -> None:
             observer=counter or NoObserver(),
             metrics=CollectorRegistry(),
         )
-        with RARE_COLLECTIONS:  # a start makes objects for every partition, and hardly any garbage
+        with RARE_COLLECTIONS:  # a start creates objects for every partition, and hardly any garbage
             handle = await nursery.start(broker)
-        gc.freeze()  # what lives as long as the broker is not looked at in each collection, which holds the event loop
+        gc.freeze()  # objects that live as long as the broker need no collection, which would stop the event loop
         SlowCollections().watch()
         if counter is not None:
             await _publish_counts(counter, handle.address, counting.interval_ms / 1000)
 
 
 def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Path]") -> "BrokerCounter":
-    """Counts what the broker appends, for the audit."""
+    """Return the counter of appended batches for the audit."""
     from pipeline.audit.broker_counter import BrokerCounter
     from pipeline.audit.checkpoints import PartitionCheckpoints
     from pipeline.log.files import DiskFiles
@@ -124,7 +124,7 @@ def _counter(datacenter: str, counting: "CountingConfig", log_dirs: "Sequence[Pa
 
 
 async def _publish_counts(counter: "BrokerCounter", address: "HostPort", interval_s: float) -> None:
-    """Tell the audit topic of the broker's own cluster what it counted, as any client would."""
+    """Publish the counts to the audit topic of the broker's own cluster, as any client would."""
     from pipeline.audit.publisher import publish_regularly
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig, ProducerConfig

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pipeline.client.registry.avro import AvroDeserializer
 
 LOOK_S = 0.5
-"""How often it is looked whether the end was reached without a record."""
+"""Interval of checks whether the end was reached without a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """What `consume` was asked for."""
+    """Options of `consume`."""
 
     topic: str
     partition: int | None
@@ -47,30 +47,32 @@ class ConsumeOptions:
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
-    offset: Annotated[str, typer.Option(help="Where to begin: earliest, latest, or an offset.")] = "earliest",
+    offset: Annotated[str, typer.Option(help="Start at earliest, latest, or an offset.")] = "earliest",
     max_records: Annotated[
-        int | None, typer.Option("--max-records", "-n", min=1, help="Stop after so many records.")
+        int | None, typer.Option("--max-records", "-n", min=1, help="Stop after this many records.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more at the end, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more records at the end, until Ctrl-C.")
+    ] = False,
     registry: Annotated[
         str | None,
         typer.Option(
-            "--registry", metavar="URL", parser=http_url, help="Decode Avro values; the schemas are in this registry."
+            "--registry", metavar="URL", parser=http_url, help="Decode Avro values with the schemas of this registry."
         ),
     ] = None,
     skip_bad_batches: Annotated[
         bool,
-        typer.Option("--skip-bad-batches", help="Leave out batches that cannot be opened, and name them on stderr."),
+        typer.Option("--skip-bad-batches", help="Skip batches that cannot be opened, and name them on stderr."),
     ] = False,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
     json: Json = False,
 ) -> None:
-    """Print the records of a topic, up to its present end.
+    """Print the records of a topic, up to its current end.
 
-    The value of each is a line; with --json, so are its offset, timestamp, key, value and headers, where keys and
-    values that are not UTF-8 text appear as {"base64": "..."}, and numbers that JSON lacks as "NaN", "Infinity" and
-    "-Infinity". A header that occurs several times has a list of values.
+    Each value is a line. With --json each line has offset, timestamp, key, value and headers. Keys and values that are
+    not UTF-8 text appear as {"base64": "..."}, and numbers that JSON lacks as "NaN", "Infinity" and "-Infinity". A
+    header that occurs several times has a list of values.
     """
     options = ConsumeOptions(
         topic=topic,
@@ -86,7 +88,7 @@ def consume(
 
 
 async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeeper: str | None) -> None:
-    """Print the records that were asked for. Ends the command if a batch cannot be opened and is not to be skipped."""
+    """Print the records that the options select. Ends the command at a batch that cannot be opened or skipped."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-consume"))
         deserializer = await _deserializer(options.registry, stack)
@@ -130,7 +132,7 @@ def _flush() -> None:
 
 
 async def _next_record(consumer: Consumer, ends: Mapping[TopicPartition, float]) -> ConsumerRecord | None:
-    """The next record. None if all partitions were read to these ends: what lies there may hold no records."""
+    """Return the next record; None if all partitions were read to these ends, where there may be no record."""
     while not all(consumer.position(partition) >= end for partition, end in ends.items()):
         with trio.move_on_after(LOOK_S):
             return await anext(consumer.records())
@@ -138,23 +140,23 @@ async def _next_record(consumer: Consumer, ends: Mapping[TopicPartition, float])
 
 
 def _skip(consumer: Consumer, error: PartitionBatchError) -> None:
-    """Go on behind the batch, and say what is left out."""
+    """Continue after the batch, and name it on stderr."""
     last = consumer.skip_batch(error.topic_partition) - 1
-    sys.stderr.write(f"pipeline: left out {error.topic_partition}, offsets {error.offset} to {last}: {error.cause}\n")
+    sys.stderr.write(f"pipeline: skipped {error.topic_partition}, offsets {error.offset} to {last}: {error.cause}\n")
 
 
 def _advice(error: PartitionBatchError) -> str:
     partition = error.topic_partition.partition
     return (
-        f"{error.topic_partition}: {error.cause}. Leave such batches out with --skip-bad-batches, or go on behind this"
-        f" one with --partition {partition} --offset {error.next_offset}"
+        f"{error.topic_partition}: {error.cause}. Skip such batches with --skip-bad-batches, or continue after this"
+        f" batch with --partition {partition} --offset {error.next_offset}"
     )
 
 
 async def _range(
     cluster: Cluster, options: ConsumeOptions
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """First offset to read and present end, of each partition asked for."""
+    """Return the first offset to read and the current end of each selected partition."""
     topic = await find_topic(cluster, options.topic)
     numbers = sorted(topic.partitions)
     if options.partition is not None:
@@ -213,7 +215,7 @@ async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None"
 
 
 def _headers(record: ConsumerRecord) -> dict[str, Any]:
-    """The headers by name; a name that occurs several times has a list of its values."""
+    """Return the headers by name; a name that occurs several times has a list of values."""
     values: dict[str, list[Any]] = {}
     for name, content in record.headers:
         values.setdefault(name, []).append(_readable(content))
@@ -221,7 +223,7 @@ def _headers(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """As JSON can hold it."""
+    """Convert a value for JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         try:
             return bytes(value).decode()

@@ -1,4 +1,4 @@
-"""Where the command `pipeline` begins. An interruption while it is being loaded ends it as quietly as a later one."""
+"""The entry point of `pipeline`. An interruption during imports ends the command as quietly as a later one."""
 
 import sys
 

@@ -19,7 +19,7 @@ from pipeline.cli.terminal.settings import Settings, read_settings
 from pipeline.errors import ConfigurationError
 from pipeline.net.nurseries import unwrapped_errors
 
-Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="The service's settings.")]
+Config = Annotated[Path, typer.Option("--config", metavar="FILE.toml", help="Settings file of the service.")]
 
 ANSWER_TIMEOUT_S = 30.0
 REGISTRY_TIMEOUT_S = 10.0

@@ -1,4 +1,4 @@
-"""`pipeline load`: bring a topic into a Hadoop file system with Spark, and look at what was committed."""
+"""`pipeline load`: load a topic into a Hadoop file system with Spark, and query the committed data."""
 
 import shutil
 from datetime import UTC, datetime
@@ -21,40 +21,44 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Load a topic into a Hadoop file system with Spark.")
 
 REPORTED_COMMITS = 10
-"""Counts of so many commits are told to the audit again by each run, in case earlier runs died before telling them."""
+"""Commits whose counts each run reports to the audit again: an earlier run may have died before its report."""
 
 SHORT_QUERY_BYTES = 256 * 1024 * 1024
-"""Below so many bytes of files a query is over before an optimising compiler has paid for itself."""
+"""Bytes of files below which a query ends before an optimising compiler would pay off."""
 
-Root = Annotated[str, typer.Option("--root", metavar="URL", help="hdfs://name-node:8020/data or file:///data.")]
-Topic = Annotated[str, typer.Option("--topic", help="The topic.")]
+Root = Annotated[
+    str, typer.Option("--root", metavar="URL", help="Directory of the loaded data, e.g. hdfs://nn:8020/lake")
+]
+Topic = Annotated[str, typer.Option("--topic", help="The topic's name.")]
 
 
 @app.command()
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings; see docs/load.md for their names.")
+        Path | None, typer.Option("--config", metavar="FILE.toml", help="Settings file, see docs/load.md.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Setting topic.")] = None,
-    root: Annotated[str | None, typer.Option("--root", metavar="URL", help="Setting root.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Topic to load.")] = None,
+    root: Annotated[
+        str | None, typer.Option("--root", metavar="URL", help="Directory to load into, e.g. hdfs://nn:8020/lake")
+    ] = None,
     bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Setting bootstrap.servers.")
+        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Brokers of the cluster.")
     ] = None,
     registry: Annotated[
-        str | None, typer.Option("--registry", metavar="URL", help="Setting schema.registry.url.")
+        str | None, typer.Option("--registry", metavar="URL", help="Schema registry of Avro values.")
     ] = None,
-    file_format: Annotated[str | None, typer.Option("--format", help="Setting format: parquet or avro.")] = None,
+    file_format: Annotated[str | None, typer.Option("--format", help="File format: parquet or avro.")] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of docs/load.md; may be repeated.")
     ] = None,
     datacenter: Annotated[
-        str | None, typer.Option(help="Tell the audit what was loaded from this datacenter's cluster.")
+        str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Load what is new in a topic since the last run, and commit data and offsets in one step.
+    """Load the new records of a topic, and commit data and offsets in one step.
 
-    Two runs at once: one commits, the other ends with exit code 3 and has changed nothing.
+    Of two runs at the same time one commits, and the other exits with 3 and changes nothing.
     """
     from pipeline.hadoop.commit import CommitConflictError
     from pipeline.hadoop.load import LoadConfig
@@ -115,7 +119,7 @@ def _show(config: "LoadConfig", result: "LoadResult", *, as_json: bool) -> None:
 
 
 async def _report(config: "LoadConfig", datacenter: str) -> None:
-    """Tell the audit what is committed. Repeating it changes nothing."""
+    """Report the committed counts to the audit. A repeated report changes nothing."""
     from pipeline.audit.publisher import publish_load
     from pipeline.client.cluster.cluster import open_cluster
     from pipeline.client.cluster.config import ClientConfig
@@ -144,12 +148,12 @@ async def _report(config: "LoadConfig", datacenter: str) -> None:
 
 
 def _committed(topic: str, root: str) -> "list[Manifest]":
-    """The commits of a topic. Raises typer.Exit where there is none."""
+    """Return the commits of a topic. Raises typer.Exit if there is none."""
     from pipeline.hadoop.commit import read_manifests
 
     manifests = read_manifests(root, topic)
     if not manifests:
-        output.fail(f"{topic}: nothing is committed below {root}")
+        output.fail(f"{topic} has no commits below {root}")
     return manifests
 
 
@@ -178,7 +182,7 @@ def status(topic: Topic, root: Root, json: Json = False) -> None:
 
 @app.command("files")
 def files_(topic: Topic, root: Root, json: Json = False) -> None:
-    """Print the path of each committed file; files not listed here are not part of the data."""
+    """Print the path of each committed file; other files are not part of the data."""
     from pipeline.hadoop.commit import file_url
     from pipeline.hadoop.manifest import committed_files
 
@@ -192,7 +196,7 @@ def files_(topic: Topic, root: Root, json: Json = False) -> None:
 
 @app.command()
 def sql(
-    query: Annotated[str, typer.Argument(help="Spark SQL; the topic is a table of its own name.")],
+    query: Annotated[str, typer.Argument(help="Spark SQL; the table has the topic's name.")],
     topic: Topic,
     root: Root,
     json: Json = False,
@@ -206,7 +210,7 @@ def sql(
     if not files:
         output.fail(f"{topic}: the commits below {root} hold no data files")
     if not files[0].path.endswith(".parquet"):
-        output.fail(f"{topic}: is loaded as Avro; this command reads Parquet")
+        output.fail(f"{topic} is loaded as Avro; this command reads Parquet")
     is_short = sum(file.bytes for file in files) < SHORT_QUERY_BYTES
     with output.progress("Asking Spark", total=None):
         spark = local_session(app_name="pipeline-sql", with_source=False, is_short=is_short)
@@ -221,11 +225,11 @@ def sql(
 
 
 def answer(spark: "SparkSession", query: str, topic: str, urls: list[str]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of a query. Raises typer.Exit where Spark refuses it."""
+    """Return columns and rows of a query. Raises typer.Exit if Spark refuses the query."""
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
 
-    # Spark logs the whole of each error as JSON, beside raising it.
+    # Spark logs each error as JSON besides raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         spark.read.option("mergeSchema", "true").parquet(*urls).createOrReplaceTempView(f"`{topic}`")
@@ -237,11 +241,11 @@ def answer(spark: "SparkSession", query: str, topic: str, urls: list[str]) -> tu
 
 
 def _first_sentence(text: str) -> str:
-    """What is wrong, of a message that goes on with states, plans and traces."""
+    """Return the first sentence of a message, without the states, plans and traces after it."""
     return text.strip().split("\n", 1)[0].split(" SQLSTATE:", 1)[0]
 
 
 def _fitted(text: str) -> str:
-    """Lines no wider than the terminal."""
+    """Cut lines to the width of the terminal."""
     width = shutil.get_terminal_size((200, 24)).columns
     return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""`pipeline local`: a cluster on this machine, for trying out, for tests and for development."""
+"""`pipeline local`: a cluster on this machine, to try things out, for tests and development."""
 
 import shutil
 import tempfile
@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="A cluster on this machine, to try 
 LOCAL_SESSION_TIMEOUT_MS = 6000
 MAX_BROKERS = 32
 MAX_REPLICAS = 3
-"""Of the topics that brokers and registry keep for themselves."""
+"""Replicas of internal topics: committed offsets and schemas."""
 MAX_PORT = 65535
 ZOOKEEPER_PORT = 2181
 REGISTRY_PORT = 8081
@@ -34,7 +34,7 @@ AUDIT_PORT = 8084
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOptions:
-    """What `local up` was asked for."""
+    """Options of `local up`."""
 
     brokers: int
     port: int
@@ -46,40 +46,40 @@ class LocalOptions:
 
 @app.command()
 def up(
-    brokers: Annotated[int, typer.Option(min=1, max=MAX_BROKERS, help="How many brokers.")] = 1,
+    brokers: Annotated[int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers.")] = 1,
     port: Annotated[
         int,
         typer.Option(
             min=0,
             max=MAX_PORT,
-            help=f"Port of the first broker, the next one takes the next; ZooKeeper is then at {ZOOKEEPER_PORT}, the "
-            f"registry at {REGISTRY_PORT} and the audit at {AUDIT_PORT} unless these are taken. 0: all at free ports.",
+            help=f"Port of the first broker; further brokers use the next ports. ZooKeeper uses {ZOOKEEPER_PORT}, the "
+            f"registry {REGISTRY_PORT}, the audit {AUDIT_PORT}, or a free port if it is taken. 0: free ports for all.",
         ),
     ] = 9092,
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--dir", help="Directory for data and logs, which the next start takes up. Default: one that is removed."
+            "--dir", help="Directory for data and logs, kept for the next start. Default: a temporary one, removed."
         ),
     ] = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A broker setting; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Broker setting; may be repeated.")
     ] = None,
     registry: Annotated[bool, typer.Option("--registry", help="Start a schema registry too.")] = False,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Start an audit service too; what brokers count bears the name local.")
+        bool, typer.Option("--audit", help="Start an audit service too; the brokers' datacenter is local.")
     ] = False,
     restart_after: Annotated[
-        float, typer.Option(min=0, max=3600, help="Seconds after which a process that died is started again; 0: never.")
+        float, typer.Option(min=0, max=3600, help="Restart a process that died after this many seconds; 0: never.")
     ] = 5.0,
 ) -> None:
     """Start ZooKeeper and brokers on this machine and stay in the foreground.
 
-    Committed offsets and schemas are kept by up to three of the brokers. New topics have one replica unless they, or
-    --set default.replication.factor=3, say otherwise.
+    Committed offsets and schemas have up to three replicas. Other topics have one replica by default; --set
+    default.replication.factor=3 changes that.
 
-    When all is ready one line of JSON on stdout names the addresses and process ids. SIGTERM and SIGINT stop it all.
-    Each process that is started again has a line, too; the cluster goes on where nobody reads it any more.
+    When all processes are ready, a line of JSON on stdout names the addresses and process ids. Each restart of a
+    process prints another line. SIGTERM and SIGINT stop all processes.
     """
     options = LocalOptions(
         brokers=brokers,
@@ -99,7 +99,7 @@ def up(
 
 @contextmanager
 def _temporary_directory() -> Iterator[Path]:
-    """Removed at the end, except after a failure of which logs tell more."""
+    """Make a directory that is removed at the end, unless the command failed and its logs tell why."""
     root = Path(tempfile.mkdtemp(prefix="pipeline-local-"))
     has_failed = True
     try:
@@ -236,7 +236,7 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
             output.print_json({**plan.addresses, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
         except BrokenPipeError:
             output.discard_stdout()
-            output.fail("nobody reads standard output, where the addresses are named")
+            output.fail("standard output is closed, so the addresses cannot be printed")
         async with trio.open_nursery() as nursery:
             for unit in plan.units:
                 nursery.start_soon(_keep_running, unit, restart_after_s)
@@ -248,8 +248,8 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
 async def _forget_former_brokers(zookeeper: str, count: int) -> None:
     """Remove the registrations of brokers that were killed together with their ZooKeeper.
 
-    Whoever holds the directory knows that they are dead; ZooKeeper would believe them alive until their sessions end,
-    and refuse brokers of the same id at other ports.
+    This process holds the directory, so the brokers are dead; ZooKeeper would keep their registrations until their
+    sessions expire, and refuse brokers with the same ids at other ports.
     """
     from pipeline.client.cluster.discovery import BROKER_IDS_PATH
     from pipeline.coordination.zookeeper import open_zookeeper
@@ -262,7 +262,7 @@ async def _forget_former_brokers(zookeeper: str, count: int) -> None:
 
 
 async def _keep_running(unit: "Unit", restart_after_s: float) -> None:
-    """Start a unit again each time it dies unasked; with 0, leave it dead."""
+    """Restart a unit each time its process dies by itself; with 0, leave it dead."""
     import structlog
     import trio
 

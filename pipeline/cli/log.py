@@ -1,4 +1,4 @@
-"""`pipeline log`: look into files of a log and check them; a running broker's too, since nothing is written."""
+"""`pipeline log`: show and verify files of a log, also of a running broker, since nothing is written."""
 
 import base64
 import time
@@ -37,7 +37,7 @@ from pipeline.records.memory import MAX_OPENED_BYTES
 from pipeline.records.opening import opened
 from pipeline.records.record import Record, records_of_payload
 
-app = typer.Typer(no_args_is_help=True, help="Files of a log: what is in them, and whether it is right.")
+app = typer.Typer(no_args_is_help=True, help="Show and verify the files of a log.")
 
 SETTLE_S = 0.2
 _FOR_EVER = 2**63 - 1
@@ -48,16 +48,16 @@ Row = dict[str, Any]
 @app.command()
 def dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A segment, index, snapshot or checkpoint.")],
-    records: Annotated[bool, typer.Option("--records", help="Of a segment: each record too.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Show each record of a segment too.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what is in a file of a log and what is wrong with it; with --json one document a line.
+    """Show the contents of a log file and its damage; with --json one document a line.
 
-    Segments (.log), indexes (.index, .timeindex, .txnindex; held against the segment beside them), producer
-    snapshots (.snapshot), leader epochs and checkpoints of offsets. Exit code 1 if something is wrong.
+    FILE is a segment (.log), an index (.index, .timeindex, .txnindex; compared with the segment beside it), a producer
+    snapshot (.snapshot), leader epochs or a checkpoint of offsets. Exit code 1 if the file is damaged.
     """
     if not is_file(file):
-        raise ConfigurationError(str(file), "is no file")
+        raise ConfigurationError(str(file), "is not a file")
     is_wrong = False
     for found in _rows(file, with_records=records):
         if isinstance(found, Problem):
@@ -76,9 +76,9 @@ def verify(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A partition's directory, or a whole log dir.")],
     json: Json = False,
 ) -> None:
-    """Check every segment, index, snapshot and checkpoint; says what is wrong where. Exit code 1 if anything is."""
+    """Check every segment, index, snapshot and checkpoint, and name the damage. Exit code 1 if there is any."""
     if not is_directory(directory):
-        raise ConfigurationError(str(directory), "is no directory")
+        raise ConfigurationError(str(directory), "is not a directory")
     problems = []
     with output.progress("Verifying", log_bytes(directory)) as progress:
         verifier = Verifier(progress.advance, lambda: time.sleep(SETTLE_S))
@@ -91,7 +91,7 @@ def verify(
     if json:
         output.print_json({"segments": verifier.segments, "batches": verifier.batches, "problems": problems})
     elif not problems:
-        output.say(f"{verifier.batches} batches in {verifier.segments} segments: all is well.")
+        output.say(f"{verifier.batches} batches in {verifier.segments} segments: no damage.")
     if problems:
         raise typer.Exit(output.EXIT_FAILED)
 
@@ -120,7 +120,10 @@ def _rows(file: Path, *, with_records: bool) -> Iterator[Row | Problem]:
     elif file.name in CHECKPOINTS:
         yield from _checkpoint_rows(file)
     else:
-        raise ConfigurationError(str(file), "is no file of a log that is known by its name")
+        raise ConfigurationError(
+            str(file),
+            "is not a log file (.log, .index, .timeindex, .txnindex, .snapshot, leader epochs or a checkpoint)",
+        )
 
 
 def _segment_rows(file: Path, *, with_records: bool) -> Iterator[Row | Problem]:
@@ -161,7 +164,7 @@ def _batch_row(batch: Batch) -> Row:
 
 
 def _record_row(record: Record) -> Row:
-    """Keys and values as text, or what is no text in base64."""
+    """Return a record with keys and values as text, or in base64 if they are not UTF-8."""
     headers = [[name, _text(value)] for name, value in record.headers]
     return {
         "offset": record.offset,
@@ -182,10 +185,10 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _index_rows(file: Path, names: tuple[str, str]) -> Iterator[Row | Problem]:
-    """The entries with whole offsets, then what the segment beside it says against them."""
+    """Yield the entries with absolute offsets, then their contradictions to the segment beside the index."""
     base_offset = segment_offset(file.name, file.suffix)
     if base_offset is None:
-        reason = "an index is named by the base offset of its segment, in 20 digits"
+        reason = "must be named by the base offset of its segment, in 20 digits"
         raise ConfigurationError(str(file), reason)
     entry = OFFSET_ENTRY if file.suffix == INDEX_SUFFIX else TIME_ENTRY
     segment = file.with_suffix(LOG_SUFFIX)

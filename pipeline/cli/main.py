@@ -1,6 +1,6 @@
-"""`pipeline <noun> <verb>`: puts the nouns together and turns errors into one line and an exit code.
+"""`pipeline <noun> <verb>`: assembles the nouns, and turns errors into one line and an exit code.
 
-Each noun is a module that imports what it needs inside its verbs, so that `--help` and small commands answer at once.
+Each noun is a module that imports costly rooms inside its verbs, so that `--help` and small commands start fast.
 """
 
 import sys
@@ -39,7 +39,7 @@ app.command("demo")(demo.demo)
 
 
 def main() -> None:
-    """Run the command line and exit with its code. Services log more than the warnings that all commands log."""
+    """Run the command line and exit with its code. Commands log warnings; services log more."""
     try:
         output.prepare_streams()
         output.configure_logging("warning")
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _explain(error: BaseException) -> int | None:
-    """Print a foreseen error as one line; None for what was not foreseen (which deserves its traceback)."""
+    """Print an expected error as one line; None for an unexpected error (it needs its traceback)."""
     if isinstance(error, BaseExceptionGroup):
         from pipeline.net.nurseries import essential_error
 

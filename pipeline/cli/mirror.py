@@ -24,7 +24,7 @@ def status(
     url: Annotated[str, typer.Option("--mirror", metavar="URL", parser=http_url, help="HTTP address of the mirror.")],
     json: Json = False,
 ) -> None:
-    """Show what is copied, how far it is behind, and what does not work."""
+    """Show the mirrored partitions, their lag and their errors."""
     document = read_json(f"{url}/v1/status")
     if json:
         output.print_json(document)

@@ -32,7 +32,7 @@ ACKS = {"0": Acks.NONE, "1": Acks.LEADER, "all": Acks.ALL}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOptions:
-    """What `produce` was asked for."""
+    """Options of `produce`."""
 
     topic: str
     file: Path | None
@@ -46,25 +46,28 @@ class ProduceOptions:
 
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: standard input.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="File with a record per line. Default: standard input.")
+    ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="Default: by the key; without key, spread over all.")
+        int | None, typer.Option(min=0, help="Partition. Default: chosen by the key; without key, spread over all.")
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="A line is KEY, this text, VALUE. Default: no keys.")
+        str | None,
+        typer.Option("--key-separator", "-K", help="Text between KEY and VALUE in a line. Default: no keys."),
     ] = None,
     codec: Annotated[str, typer.Option(help="Compression: none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="Acknowledgements to wait for: 0, 1 or all.")] = "all",
     datacenter: Annotated[
-        str | None, typer.Option(help="Have the audit count what was published, as from this datacenter.")
+        str | None, typer.Option(help="Report counts to the audit under this datacenter's name.")
     ] = None,
     schema: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.avsc", help="Lines are JSON, to be encoded as Avro with this schema."),
+        typer.Option(metavar="FILE.avsc", help="Encode lines of JSON as Avro with this schema."),
     ] = None,
     registry: Annotated[
         str | None,
-        typer.Option("--registry", metavar="URL", parser=http_url, help="Where to register the schema; with --schema."),
+        typer.Option("--registry", metavar="URL", parser=http_url, help="Registry for the schema; with --schema."),
     ] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
@@ -76,9 +79,9 @@ def produce(
     if acks not in ACKS:
         output.fail(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
     if (schema is None) != (registry is None):
-        output.fail("--schema and --registry go together", output.EXIT_USAGE)
+        output.fail("--schema and --registry: give both or neither", output.EXIT_USAGE)
     if key_separator == "":
-        output.fail("--key-separator: an empty text separates nothing", output.EXIT_USAGE)
+        output.fail("--key-separator: must not be empty", output.EXIT_USAGE)
     if file is not None:
         require_readable(file)
     config = ProducerConfig(compression=Codec[codec.upper()], acks=ACKS[acks], idempotence=acks == "all")
@@ -146,7 +149,7 @@ async def _serializer(options: ProduceOptions, stack: AsyncExitStack) -> "AvroSe
 
 
 async def _lines(file: Path | None) -> AsyncIterator[bytes]:
-    """Lines without their ends, read in a thread, so that what was read is sent while the next one is waited for."""
+    """Yield lines without their ends, read in a thread, so that records are sent while the next line is awaited."""
     try:
         with io.FileIO(sys.stdin.fileno(), closefd=False) if file is None else io.FileIO(file) as stream:
             rest = b""

@@ -1,4 +1,4 @@
-"""`pipeline registry` and `pipeline schema`: the service that keeps Avro contracts, and its entries."""
+"""`pipeline registry` and `pipeline schema`: the schema registry, and the schemas in it."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="The schema registry, a service tha
 schema_app = typer.Typer(no_args_is_help=True, help="Avro schemas in a registry.")
 
 Url = Annotated[str, typer.Option("--registry", metavar="URL", parser=http_url, help="HTTP address of the registry.")]
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as clicks-value for the values of topic clicks.")]
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="For the values of topic clicks: clicks-value.")]
 SchemaFile = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="File with the schema.")]
 Answer = TypeVar("Answer")
 
@@ -47,7 +47,7 @@ async def _run(settings: Settings) -> None:
 
 @schema_app.command("list")
 def list_(url: Url, json: Json = False) -> None:
-    """Name all subjects with their versions."""
+    """List all subjects with their versions."""
 
     async def ask(client: "SchemaRegistryClient") -> dict[str, list[int]]:
         return {subject: await client.versions(subject) for subject in await client.subjects()}
@@ -64,10 +64,10 @@ def list_(url: Url, json: Json = False) -> None:
 def show(
     subject: Subject,
     url: Url,
-    version: Annotated[int | None, typer.Option(min=1, help="Which version. Default: the latest.")] = None,
+    version: Annotated[int | None, typer.Option(min=1, help="Version number. Default: the latest.")] = None,
     json: Json = False,
 ) -> None:
-    """Print a version of a subject, as it was registered."""
+    """Print a version of a subject as it was registered."""
     found = _with_registry(url, lambda client: client.version(subject, version))
     if json:
         output.print_json({"subject": subject, "version": found.version, "id": found.id, "schema": found.text})
@@ -88,7 +88,7 @@ def register(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -
 
 @schema_app.command()
 def check(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> None:
-    """Say whether a schema could be the subject's next version, and if not, why; exit code 1 if not."""
+    """Check whether a schema can be the subject's next version. Exit code 1 if not, with the reasons."""
     text = read_text(file)
     reasons = _with_registry(url, lambda client: client.why_incompatible(subject, text))
     if json:

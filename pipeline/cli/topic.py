@@ -1,4 +1,4 @@
-"""`pipeline topic`: create, list, describe, configure, grow and delete topics, and delete records of them."""
+"""`pipeline topic`: create, list, describe, configure, grow and delete topics, and delete their records."""
 
 from functools import partial
 from typing import Annotated
@@ -36,18 +36,19 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 def create(
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(min=1, max=MAX_INT32, help="How many. Default: the broker's setting num.partitions.")
+        int | None,
+        typer.Option(min=1, max=MAX_INT32, help="Number of partitions. Default: the broker's setting num.partitions."),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, max=MAX_INT16, help="Copies of each partition. Default: the broker's setting.")
+        int | None, typer.Option(min=1, max=MAX_INT16, help="Replicas per partition. Default: the broker's setting.")
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")
+        list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Topic setting; may be repeated.")
     ] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
 ) -> None:
-    """Create a topic and wait until it can be used."""
+    """Create a topic and wait until all its partitions have a leader."""
     topic = NewTopic(
         name=name,
         partitions=partitions or BROKER_DEFAULT,
@@ -77,7 +78,7 @@ def list_(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json =
 def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Json = False) -> None:
     """Show a topic's partitions (leader, replicas, first and next offset) and settings.
 
-    Offsets of a partition that nobody leads are not known; `pipeline cluster describe` says why.
+    Offsets of a partition without leader are unknown; `pipeline cluster describe` shows the reason.
     """
     topic, ranges, settings = trio.run(partial(_describe, name, bootstrap, zookeeper))
     rows = [
@@ -112,18 +113,18 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
 def configure(
     name: Name,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting to make; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set KEY to VALUE; may be repeated.")
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="KEY", help="A setting to take back; may be repeated.")
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="Remove the override of KEY; may be repeated.")
     ] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
 ) -> None:
-    """Change settings of a topic: all that are named, or none."""
+    """Change settings of a topic: all of them, or none if one is refused."""
     settings: dict[str, str | None] = {**parse_assignments(set_ or []), **dict.fromkeys(unset or [])}
     if not settings:
-        raise ConfigurationError("--set", "give it, or --unset, to say what is to change")
+        raise ConfigurationError("--set", "is missing: give --set KEY=VALUE or --unset KEY")
 
     async def run() -> None:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
@@ -139,16 +140,16 @@ def delete_records(
     name: Name,
     before: Annotated[
         int | None,
-        typer.Option(min=0, max=MAX_INT64, help="Delete records before this offset. Default: all that there are now."),
+        typer.Option(min=0, max=MAX_INT64, help="Delete records before this offset. Default: all current records."),
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option(min=0, max=MAX_INT32, help="Of this partition; may be repeated. Default: of all."),
+        typer.Option(min=0, max=MAX_INT32, help="Only in this partition; may be repeated. Default: all."),
     ] = None,
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
 ) -> None:
-    """Delete the oldest records of a topic, for good."""
+    """Delete the oldest records of a topic for good."""
 
     async def run() -> dict[TopicPartition, int]:
         async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
@@ -168,7 +169,7 @@ def delete_records(
 @app.command()
 def grow(
     name: Name,
-    partitions: Annotated[int, typer.Option(min=1, max=MAX_INT32, help="How many partitions it is to have.")],
+    partitions: Annotated[int, typer.Option(min=1, max=MAX_INT32, help="New number of partitions.")],
     bootstrap: Bootstrap = None,
     zookeeper: ZooKeeper = None,
 ) -> None:

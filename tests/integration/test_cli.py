@@ -160,7 +160,7 @@ def test_services_are_found_by_host_and_port_alone(cluster: LocalCluster, tmp_pa
 def test_a_topic_that_was_not_counted(cluster: LocalCluster) -> None:
     done = pipeline("audit", "report", "--audit", cluster.audit, "--topic", "typo")
     assert done.returncode == 4
-    assert "Nothing was counted yet for topic typo." in done.stdout.splitlines()
+    assert "No counts yet for topic typo." in done.stdout.splitlines()
 
 
 def test_nobody_there_is_said_soon(nobody: str) -> None:

@@ -41,7 +41,7 @@ FROM {TOPIC} WHERE status = 200 GROUP BY path ORDER BY views DESC, path LIMIT 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What `demo` was asked for."""
+    """Options of `demo`."""
 
     directory: Path
     keep: bool
@@ -50,15 +50,15 @@ class DemoOptions:
 
 def demo(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where everything lies; what an earlier demo left there is removed.")
+        Path, typer.Option("--dir", help="Directory for all data; the data of an earlier demo is removed.")
     ] = Path("demo-data"),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything up at the end, until Ctrl-C.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end, for programs.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep everything running at the end, until Ctrl-C.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
-    """Run the whole pipeline on a real web log, on this machine, and show that nothing was lost."""
+    """Run the whole pipeline with a real web log on this machine, and prove that no record was lost."""
     directory = directory.absolute()
     if is_directory(directory) and any(directory.iterdir()) and not (directory / MARKER).exists():
-        output.fail(f"{directory} holds other things than an earlier demo: name another --dir", output.EXIT_USAGE)
+        output.fail(f"{directory} holds other files than those of a demo: choose another --dir", output.EXIT_USAGE)
     output.configure_logging("error")
     with held_alone(directory):
         (directory / MARKER).touch()
@@ -71,7 +71,7 @@ def demo(
 
 
 def _remove_earlier(directory: Path) -> None:
-    """Remove what an earlier demo made, and nothing that somebody else keeps beside it."""
+    """Remove the directories of an earlier demo, and no other files."""
     from pipeline.cli.demo.datacenters import DIRECTORIES
 
     for name in (*DIRECTORIES, LAKE):
@@ -105,31 +105,31 @@ async def _run(options: DemoOptions) -> dict[str, Any] | None:
 
 
 class Narrator:
-    """Says what happens; quiet when a program reads."""
+    """Prints the steps of the demo; quiet if a program reads the output."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._started = trio.current_time()
 
     def say(self, text: str) -> None:
-        """A line, or several."""
+        """Print one or more lines."""
         if not self._quiet:
             output.say(text)
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """A step and how long it took."""
+        """Run a step, and print it with its duration."""
         started = trio.current_time()
         yield
         self.say(f"{text} ({trio.current_time() - started:.1f} s)")
 
     def say_total(self) -> None:
-        """How long all of it took."""
+        """Print the duration of the demo."""
         self.say(f"\nAll of this took {trio.current_time() - self._started:.0f} s.")
 
 
 class Demo:
-    """The story, step by step."""
+    """The steps of the demo."""
 
     def __init__(self, datacenters: "Datacenters", directory: Path, show: Narrator) -> None:
         self._datacenters = datacenters
@@ -137,7 +137,7 @@ class Demo:
         self._root = f"file://{directory / LAKE}"
 
     async def run(self) -> dict[str, Any]:
-        """Everything but the start and the stop of the datacenters; what was shown."""
+        """Run all steps between the start and the stop of the datacenters, and return the results."""
         from pipeline.cli.demo.datacenters import LIVE
 
         views = [parse_line(line) for line in sample_lines()]
@@ -172,7 +172,7 @@ class Demo:
 
     @contextlib.asynccontextmanager
     async def _online_readers(self) -> AsyncGenerator["dict[str, OnlineReader]"]:
-        """A consumer group in each live datacenter, which reads what is published there as it comes."""
+        """Open a consumer group in each live datacenter, which reads records as they are published."""
         from pipeline.cli.demo.datacenters import LIVE
         from pipeline.cli.demo.online_reader import open_online_reader
 
@@ -186,7 +186,7 @@ class Demo:
             yield readers
 
     async def _tell_of(self, readers: "dict[str, OnlineReader]", views: Sequence[PageView]) -> dict[str, Any]:
-        """Wait until the readers have counted all that was published where they are, and say what they counted."""
+        """Wait until the readers have counted all records of their datacenters, and print the counts."""
         online: dict[str, Any] = {}
         with self._show.step("The online consumers in the live datacenters have read all of it, as it was published"):
             with trio.fail_after(ONLINE_TIMEOUT_S):
@@ -202,7 +202,7 @@ class Demo:
         return online
 
     async def _prove(self) -> dict[str, Any]:
-        """Audit, query and list of files, at the same time: all three only read."""
+        """Run audit, query and list of files at the same time, since all three only read."""
         proof: dict[str, Any] = {}
 
         async def report() -> None:
@@ -241,7 +241,7 @@ class Demo:
                 nursery.start_soon(self._publish_in, name, at_home)
 
     async def _publish_in(self, datacenter: str, views: Sequence[PageView]) -> None:
-        """What a frontend server of this datacenter does: Avro records, timed by their event, counted for the audit."""
+        """Publish as a frontend server of this datacenter: Avro records with event times, counted for the audit."""
         from pipeline.audit.publisher import open_audited_producer
         from pipeline.client.cluster.cluster import open_cluster
         from pipeline.client.cluster.config import ClientConfig, ProducerConfig
@@ -275,7 +275,7 @@ class Demo:
         await self._datacenters.start_unit(self._datacenters.mirror)
 
     async def _wait_for_mirror(self, records: int) -> None:
-        """Wait until the replicas hold so many records and are not behind."""
+        """Wait until the replicas hold this many records."""
         with trio.fail_after(MIRROR_TIMEOUT_S):
             while True:
                 status = await trio.to_thread.run_sync(read_json, f"{self._datacenters.mirror.url}/v1/status")

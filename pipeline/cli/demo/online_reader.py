@@ -25,9 +25,9 @@ COMMIT_INTERVAL_S = 1.0
 
 @dataclass(slots=True)
 class OnlineReader:
-    """Counts the page views of one datacenter as they come.
+    """Counts the page views of one datacenter as they are published.
 
-    Partitions are assigned to it by hand, as by Kafka's `assign`: the group holds its offsets and has no members.
+    Partitions are assigned by hand, as with Kafka's `assign`: the group holds offsets and has no members.
     """
 
     group: str
@@ -40,7 +40,7 @@ class OnlineReader:
     _counted: Signal = field(default_factory=Signal)
 
     async def read(self) -> None:
-        """Count for ever."""
+        """Count records for ever."""
         async for record in self.consumer.records():
             view = await self.deserializer.deserialize(record.value)
             self.paths[view["path"]] += 1
@@ -49,7 +49,7 @@ class OnlineReader:
             self._counted.notify()
 
     async def commit(self) -> None:
-        """Write down in the group how far was counted. Raises KafkaError, NetworkError."""
+        """Commit the counted offsets to the group. Raises KafkaError, NetworkError."""
         await commit_offsets(self.cluster, self.group, dict(self._offsets))
 
     async def commit_regularly(self) -> None:
@@ -60,7 +60,7 @@ class OnlineReader:
                 await self.commit()
 
     async def wait_for(self, records: int) -> None:
-        """Return once so many were counted."""
+        """Wait until this many records were counted."""
         while self.records < records:
             await self._counted.wait()
 

@@ -1,4 +1,4 @@
-"""Files and directories that users name: read, or held for one command alone, with errors of one line."""
+"""Files and directories that users name: read, or held for one command, with errors of one line."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ LOCK_NAME = ".lock"
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises ConfigurationError when it cannot be read or is no UTF-8 text."""
+    """Return the text of a file. Raises ConfigurationError if it cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -22,7 +22,7 @@ def read_text(path: Path) -> str:
 
 
 def require_readable(path: Path) -> None:
-    """Raises ConfigurationError when the file cannot be read."""
+    """Raise ConfigurationError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.read(0)
@@ -31,7 +31,7 @@ def require_readable(path: Path) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Return True for a file; False too for a name that no file can have."""
+    """True for a file; False also for an impossible name."""
     try:
         return path.is_file()
     except OSError:
@@ -39,7 +39,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return True for a directory; False too for a name that none can have."""
+    """True for a directory; False also for an impossible name."""
     try:
         return path.is_dir()
     except OSError:
@@ -48,9 +48,9 @@ def is_directory(path: Path) -> bool:
 
 @contextmanager
 def held_alone(directory: Path) -> Iterator[None]:
-    """Hold a directory for this process, making it if need be; the lock ends with the process, however that ends.
+    """Create a directory if needed, and lock it for this process; the lock ends with the process.
 
-    Raises ConfigurationError when it cannot be used, or naming the process that holds it.
+    Raises ConfigurationError if the directory cannot be used, or with the process that holds it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What a command shows: results on stdout, for people or as JSON; progress and logs on stderr.
+"""Output of commands: results on stdout, for people or as JSON; progress and logs on stderr.
 
-Progress is drawn on a terminal only: in a pipe a command is quiet until it has something to say.
+Progress is drawn on a terminal only: in a pipe a command prints nothing but its results.
 """
 
 import io
@@ -23,17 +23,16 @@ EXIT_NOT_EXACT = 4
 EXIT_INTERRUPTED = 130
 
 NO_VALUE = "-"
-"""Stands in a table where there is nothing to say."""
+"""Cell of a table without a value."""
 
-EXIT_CODES = """Exit codes: 0 done; 1 failed, the reason is on stderr, or what was looked at is not well, as the command
-shows; 2 wrong usage or settings; 3 another loader committed first; 4 the audit has not found everything exact; 130
-interrupted."""
+EXIT_CODES = """Exit codes: 0 done; 1 failed, with the reason on stderr, or the command shows a trouble that it found; 2
+wrong usage or settings; 3 another loader committed first; 4 the audit is not exact; 130 interrupted."""
 
 
 def prepare_streams() -> None:
-    """Have standard streams that were closed lead to nowhere, and take every character.
+    """Connect closed standard streams to the null device, and let stdout take every character.
 
-    Else a file or a socket that is opened next takes the place of a closed one, with all that is written there.
+    Otherwise a file or a socket that is opened next would get the descriptor, and all text written to it.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -44,7 +43,7 @@ def prepare_streams() -> None:
 
 
 def discard_stdout() -> None:
-    """Have what is still to be written to stdout go nowhere."""
+    """Discard all further text on stdout."""
     _lead_to_nowhere(sys.stdout.fileno())
 
 
@@ -56,9 +55,9 @@ def _lead_to_nowhere(number: int) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line, at once (a program may be waiting for it).
+    """Print a JSON document on one line, and flush it: a program may be waiting.
 
-    Numbers that JSON lacks are texts: "NaN", "Infinity", "-Infinity".
+    Numbers that JSON lacks become texts: "NaN", "Infinity", "-Infinity".
     """
     try:
         text = json.dumps(value, allow_nan=False)
@@ -76,7 +75,7 @@ def _with_texts(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """A line for people on stdout."""
+    """Print a line on stdout."""
     with writing():
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -84,7 +83,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Put around what writes to stdout. Ends the command if that fails; raises BrokenPipeError if its reader left."""
+    """Guard writes to stdout. Ends the command if one fails; raises BrokenPipeError if the reader has left."""
     try:
         yield
     except BrokenPipeError:
@@ -101,9 +100,9 @@ def fail(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned by their widest cell, numbers to the right; `headings` and each row have the same length.
+    """Return aligned columns, numbers to the right; `headings` and each row have the same length.
 
-    None is shown as `-`. What a terminal would obey instead of showing it is escaped: clients choose names freely.
+    None is shown as `-`. Control characters are escaped, since clients choose names freely.
     """
     cells = [[NO_VALUE if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(heading), *(len(row[i]) for row in cells), 0) for i, heading in enumerate(headings)]
@@ -128,20 +127,20 @@ def joined(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """The text on one line, with escapes for what is not to be seen."""
+    """Return the text on one line, with escapes for unprintable characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class Progress:
-    """Counts upwards; draws nothing by itself."""
+    """A count that is not drawn."""
 
     def advance(self, amount: int = 1) -> None:
-        """`amount` more are done."""
+        """Add `amount` to the count."""
 
     def describe(self, text: str) -> None:
-        """What is being done now."""
+        """Name the current step."""
 
 
 class _Bar(Progress):
@@ -158,7 +157,7 @@ class _Bar(Progress):
 
 @contextmanager
 def progress(description: str, total: int | None) -> Iterator[Progress]:
-    """A progress bar on stderr when that is a terminal, else nothing. `total` None: unknown."""
+    """Draw a progress bar on stderr if that is a terminal. `total` is None if unknown."""
     if not sys.stderr.isatty():
         yield Progress()
         return
@@ -172,7 +171,7 @@ def progress(description: str, total: int | None) -> Iterator[Progress]:
 
 
 def configure_logging(level: str = "info") -> None:
-    """Structured logs on stderr: readable on a terminal, one JSON document a line elsewhere."""
+    """Write structured logs to stderr: readable on a terminal, one JSON document a line elsewhere."""
     terminal = sys.stderr.isatty()
     number = logging.getLevelNamesMapping()[level.upper()]
     renderer: Any = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()

@@ -1,4 +1,4 @@
-"""Settings files: TOML whose nested tables flatten to dotted names, so that Kafka's names stand as they are."""
+"""Settings files: TOML whose nested tables are flattened to dotted names, which are Kafka's."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ Settings = dict[str, Any]
 
 
 def read_settings(path: Path) -> Settings:
-    """The settings of a TOML file, dotted names to values; `[[name]]` arrays of tables stay lists of flat settings.
+    """Return the settings of a TOML file by dotted name; `[[name]]` arrays of tables become lists of flat settings.
 
-    Raises ConfigurationError when the file cannot be read or is not TOML.
+    Raises ConfigurationError if the file cannot be read or is not TOML.
     """
     try:
         with path.open("rb") as file:

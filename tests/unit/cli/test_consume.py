@@ -58,7 +58,7 @@ async def test_a_bad_batch_is_told_in_options_and_left_out_on_demand(
         await print_records(replace(OPTIONS, skip_bad_batches=True), str(address), None)
         told = capsysbinary.readouterr()
         assert told.out == b"a\nb\n"
-        assert b"left out t-0, offsets 1 to 1" in told.err
+        assert b"skipped t-0, offsets 1 to 1" in told.err
 
 
 @pytest.mark.parametrize("offset", ["²", "9" * 5000, "1_0", "-1", ""])

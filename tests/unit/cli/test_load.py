@@ -23,7 +23,7 @@ def load(*arguments: Any) -> Any:
 def test_where_nothing_is_committed(tmp_path: Path, command: Any, more: Any) -> None:
     root = (tmp_path / "none").as_uri()
     code, said = load(*command, "--topic", "visits", "--root", root, *more)
-    assert (code, said) == (1, f"pipeline: visits: nothing is committed below {root}\n")
+    assert (code, said) == (1, f"pipeline: visits has no commits below {root}\n")
 
 
 @pytest.mark.parametrize(

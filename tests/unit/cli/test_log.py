@@ -107,7 +107,7 @@ def test_what_is_no_file_of_a_log_is_refused(logs: Path) -> None:
         assert CliRunner().invoke(app, ["log", "dump", str(file)]).exit_code != 0
 
 
-@pytest.mark.parametrize(("verb", "reason"), [("dump", "is no file"), ("verify", "is no directory")])
+@pytest.mark.parametrize(("verb", "reason"), [("dump", "is not a file"), ("verify", "is not a directory")])
 def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path, verb: str, reason: str) -> None:
     result = CliRunner().invoke(app, ["log", verb, str(tmp_path / ("n" * 300))])
     assert isinstance(result.exception, ConfigurationError)
@@ -116,7 +116,7 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path, verb: str, reas
 
 def test_verify_says_how_much_it_saw_or_what_is_wrong(logs: Path) -> None:
     shown = CliRunner().invoke(app, ["log", "verify", str(logs)])
-    assert (shown.exit_code, shown.output) == (0, "20 batches in 2 segments: all is well.\n")
+    assert (shown.exit_code, shown.output) == (0, "20 batches in 2 segments: no damage.\n")
     (logs / "t-0" / "00000000000000000000.index").unlink()
     shown = CliRunner().invoke(app, ["log", "verify", str(logs)])
     assert (shown.exit_code, shown.output) == (1, f"{logs}/t-0/00000000000000000000.index: is missing\n")
@@ -156,4 +156,4 @@ def test_a_log_dir_without_partitions_is_well(tmp_path: Path) -> None:
     ).close()
     (tmp_path / "t-0").mkdir()  # what a crash may leave of a creation
     shown = CliRunner().invoke(app, ["log", "verify", str(tmp_path)])
-    assert (shown.exit_code, shown.output) == (0, "0 batches in 0 segments: all is well.\n")
+    assert (shown.exit_code, shown.output) == (0, "0 batches in 0 segments: no damage.\n")

@@ -20,7 +20,7 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path: Path, capsys: pyt
     with pytest.raises(typer.Exit) as caught:
         demo(tmp_path)
     assert caught.value.exit_code == 2
-    assert "name another --dir" in capsys.readouterr().err
+    assert "choose another --dir" in capsys.readouterr().err
     assert (tmp_path / "thesis.txt").read_text(encoding="utf-8") == "all of it"
 
 

@@ -1,7 +1,7 @@
 """The groups that a broker coordinates, by the partition of the journal that keeps them.
 
 Invariants: a group id names one entry of its partition; an entry that was removed stays removed, and a later group of
-the same id is another entry. So whatever still holds an old entry (a timer, a write) cannot take away the new one.
+the same id is another entry. So a timer or a write that holds an old entry cannot remove the new one.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ Record = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A write, and what to do when it has ended. `records` are made when its turn comes; making them may raise."""
+    """A write. `records` makes its records when its turn comes, and may raise; `ended` is called with the outcome."""
 
     records: Callable[[], Sequence[Record]]
     ended: Callable[[ErrorCode], None]
@@ -26,23 +26,23 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A group as it is kept here. `since_ms`: wall clock, when it came into its state; None if nobody knows."""
+    """A group that is coordinated here. `since_ms`: start of its state, by the wall clock; None if unknown."""
 
     group: Group
     partition: int
     since_ms: int | None = None
     has_records: bool = False
-    """True if something of the group is in the journal, its offsets included."""
+    """True if the journal holds the group or offsets of it."""
     jobs: deque[Job] = field(default_factory=deque)
     is_writing: bool = False
     held_bytes: int = 0
-    """What the group was last counted with."""
+    """Memory that the group was last counted with."""
     is_being_removed: bool = False
-    """Nobody joins or commits meanwhile: what they would write might go with the group."""
+    """Joins and commits are refused meanwhile: the removal might take their records with it."""
 
     @property
     def is_void(self) -> bool:
-        """True if nothing is known of the group that is worth keeping: it was asked for, and nobody came."""
+        """True if the group need not be kept: it has neither members nor records, and no client was given an id."""
         return (
             self.group.state is GroupState.EMPTY
             and not self.has_records
@@ -59,13 +59,13 @@ class Entries:
     def __init__(self) -> None:
         self._by_partition: dict[int, dict[str, Entry]] = {}
         self.held_bytes = 0
-        """About what the members of all groups take in memory."""
+        """Approximate memory of the members of all groups."""
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for entries in self._by_partition.values() for entry in entries.values())
 
     def find(self, group_id: str, partition: int) -> Entry | None:
-        """The entry of a group, if there is one."""
+        """Return the entry of a group, if there is one."""
         return self._by_partition.get(partition, {}).get(group_id)
 
     def holds(self, entry: Entry) -> bool:
@@ -77,7 +77,7 @@ class Entries:
         self._by_partition.setdefault(entry.partition, {})[entry.group.id] = entry
 
     def remove(self, entry: Entry) -> None:
-        """Remove this entry, unless it was removed already. Another one of the same group stays."""
+        """Remove this entry, unless it was removed already. A later entry of the same group stays."""
         if self.holds(entry):
             del self._by_partition[entry.partition][entry.group.id]
             self.held_bytes -= entry.held_bytes

@@ -1,4 +1,4 @@
-"""What happens to a group, and what its state machine says is to be done about it."""
+"""Events of a group, and the actions that its state machine answers them with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from pipeline.protocol.messages.join_group import JoinGroupResponse
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 WaiterId = NewType("WaiterId", int)
-"""Names a JoinGroup or SyncGroup request until it is answered."""
+"""Names a JoinGroup or SyncGroup request that waits."""
 
 UNKNOWN_MEMBER = MemberId("")
-"""What a client sends that has no member id yet."""
+"""Sent by a client that has no member id yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client wants in, or back in. `fresh_id` is the id that it gets if it needs a new one."""
+    """A JoinGroup request. `fresh_id` is the member id that the client gets if it needs a new one."""
 
     waiter: WaiterId
     fresh_id: MemberId
@@ -32,14 +32,14 @@ class Join:
     protocol_type: str
     protocols: Sequence[tuple[str, bytes]]
     must_know_id: bool = True
-    """Whether a dynamic member has to come back with the id it was given (KIP-394)."""
+    """True if a dynamic member has to join again with the id it is given (KIP-394)."""
     can_skip_assignment: bool = True
-    """Whether a returning leader understands that it must not assign (KIP-814)."""
+    """True if a returning leader understands that it must not assign (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a request claims to come from, and which generation it knows."""
+    """The member that a request names as its sender, and the generation that it knows."""
 
     member_id: MemberId
     group_instance_id: str | None = None
@@ -48,7 +48,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """A member asks for its part; the leader brings all parts."""
+    """A SyncGroup request. `assignments` come from the leader alone."""
 
     waiter: WaiterId
     sender: Identity
@@ -59,14 +59,14 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Leaver:
-    """Who is to leave: a member id, or an instance id with or without one."""
+    """A member that leaves, by its member id, its instance id or both."""
 
     member_id: MemberId
     group_instance_id: str | None = None
 
 
 class TimerKind(StrEnum):
-    """What a deadline is for."""
+    """Kinds of deadlines."""
 
     SESSION = "session"
     JOIN = "join"
@@ -75,7 +75,7 @@ class TimerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Call the group with this at `at_ms` or later. None is ever taken back: the group ignores what is out of date."""
+    """Fires at `at_ms` or a little later. No timer is taken back: the group ignores those that are out of date."""
 
     at_ms: int
     kind: TimerKind
@@ -84,7 +84,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer the request of this waiter, which waits no longer."""
+    """Answer a request that waits."""
 
     waiter: WaiterId
     response: JoinGroupResponse | SyncGroupResponse
@@ -92,7 +92,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewAssignment:
-    """Written: what the leader of `generation` gave to its members."""
+    """A write of the assignments that the leader of `generation` made."""
 
     generation: Generation
     assignments: Mapping[MemberId, bytes]
@@ -100,14 +100,14 @@ class NewAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEmptiness:
-    """Written: that the last member has gone."""
+    """A write of a generation without members."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewInstance:
-    """Written: that a static member has come back under another member id. The rest is what it was before."""
+    """A write of a static member's new member id; `old_...` are restored if it fails."""
 
     join: Join
     old_id: MemberId
@@ -122,7 +122,7 @@ Purpose = NewAssignment | NewEmptiness | NewInstance
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write the group to the journal, then call it with what came of it. The time of its state is filled in there."""
+    """Write the group to the journal, then report the result to it. The runtime fills in the time of its state."""
 
     value: GroupMetadataValue
     purpose: Purpose
@@ -130,7 +130,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What came of a write; NONE when it is as durable as it will be."""
+    """The result of a write; NONE once it is committed."""
 
     purpose: Purpose
     error: ErrorCode = ErrorCode.NONE
@@ -141,7 +141,7 @@ Action = Answer | Timer | Write
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is to be done, in this order, and the answer to whoever asked for something that never waits."""
+    """Actions, to be carried out in this order, and the answer to a request that never waits."""
 
     actions: Sequence[Action] = ()
     error: ErrorCode = ErrorCode.NONE

@@ -182,7 +182,7 @@ class GroupJournal:
         """Hand all groups to the listeners, in slices: there may be very many."""
         problems = replay.problems
         if problems.count:
-            logger.error("group_journal_damaged", partition=number, passed_over=problems.count, first=problems.told)
+            logger.error("group_journal_damaged", partition=number, passed_over=problems.count, first=problems.first)
         groups = iter(replay.groups().items())
         self._announce(number, led, dict(islice(groups, SLICE_GROUPS)))
         while some := dict(islice(groups, SLICE_GROUPS)):

@@ -1,6 +1,6 @@
 """The members of a group and what they agree on. Pure.
 
-What a protocol says between its clients stays unopened, but for the topics that consumers subscribe to.
+Metadata of members stay unopened, but for the topics that consumers subscribe to.
 """
 
 import sys
@@ -16,14 +16,14 @@ INT32_BYTES = 4
 MEMBER_BYTES = 2000
 PENDING_BYTES = 2000
 PROTOCOL_BYTES = 200
-"""About what a member, an id that was given out (with the group it may be alone in) and a protocol take in memory."""
+"""Approximate memory of a member, of an id that was given out (with its group), and of a protocol."""
 MAX_NAMES = 100_000
-"""Names of topics that are read of all members of a group, some 20 ms of work. No real subscription comes near."""
+"""Most topic names that are read of all members of a group: some 20 ms of work, far beyond real subscriptions."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member. `protocols` in the order of its preference, each with what the member says to the leader."""
+    """A member. `protocols` are in the order of its preference, each with its metadata for the leader."""
 
     id: MemberId
     group_instance_id: str | None
@@ -37,22 +37,22 @@ class Member:
     join: WaiterId | None = None
     sync: WaiterId | None = None
     deadline_ms: int | None = None
-    """When it is given up; None while its silence is the coordinator's own doing."""
+    """End of the session; None while the member waits for an answer and sends no heartbeats."""
     timer_ms: int | None = None
-    """The timer that is set for it, at its deadline or before."""
+    """Time of the session's timer: the deadline or before."""
 
     @property
     def held_bytes(self) -> int:
-        """About what the member takes in memory."""
+        """Approximate memory of the member."""
         names = names_bytes(self.client_id, self.group_instance_id)
         return MEMBER_BYTES + names + len(self.assignment) + protocols_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What the member says under this protocol."""
+        """The member's metadata of this protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def value(self, protocol: str | None, assignment: bytes) -> MemberMetadataValue:
-        """The member for the journal."""
+        """The value of the member for the journal."""
         return MemberMetadataValue(
             member_id=self.id,
             group_instance_id=self.group_instance_id,
@@ -66,17 +66,17 @@ class Member:
 
 
 def names_bytes(*names: str | None) -> int:
-    """About what names take in memory that clients made up."""
+    """Approximate memory of names that clients made up."""
     return sum(sys.getsizeof(name) for name in names if name is not None)
 
 
 def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
-    """About what protocols take in memory, with what a member says under each."""
+    """Approximate memory of protocols and their metadata."""
     return sum(len(name) + len(metadata) + PROTOCOL_BYTES for name, metadata in protocols)
 
 
 def member_of(value: MemberMetadataValue, protocol: str | None) -> Member:
-    """A member as the journal had it. Old records have one timeout for both."""
+    """Return the member of a value in the journal. Old records have one timeout for both."""
     rebalance_timeout_ms = value.rebalance_timeout_ms
     return Member(
         id=value.member_id,
@@ -92,8 +92,8 @@ def member_of(value: MemberMetadataValue, protocol: str | None) -> Member:
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics that any of the consumers subscribes to; None if one of them writes in a way of its own, or they
-    name more than `MAX_NAMES`.
+    """Return the topics that any consumer subscribes to; None if a subscription is unreadable, or they name more than
+    `MAX_NAMES`.
     """
     topics: set[str] = set()
     left = MAX_NAMES
@@ -107,8 +107,8 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def _topics_of(subscription: bytes, most: int) -> list[str] | None:
-    """Topics of a consumer's subscription, whose beginning is the same in all versions: version, then topics. None if
-    they are more than so many.
+    """Return the topics of a subscription, which starts alike in all versions: version, then topics. None if they are
+    more than `most`, or unreadable.
     """
     position = INT16_BYTES
     count = int.from_bytes(subscription[position : position + INT32_BYTES], signed=True)
@@ -132,7 +132,7 @@ def _topics_of(subscription: bytes, most: int) -> list[str] | None:
 
 @dataclass(slots=True)
 class Roster:
-    """Who is in a group, in the order of their coming.
+    """The members of a group, the oldest first.
 
     Invariants: `static` names exactly the members that have an instance id; the leader, if there is one, is a member;
     `pending` ids were given out and have not come back (KIP-394), none of them is a member.
@@ -143,17 +143,17 @@ class Roster:
     pending: set[MemberId] = field(default_factory=set)
     leader: MemberId | None = None
     awaiting_join: int = 0
-    """How many members wait for the answer to their join."""
+    """Members whose join waits."""
     _member_bytes: int = 0
     _supporters: Counter[str] = field(default_factory=Counter)
 
     @property
     def held_bytes(self) -> int:
-        """About what members, and ids that were given out, take in memory."""
+        """Approximate memory of members and of ids that were given out."""
         return self._member_bytes + PENDING_BYTES * len(self.pending)
 
     def add(self, member: Member) -> None:
-        """A member that is new. The first one leads."""
+        """Add a new member. The first one leads."""
         self.members[member.id] = member
         self.pending.discard(member.id)
         self._supporters.update(_names(member))
@@ -165,7 +165,7 @@ class Roster:
             self.leader = member.id
 
     def remove(self, member: Member) -> None:
-        """A member goes; if it led, the oldest of the others does."""
+        """Remove a member. If it led, the oldest of the others leads."""
         del self.members[member.id]
         self._forget_support(member)
         self._member_bytes -= member.held_bytes
@@ -176,7 +176,7 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def rename(self, member: Member, new_id: MemberId) -> None:
-        """A static member gets another id (and stays leader, if it was)."""
+        """Give a static member another id. A leader stays leader."""
         if member.group_instance_id is None:
             raise ValueError(f"{member.id} is not a static member")
         del self.members[member.id]
@@ -187,7 +187,7 @@ class Roster:
         self.static[member.group_instance_id] = new_id
 
     def set_protocols(self, member: Member, protocols: Sequence[tuple[str, bytes]]) -> None:
-        """What the member supports from now on."""
+        """Set the protocols that the member supports."""
         self._forget_support(member)
         self._member_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
@@ -199,12 +199,12 @@ class Roster:
         member.assignment = assignment
 
     def set_join(self, member: Member, waiter: WaiterId | None) -> None:
-        """The member waits (or waits no longer) for the answer to a join."""
+        """Set the join of a member that waits; None once it is answered."""
         self.awaiting_join += (waiter is not None) - (member.join is not None)
         member.join = waiter
 
     def elect_joined_leader(self) -> bool:
-        """See to it that the leader is a member that has come back. False if none has."""
+        """Make sure that the leader is a member that has joined again. False if none has."""
         leader = self.members.get(self.leader) if self.leader is not None else None
         if leader is None or leader.join is None:
             joined = next((member.id for member in self.members.values() if member.join is not None), None)
@@ -214,11 +214,11 @@ class Roster:
         return True
 
     def supports(self, protocols: Iterable[tuple[str, bytes]]) -> bool:
-        """Whether all members support one of these protocols."""
+        """True if all members support one of these protocols."""
         return any(self._supporters[name] == len(self.members) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol of the next generation: each member votes for the first of its own that all support."""
+        """Return the protocol of the next generation: each member votes for its first one that all support."""
         shared = {name for name, count in self._supporters.items() if count == len(self.members)}
         votes = Counter(
             next(name for name, _ in member.protocols if name in shared) for member in self.members.values()
@@ -226,7 +226,7 @@ class Roster:
         return votes.most_common(1)[0][0]
 
     def _forget_support(self, member: Member) -> None:
-        """Count the member's protocols out. A name without supporters goes: members may invent new names each time."""
+        """Count the member's protocols out. Names without supporters go: clients may invent new ones each time."""
         for name in _names(member):
             self._supporters[name] -= 1
             if not self._supporters[name]:
@@ -234,17 +234,17 @@ class Roster:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether everybody who could come back has done so."""
+        """True if all members have joined again, and all clients that were given an id."""
         return self.awaiting_join == len(self.members) and not self.pending
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member wants to be waited for."""
+        """The longest rebalance timeout of a member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
     def session_timeout_ms(self) -> int:
-        """The shortest after which a silent member is given up."""
+        """The shortest session timeout of a member."""
         return min((member.session_timeout_ms for member in self.members.values()), default=0)
 
 

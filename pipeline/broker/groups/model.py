@@ -1,4 +1,4 @@
-"""What the parts of a group coordinator tell each other: values, and the journal as the coordinator sees it."""
+"""Values of the group coordinator, and the journal as the coordinator sees it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadataValue:
-    """A member as the journal keeps it. `subscription` and `assignment` are what the clients wrote, unopened."""
+    """A member in the journal. `subscription` and `assignment` are bytes of the clients."""
 
     member_id: MemberId
     group_instance_id: str | None = None
@@ -40,32 +40,32 @@ class MemberMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
-    """A group as the journal keeps it: as it was when a generation was settled, or when its last member had gone."""
+    """A group in the journal, as of the start of a generation or the departure of its last member."""
 
     protocol_type: str
     generation: Generation
     protocol: str | None = None
     leader: MemberId | None = None
     state_since_ms: int = -1
-    """When the group came into its state (`currentStateTimestamp`), -1 where an old record does not say."""
+    """Start of the group's state (`currentStateTimestamp`); -1 if an old record lacks it."""
     members: Sequence[MemberMetadataValue] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
-    """A committed offset: where the group goes on, and what the client noted beside it."""
+    """A committed offset, with the metadata of the client."""
 
     offset: Offset
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     metadata: str = ""
     commit_timestamp_ms: int
     expire_timestamp_ms: int | None = None
-    """Set by clients of old that asked for a retention time of their own."""
+    """Set if an old client asked for a retention time of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedGroup:
-    """What the journal held of one group. Without metadata the group has only offsets: nobody ever joined it."""
+    """A group as the journal held it. A group that nobody ever joined has offsets alone."""
 
     metadata: GroupMetadataValue | None = None
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
@@ -86,21 +86,21 @@ class GroupLog(Protocol):
         ...
 
     async def write(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Append keys with their values (None: a tombstone) as one batch. Returns when it is as durable as the topic's
-        settings say. Raises KafkaError.
+        """Append keys with their values (None: a tombstone) in one batch, and wait until they are committed, durable as
+        the topic's settings say. Raises KafkaError.
         """
         ...
 
 
 class JournalListener(Protocol):
-    """Who is told of the partitions of the journal that this broker begins and ceases to lead."""
+    """Is notified of partitions of the journal that are loaded and unloaded."""
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """Some of the groups of this partition, just read; `check` lets them pass once all were told. Called at least
-        once for a partition that is loaded.
+        """Take over some of the groups of a partition. Called at least once for each partition that is loaded; `check`
+        lets its groups pass after the last call.
         """
         ...
 
     def on_unloaded(self, partition: int) -> None:
-        """The partition is not led here any more, or its loading was broken off: its groups are somebody else's."""
+        """Drop the groups of a partition that is not led here any more, or whose loading was cancelled."""
         ...

@@ -1,15 +1,15 @@
-"""The committed offsets of the groups coordinated here: `Offsets` decides, this writes and lets time pass.
+"""Keeps the committed offsets of the groups coordinated here: `Offsets` decides, the keeper writes.
 
 Offsets that take more memory are refused when there is none left for what clients have kept (`kept_memory`). Groups
 without members are refused earlier, so that strangers do not stop the progress of those that have some: anybody can
 make up such groups, and their offsets stay for `offsets.retention.minutes`. Offsets that replace others of the same
 size are always taken.
 
-Invariants: what `of_group` tells is in the journal, as durable as its settings say. A change is applied by the journal,
-in its order, so memory never differs from what a restart would load. An expired offset, one of a deleted topic, and a
-group of which nothing is left each get a tombstone. What is committed after a topic was deleted is of a later topic of
-that name, and stays. Where the deletion is heard of only once the topic was recreated, the times of the commits and of
-the deletion decide: a commit names no topic id.
+Invariants: offsets that `of_group` returns are in the journal, as durable as its settings say. The journal applies each
+change in its order, so memory never differs from what a restart would load. Expired offsets, those of a deleted topic,
+and groups of which nothing is left get tombstones. An offset committed after a topic was deleted is of a later topic of
+that name, and stays. If this broker learns of the deletion only once the topic was recreated, the times of the commits
+and of the deletion decide: a commit names no topic id.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ STRANGERS_SHARE = 0.75
 WARNING_INTERVAL_S = 60.0
 GROUPS_AT_ONCE = 100
 SLICE_S = 0.005
-"""So many groups are looked at, or for so long (some are large), before others have their turn."""
+"""So many groups are checked, or for so long (some are large), before other tasks have their turn."""
 FORGOTTEN_BYTES = 64 << 10
-"""So much of the journal the removals take, about, that are under way together when a topic is deleted."""
+"""Approximate size of the removals under way together when a topic is deleted."""
 REMOVAL_BYTES = 50
-"""What the removal of an offset takes in the journal beside its names."""
+"""Size of the removal of an offset in the journal beside its names."""
 
 logger = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class PendingWrite(Protocol):
     """A write that has its place in the journal."""
 
     async def wait(self) -> None:
-        """Until it is written. Raises KafkaError."""
+        """Wait until the write is committed. Raises KafkaError."""
         ...
 
 
@@ -66,22 +66,22 @@ class OrderedGroupLog(GroupLog, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A deleted topic whose offsets are to be removed: when it was deleted if that was heard of late, and what was
-    committed since it was heard of.
+    """A deleted topic whose offsets are to be removed. `deleted_ms` is set if the topic was recreated before this
+    broker learned of the deletion; `since` has the offsets committed since then.
     """
 
     deleted_ms: int | None
     since: set[tuple[str, TopicPartition]] = field(default_factory=set)
 
-    def is_spared(self, group_id: str, name: TopicPartition, held: OffsetAndMetadata | None) -> bool:
+    def is_spared(self, group_id: str, topic_partition: TopicPartition, held: OffsetAndMetadata | None) -> bool:
         """Return True if this offset is of a later topic of the name. `held` is None while it is being committed."""
-        if (group_id, name) in self.since:
+        if (group_id, topic_partition) in self.since:
             return True
         return self.deleted_ms is not None and (held is None or held.commit_timestamp_ms > self.deleted_ms)
 
 
 class OffsetKeeper:
-    """Listens to the journal. `retention_ms` is how long offsets live that nobody uses."""
+    """Keeps offsets as the journal has them. `retention_ms` is how long unused offsets are kept."""
 
     def __init__(
         self, journal: OrderedGroupLog, groups: CoordinatedGroups, clock: Clock, kept: KeptMemory, *, retention_ms: int
@@ -92,43 +92,43 @@ class OffsetKeeper:
         self._retention_ms = retention_ms
         self._most_bytes = kept.add_use("offsets", lambda: self.held_bytes)
         self._begun_bytes = 0
-        """About what offsets take that are being written."""
+        """Approximate memory of offsets that are being written."""
         self._loaded: dict[int, Offsets] = {}
         self._gone: dict[str, Gone] = {}
         """Deleted topics whose offsets are still to be removed."""
         self._gone_changed = Wakeup()
         self._warned_s = -WARNING_INTERVAL_S
 
-    # What the journal tells
+    # Notices of the journal
 
     def on_loaded(self, partition: int, groups: Mapping[str, LoadedGroup]) -> None:
-        """The offsets of some of the groups of a partition."""
+        """Take over the offsets of some of the groups of a partition."""
         offsets = self._loaded.setdefault(partition, Offsets())
         for group_id, group in groups.items():
             offsets.load(group_id, group.offsets)
 
     def on_unloaded(self, partition: int) -> None:
-        """They are somebody else's."""
+        """Drop the offsets of a partition."""
         self._loaded.pop(partition, None)
 
     @property
     def under_way(self) -> int:
-        """Offsets of which a change is being written."""
+        """Number of offsets of which a change is being written."""
         return sum(offsets.under_way for offsets in self._loaded.values())
 
     @property
     def held_bytes(self) -> int:
-        """About what all offsets take in memory."""
+        """Approximate memory of all offsets."""
         return sum(offsets.held_bytes for offsets in self._loaded.values())
 
-    # What handlers ask
+    # Requests
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """A group's offsets; none where there is no such group. Raises KafkaError if it is not coordinated here."""
+        """Return a group's offsets; none if there is no such group. Raises KafkaError if it is not coordinated here."""
         return self._offsets(group_id).of_group(group_id)
 
     def committed(self) -> Iterator[tuple[str, TopicPartition, Offset]]:
-        """Every offset kept here: group, partition, next offset to read. May be taken in slices, as things change."""
+        """Yield group, partition and offset of every offset kept here. Changes meanwhile do no harm."""
         for offsets in list(self._loaded.values()):
             for group_id in offsets.group_ids:
                 for topic_partition, kept in list(offsets.of_group(group_id).items()):
@@ -137,22 +137,22 @@ class OffsetKeeper:
     def commit(
         self, group_id: str, change: Change, records: Sequence[tuple[bytes, bytes | None]] | None = None
     ) -> PendingWrite:
-        """Begin to write a change: whatever happens to the group from now on comes after it. Raises KafkaError.
+        """Begin to write a change. Later changes of the group come after it in the journal. Raises KafkaError.
 
-        `records` are the change as the journal's records, if they were made before.
+        `records` are those of the change, if they were made before.
         """
         offsets = self._offsets(group_id)
         more_bytes = max(0, offsets.growth(group_id, change))
         self._check_room(group_id, more_bytes)
         pending = self._begin(offsets, group_id, change, records, more_bytes)
         if self._gone:
-            for name in change:
-                if name.topic in self._gone:
-                    self._gone[name.topic].since.add((group_id, name))
+            for topic_partition in change:
+                if topic_partition.topic in self._gone:
+                    self._gone[topic_partition.topic].since.add((group_id, topic_partition))
         return pending
 
     def _check_room(self, group_id: str, more_bytes: int) -> None:
-        """Raise KafkaError if a group wants more memory than there is for it."""
+        """Raise KafkaError if there is no memory for more offsets of a group."""
         if not more_bytes:
             return
         wanted, most = self.held_bytes + self._begun_bytes + more_bytes, self._most_bytes()
@@ -166,10 +166,10 @@ class OffsetKeeper:
             logger.warning("offsets_refused", group=group_id, reason="no room; raise client.state.max.bytes")
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "No room for more offsets.")
 
-    async def delete(self, group_id: str, names: Collection[TopicPartition] | None = None) -> None:
-        """Forget these offsets of a group, or all. Raises KafkaError."""
+    async def delete(self, group_id: str, topic_partitions: Collection[TopicPartition] | None = None) -> None:
+        """Remove these offsets of a group, or all. Raises KafkaError."""
         offsets = self._offsets(group_id)
-        await self._begin(offsets, group_id, offsets.deletion(group_id, names)).wait()
+        await self._begin(offsets, group_id, offsets.deletion(group_id, topic_partitions)).wait()
 
     def _offsets(self, group_id: str) -> Offsets:
         self._journal.check(group_id)
@@ -207,12 +207,12 @@ class OffsetKeeper:
             if not has_begun:
                 end()
 
-    # What time does
+    # Deletion and expiry
 
     def forget_topic(self, topic: str, deleted_ms: int | None = None) -> None:
-        """Have `forget_for_ever` remove the offsets of a topic that is gone, but none that is committed from now on.
+        """Have `forget_for_ever` remove the offsets of a deleted topic, but none that is committed from now on.
 
-        `deleted_ms`: when it was deleted, if it was recreated by now; what was committed after that stays, too.
+        `deleted_ms`: time of the deletion, if the topic was recreated by now; offsets committed after it stay, too.
         """
         self._gone[topic] = Gone(deleted_ms)
         self._gone_changed.set()
@@ -235,19 +235,19 @@ class OffsetKeeper:
         room = FORGOTTEN_BYTES
         for group_id in offsets.known_ids:
             await give_way.if_due()
-            names = list(offsets.of_topic(group_id, topic))
+            topic_partitions = list(offsets.of_topic(group_id, topic))
             record_bytes = len(group_id) + len(topic) + REMOVAL_BYTES
-            while names:
+            while topic_partitions:
                 if self._loaded.get(partition) is not offsets:
                     return
                 count = max(1, room // record_bytes)
                 gone = self._gone[topic]
                 change = {
-                    name: None
-                    for name in names[:count]
-                    if not gone.is_spared(group_id, name, offsets.settled(group_id, name))
+                    topic_partition: None
+                    for topic_partition in topic_partitions[:count]
+                    if not gone.is_spared(group_id, topic_partition, offsets.settled(group_id, topic_partition))
                 }
-                del names[:count]
+                del topic_partitions[:count]
                 try:
                     writes.append((group_id, self._begin(offsets, group_id, change)))
                 except KafkaError as error:
@@ -259,9 +259,9 @@ class OffsetKeeper:
         await _wait_for(writes)
 
     async def expire_for_ever(self, interval_ms: int) -> None:
-        """Look for what has expired every so often, until cancelled.
+        """Remove expired offsets every so often, until cancelled.
 
-        A look after the clock was set forward is left out (`clock_steps`).
+        Waits for the next time if the clock was set forward (`clock_steps`).
         """
         steps = ClockSteps(self._clock(), trio.current_time())
         while True:
@@ -272,7 +272,7 @@ class OffsetKeeper:
             await self.expire()
 
     async def expire(self) -> None:
-        """Remove what has expired by now, and the groups of which nothing is left."""
+        """Remove offsets that have expired, and groups of which nothing is left."""
         removed, give_way = 0, _GiveWay()
         for offsets in list(self._loaded.values()):
             for group_id in offsets.group_ids:
@@ -309,7 +309,7 @@ class OffsetKeeper:
 
 
 async def _wait_for(writes: list[tuple[str, PendingWrite]]) -> None:
-    """Wait until these writes have ended, and take them from the list."""
+    """Wait until these writes have ended, and remove them from the list."""
     while writes:
         group_id, pending = writes.pop()
         try:

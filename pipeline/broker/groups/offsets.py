@@ -1,14 +1,14 @@
-"""The committed offsets of groups: which there are, what a commit adds, what expires. Pure; now is passed in.
+"""The committed offsets of groups: commits, deletions and expiry. Pure; the time is passed in.
 
 Invariants
-  A. What is held is what the journal holds: a change is applied when it is written, in the order of the journal.
+  A. Memory holds what the journal holds: a change is applied once it is written, in the order of the journal.
   B. A partition with a commit under way does not expire: the tombstone would come after the commit and undo it.
-  C. While a group has members, nothing of a topic that they read expires; nor does anything while it is not known what
+  C. While a group has members, no offset of a topic that they read expires; none at all while it is not known what
      they read. (KIP-211)
 
 Expiry counts from when the group became empty; from the commit itself if nobody ever joined (a consumer that assigns
-partitions to itself), or for a topic that the members no longer read. A client of old that gave a retention time with
-its commit has named the moment itself.
+partitions to itself), or for a topic that the members no longer read. An old client that sent a retention time with its
+commit has set the time of expiry itself.
 """
 
 import sys
@@ -26,23 +26,23 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 NO_RETENTION_TIME = -1
 LAST_MOMENT_MS = 2**63 - 1
 OFFSET_BYTES = 400
-"""About what an offset takes in memory beside its metadata."""
+"""Approximate memory of an offset beside its metadata."""
 GROUP_BYTES = 2400
-"""About what a group takes in memory for its offsets, beside each of them and its id: the coordinator knows it, too."""
+"""Approximate memory of a group with offsets, in the coordinator too, beside its id and each of the offsets."""
 
 Change = Mapping[TopicPartition, OffsetAndMetadata | None]
-"""What a group's offsets become; None where there is none any more."""
+"""New offsets of a group; None for those that are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a group stands, as far as its offsets are concerned. Without a group nobody ever joined: the default."""
+    """State of a group that its offsets depend on. The default is of a group that nobody ever joined."""
 
     has_members: bool = False
     read_topics: frozenset[str] | None = None
-    """What the members read, None if that is not known (no consumers, or between two generations)."""
+    """Topics that the members read; None if unknown (no consumers, or between two generations)."""
     empty_since_ms: int | None = None
-    """Since when the group has had no members, None if it never had any or nobody knows since when."""
+    """Time since which the group has had no members; None if it never had any, or unknown."""
 
 
 class CoordinatedGroups(Protocol):
@@ -56,15 +56,15 @@ class CoordinatedGroups(Protocol):
     def check_commit(
         self, group_id: str, member_id: MemberId, generation_id: int, group_instance_id: str | None
     ) -> None:
-        """Raise KafkaError unless this member may commit for the group now. Keeps its session alive."""
+        """Raise KafkaError unless this member may commit for the group now. Extends its session."""
         ...
 
     def standing(self, group_id: str) -> Standing | None:
-        """How a group stands; None if there is no such group."""
+        """Return the standing of a group; None if there is no such group."""
         ...
 
     async def remove_group(self, group_id: str) -> None:
-        """Forget a group that has neither members nor offsets. Raises KafkaError."""
+        """Remove a group that has neither members nor offsets. Raises KafkaError."""
         ...
 
 
@@ -81,7 +81,7 @@ class CommittedPartition:
 def commit_value(
     committed: CommittedPartition, *, retention_time_ms: int, max_metadata_bytes: int, now_ms: int
 ) -> OffsetAndMetadata:
-    """What is to be kept of a commit. Raises OFFSET_METADATA_TOO_LARGE."""
+    """Return the value of a commit. Raises KafkaError (OFFSET_METADATA_TOO_LARGE)."""
     metadata = committed.metadata or ""
     if len(metadata) > max_metadata_bytes or utf16_units(metadata) > max_metadata_bytes:
         raise KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -102,20 +102,20 @@ def _expire_timestamp(now_ms: int, retention_time_ms: int) -> int | None:
 
 
 def utf16_units(text: str) -> int:
-    """The length of a text as Java counts it, and with it Kafka."""
+    """Return the length of a text in UTF-16 units, as Java and Kafka count it."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def journal_records(group_id: str, change: Change) -> list[tuple[bytes, bytes | None]]:
-    """A change as the journal's records."""
-    return [journal_record(group_id, name, committed) for name, committed in change.items()]
+    """Return the records of a change."""
+    return [journal_record(group_id, topic_partition, committed) for topic_partition, committed in change.items()]
 
 
 def journal_record(
-    group_id: str, name: TopicPartition, committed: OffsetAndMetadata | None
+    group_id: str, topic_partition: TopicPartition, committed: OffsetAndMetadata | None
 ) -> tuple[bytes, bytes | None]:
-    """The change of one partition as a record of the journal. Raises ProtocolError if it does not fit in there."""
-    return encode_offset_key(group_id, name), None if committed is None else encode_offset_value(committed)
+    """Return the record of one partition of a change. Raises ProtocolError if the journal has no room for it."""
+    return encode_offset_key(group_id, topic_partition), None if committed is None else encode_offset_value(committed)
 
 
 @dataclass(slots=True)
@@ -124,105 +124,104 @@ class Offsets:
 
     _groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
     _under_way: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
-    """Of groups with changes under way: how many of each partition."""
+    """Number of changes under way of each partition, by group."""
     held_bytes: int = 0
-    """About what the offsets take in memory."""
+    """Approximate memory of the offsets."""
 
     @property
     def under_way(self) -> int:
-        """Partitions with a change under way."""
+        """Number of partitions with a change under way."""
         return sum(map(len, self._under_way.values()))
 
     @property
     def group_ids(self) -> Sequence[str]:
-        """The groups that have any."""
+        """The groups that have offsets."""
         return list(self._groups)
 
     @property
     def known_ids(self) -> Sequence[str]:
-        """The groups that have any, or will once what is under way is written."""
+        """The groups that have offsets, or will once the changes under way are written."""
         return list(dict.fromkeys(chain(self._groups, self._under_way)))
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """A group's offsets, as they stand now."""
+        """Return a group's offsets as of now."""
         return self._groups.get(group_id, {})
 
     def load(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The offsets of a group, as the journal held them."""
+        """Load the offsets of a group, as the journal held them."""
         if offsets:
             self.held_bytes += self.growth(group_id, offsets)
             self._groups[group_id] = dict(offsets)
 
     def begin(self, group_id: str, change: Change) -> None:
-        """The change goes to the journal now. `apply` and `end` follow, or `end` alone if it failed."""
+        """Note that a change is under way to the journal. `apply` and `end` follow, or `end` alone if it fails."""
         if change:
             self._under_way.setdefault(group_id, Counter()).update(change.keys())
 
     def end(self, group_id: str, change: Change) -> None:
-        """The change is written, or never will be."""
+        """Note that a change is written, or never will be."""
         counts = self._under_way.get(group_id)
         if counts is None:
             return
-        for name in change:
-            counts[name] -= 1
-            if not counts[name]:
-                del counts[name]
+        for topic_partition in change:
+            counts[topic_partition] -= 1
+            if not counts[topic_partition]:
+                del counts[topic_partition]
         if not counts:
             del self._under_way[group_id]
 
     def growth(self, group_id: str, change: Change) -> int:
         """Return about how many bytes of memory more the offsets of a group take after a change."""
         held = self.of_group(group_id)
-        more = sum(_memory_of(committed) - _memory_of(held.get(name)) for name, committed in change.items())
+        more = sum(_memory_of(value) - _memory_of(held.get(key)) for key, value in change.items())
         return more if held else more + GROUP_BYTES + sys.getsizeof(group_id)
 
     def apply(self, group_id: str, change: Change) -> None:
-        """The journal holds the change."""
+        """Apply a change that the journal holds."""
         self.held_bytes += self.growth(group_id, change)
         held = self._groups.setdefault(group_id, {})
-        for name, committed in change.items():
+        for topic_partition, committed in change.items():
             if committed is None:
-                held.pop(name, None)
+                held.pop(topic_partition, None)
             else:
-                held[name] = committed
+                held[topic_partition] = committed
         if not held:
             del self._groups[group_id]
             self.held_bytes -= GROUP_BYTES + sys.getsizeof(group_id)
 
-    def deletion(self, group_id: str, names: Collection[TopicPartition] | None = None) -> Change:
-        """What removes these, or all, of those that are there or under way."""
-        known = {
-            **self.of_group(group_id),
-            **dict.fromkeys(self._under_way.get(group_id, ())),
-        }
-        return {name: None for name in (known if names is None else names) if name in known}
+    def deletion(self, group_id: str, topic_partitions: Collection[TopicPartition] | None = None) -> Change:
+        """Return the change that removes these offsets, or all; those under way too."""
+        known = dict.fromkeys(chain(self.of_group(group_id), self._under_way.get(group_id, ())))
+        wanted = known if topic_partitions is None else topic_partitions
+        return {topic_partition: None for topic_partition in wanted if topic_partition in known}
 
     def of_topic(self, group_id: str, topic: str) -> Change:
-        """What removes a topic's offsets of a group, those under way too."""
+        """Return the change that removes a topic's offsets of a group; those under way too."""
         held, begun = self.of_group(group_id), self._under_way.get(group_id, ())
-        return {name: None for name in chain(held, begun) if name.topic == topic}
+        return {topic_partition: None for topic_partition in chain(held, begun) if topic_partition.topic == topic}
 
-    def settled(self, group_id: str, name: TopicPartition) -> OffsetAndMetadata | None:
-        """An offset of a group, None while a change of it is under way."""
-        return None if name in self._under_way.get(group_id, ()) else self.of_group(group_id).get(name)
+    def settled(self, group_id: str, topic_partition: TopicPartition) -> OffsetAndMetadata | None:
+        """Return an offset of a group; None while a change of it is under way."""
+        is_under_way = topic_partition in self._under_way.get(group_id, ())
+        return None if is_under_way else self.of_group(group_id).get(topic_partition)
 
     def expired(self, group_id: str, standing: Standing, *, now_ms: int, retention_ms: int) -> Change:
-        """What removes the offsets of a group that have expired."""
+        """Return the change that removes the offsets of a group that have expired."""
         if standing.has_members and standing.read_topics is None:
             return {}
         read = standing.read_topics if standing.has_members and standing.read_topics is not None else frozenset()
         since_ms = None if standing.has_members else standing.empty_since_ms
         under_way: Collection[TopicPartition] = self._under_way.get(group_id, ())
         return {
-            name: None
-            for name, committed in self.of_group(group_id).items()
-            if name.topic not in read
-            and name not in under_way
+            topic_partition: None
+            for topic_partition, committed in self.of_group(group_id).items()
+            if topic_partition.topic not in read
+            and topic_partition not in under_way
             and _expires_ms(committed, since_ms, retention_ms) <= now_ms
         }
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether the group has no offset, and none is under way."""
+        """True if the group has no offset, and none is under way."""
         return group_id not in self._groups and group_id not in self._under_way
 
 

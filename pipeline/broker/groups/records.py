@@ -1,10 +1,10 @@
 """Keys and values of `__consumer_offsets`, byte for byte as Apache Kafka writes them. Pure.
 
 A key or a value starts with its version (int16); a message of Kafka's follows. The version of a key says also what it
-is: 0 and 1 a committed offset, 2 a group; those of later protocols are passed over. A value of None is a tombstone.
+is: 0 and 1 a committed offset, 2 a group; those of later protocols are skipped. A value of None is a tombstone.
 
-What is written: offsets as Kafka 4.1 does in version 4 (one of an older client that asked for a retention time of its
-own in version 1, the only one that can tell), groups in version 3. What is read: all versions that Kafka reads.
+Offsets are written in version 4, as Kafka 4.1 does (those with a retention time of an old client in version 1, the only
+one with a field for it), groups in version 3. All versions that Kafka reads are read.
 Sources: `OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupMetadataKey.json`, `GroupMetadataValue.json` in
 group-coordinator/src/main/resources/common/message of apache/kafka.
 """
@@ -118,18 +118,18 @@ def _encode(message: Message, version: int) -> bytes:
 
 
 def encode_offset_key(group_id: str, topic_partition: TopicPartition) -> bytes:
-    """The key of a committed offset."""
+    """Encode the key of a committed offset."""
     key = _OffsetKey(group=group_id, topic=topic_partition.topic, partition=topic_partition.partition)
     return _encode(key, OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """The key of a group."""
+    """Encode the key of a group."""
     return _encode(_GroupKey(group=group_id), GROUP_KEY_VERSION)
 
 
 def encode_offset_value(committed: OffsetAndMetadata) -> bytes:
-    """The value of a committed offset. Raises ProtocolError if the metadata is too long for any record."""
+    """Encode the value of a committed offset. Raises ProtocolError if the metadata is too long for any record."""
     expires = committed.expire_timestamp_ms is not None
     value = _OffsetValue(
         offset=committed.offset,
@@ -142,7 +142,7 @@ def encode_offset_value(committed: OffsetAndMetadata) -> bytes:
 
 
 def encode_group_value(group: GroupMetadataValue) -> bytes:
-    """The value of a group."""
+    """Encode the value of a group."""
     value = _GroupValue(
         protocol_type=group.protocol_type,
         generation=group.generation,
@@ -167,7 +167,7 @@ def encode_group_value(group: GroupMetadataValue) -> bytes:
 
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is of; None for what later protocols write. Raises ProtocolError."""
+    """Decode the key of a record; None for a record of a later protocol. Raises ProtocolError."""
     version = _version_of(key)
     if version in OFFSET_KEY_VERSIONS:
         offset_key = _decode(_OffsetKey, version, key)
@@ -178,7 +178,7 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
 
 
 def decode_offset_value(value: bytes) -> OffsetAndMetadata:
-    """A committed offset. Raises ProtocolError."""
+    """Decode a committed offset. Raises ProtocolError."""
     decoded = _decode(_OffsetValue, _version_of(value), value)
     return OffsetAndMetadata(
         offset=Offset(decoded.offset),
@@ -190,7 +190,7 @@ def decode_offset_value(value: bytes) -> OffsetAndMetadata:
 
 
 def decode_group_value(value: bytes) -> GroupMetadataValue:
-    """A group. Raises ProtocolError."""
+    """Decode a group. Raises ProtocolError."""
     decoded = _decode(_GroupValue, _version_of(value), value)
     return GroupMetadataValue(
         protocol_type=decoded.protocol_type,
@@ -204,7 +204,7 @@ def decode_group_value(value: bytes) -> GroupMetadataValue:
                 group_instance_id=member.group_instance_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                # Before version 1 there was none, and the session timeout held for both.
+                # Version 0 has no rebalance timeout; the session timeout holds for both.
                 rebalance_timeout_ms=(
                     member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
                 ),
@@ -225,6 +225,6 @@ def _version_of(data: bytes) -> int:
 
 
 def _decode(cls: type[M], version: int, data: bytes) -> M:
-    """As Kafka does: bytes after the message are not looked at."""
+    """Decode a message. Bytes after it are ignored, as in Kafka."""
     message, _ = decode_from(cls, version, memoryview(data), _VERSION.size)
     return message

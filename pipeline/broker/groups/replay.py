@@ -1,8 +1,8 @@
-"""The journal read again: of each key the newest value, then the groups that these make. Pure.
+"""Replays the journal: finds the newest value of each key, then the groups that these make. Pure.
 
 Invariants: the newest value of a key wins and a tombstone removes it, in the order of the log; so replaying it twice,
-or compacted, gives the same. What cannot be read is named in `problems` and passed over. What a transaction wrote
-counts once its commit marker comes, and not at all without one (KIP-447).
+or compacted, gives the same. Records that cannot be read are named in `problems` and skipped. Records of a transaction
+count once its commit marker comes, and not at all without one (KIP-447).
 """
 
 import struct
@@ -17,7 +17,7 @@ from pipeline.records.batch import BatchHeader, verify_crc
 from pipeline.records.compression import ReadableBuffer
 from pipeline.records.key_values import keys_and_values
 
-MAX_PROBLEMS_TOLD = 20
+MAX_PROBLEMS_NAMED = 20
 COMMIT_MARKER = 1
 
 _MARKER_KEY = struct.Struct(">hh")
@@ -25,16 +25,16 @@ _MARKER_KEY = struct.Struct(">hh")
 
 @dataclass(slots=True)
 class Problems:
-    """What could not be read: how much, and the first of it in words."""
+    """Records that could not be read: how many, and the first ones in words."""
 
     count: int = 0
-    told: list[str] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
 
     def add(self, sentence: str) -> None:
-        """One more."""
+        """Count one more unreadable record."""
         self.count += 1
-        if len(self.told) < MAX_PROBLEMS_TOLD:
-            self.told.append(sentence)
+        if len(self.first) < MAX_PROBLEMS_NAMED:
+            self.first.append(sentence)
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Group:
 
 
 class Replay:
-    """Give it every batch of the log in order (`batch`), then every entry of `newest` (`entry`), then take `groups`."""
+    """Call `batch` for every batch of the log in order, then `entry` for every entry of `newest`, then `groups`."""
 
     def __init__(self) -> None:
         self.newest: dict[bytes, bytes] = {}
@@ -53,9 +53,9 @@ class Replay:
         self._groups: dict[str, _Group] = {}
 
     def batch(self, buffer: ReadableBuffer, position: int, header: BatchHeader) -> None:
-        """The next batch of the log. Waits in this thread for the memory that a compressed batch takes.
+        """Replay the next batch of the log. Blocks this thread until there is memory for a compressed batch.
 
-        Raises MemoryExhaustedError; nothing was taken in then.
+        Raises MemoryExhaustedError, after which the batch can be replayed again.
         """
         try:
             verify_crc(buffer, position, header)
@@ -102,7 +102,7 @@ class Replay:
             self.problems.add(f"the value of key {key.hex()}: {error}")
 
     def groups(self) -> Mapping[str, LoadedGroup]:
-        """The groups, of which at least something could be read."""
+        """Return the groups of which at least one record could be read."""
         return {
             group_id: LoadedGroup(metadata=group.metadata, offsets=group.offsets)
             for group_id, group in self._groups.items()

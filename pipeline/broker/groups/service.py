@@ -1,6 +1,6 @@
-"""What a broker runs for its groups, wired: the journal, the coordinator and the keeper of offsets.
+"""Wires what a broker runs for its groups: the journal, the coordinator and the keeper of offsets.
 
-Invariant: the coordinator hears of a group's members after its offsets are there, and before they are taken away.
+Invariant: the coordinator loads a group after its offsets are loaded, and unloads it before them.
 """
 
 import random
@@ -20,7 +20,7 @@ MINUTE_MS = 60_000
 
 
 class GroupService:
-    """The parts, wired."""
+    """The journal, the coordinator and the keeper of offsets."""
 
     def __init__(
         self, config: BrokerConfig, view: ClusterView, clock: Clock, rng: random.Random, kept: KeptMemory
@@ -39,7 +39,7 @@ class GroupService:
         retention_ms = config.offsets_retention_minutes * MINUTE_MS
         self.offsets = OffsetKeeper(self.journal, self.coordinator, clock, kept, retention_ms=retention_ms)
         self._check_interval_ms = config.offsets_retention_check_interval_ms
-        self.journal.subscribe(self.offsets)
+        self.journal.subscribe(self.offsets)  # before the coordinator: the invariant
         self.journal.subscribe(self.coordinator)
         view.subscribe_deletions(self.offsets.forget_topic)
 

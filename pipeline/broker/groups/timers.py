@@ -1,7 +1,7 @@
 """The timers that groups have set: one heap, and one wait for the earliest.
 
-Invariant: a timer of an entry that was removed never fires. None is taken back; those that mean nothing any more are
-left out when there are many.
+Invariant: a timer of an entry that was removed never fires. No timer is taken back; those that mean nothing any more
+are forgotten when there are many.
 """
 
 import heapq
@@ -26,7 +26,7 @@ class Timers:
         self._entries = entries
         self._heap: list[tuple[int, int, Entry, Timer]] = []
         self._most = MIN_TIMERS
-        """So many are held before those that mean nothing any more are looked for."""
+        """So many timers are held before those that mean nothing any more are looked for."""
         self._numbers = count()
         self._wake = Wakeup()
 
@@ -42,7 +42,7 @@ class Timers:
             self._forget()
 
     def due(self, now_ms: int, most: int) -> Iterator[tuple[Entry, Timer]]:
-        """Take out timers that are due, at most so many, the earliest first."""
+        """Take out at most `most` timers that are due, the earliest first."""
         self._wake.clear()
         for _ in range(most):
             if not self._heap or self._heap[0][0] > now_ms:
@@ -52,13 +52,13 @@ class Timers:
                 yield entry, timer
 
     async def wait(self) -> None:
-        """Return when the earliest is due."""
+        """Return when the earliest timer is due."""
         due_s = self._heap[0][0] / 1000 if self._heap else float("inf")
         with trio.move_on_at(due_s):
             await self._wake.wait()
 
     def _forget(self) -> None:
-        """Leave out those that mean nothing any more; they may lie weeks ahead, and hold their groups."""
+        """Forget timers that mean nothing any more: they may lie weeks ahead, and keep their groups in memory."""
         self._heap = [
             timer for timer in self._heap if self._entries.holds(timer[2]) and timer[2].group.awaits(timer[3])
         ]

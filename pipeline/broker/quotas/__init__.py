@@ -1,1 +1,1 @@
-"""Byte rates of clients: how much they may, how much they do, and for how long they have to wait."""
+"""Byte rates of clients: quotas, usage, and the waits that hold clients to their quotas."""

@@ -1,8 +1,8 @@
-"""Between a request and its handler: what a client with a quota sends and reads is counted, and its answer tells it for
-how long it was or will be throttled.
+"""Stands between a request and its handler: counts what a client with a quota sends and reads. The answer has the time
+for which the client was or will be throttled.
 
-A Produce request counts with the bytes of the request, a Fetch with the bytes of the records in its answer. What other
-brokers of the cluster fetch as followers does not count; the dispatcher finds out who they are.
+A Produce request counts with the bytes of the request, a Fetch with the bytes of the records in its answer. Fetches of
+followers do not count; the dispatcher finds out which they are.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +25,7 @@ from pipeline.protocol.schema import Message
 LIMITED: Mapping[ApiKey, QuotaKind] = MappingProxyType(
     {ApiKey.PRODUCE: QuotaKind.PRODUCE, ApiKey.FETCH: QuotaKind.FETCH}
 )
-"""The api keys whose bytes count, and as what."""
+"""The api keys whose bytes count, with the kind of quota."""
 
 _Handle = Callable[[Any], Any]
 """Returns an answer to Produce or Fetch, or a coroutine that will."""
@@ -44,7 +44,7 @@ def replica_of(body: FetchRequest) -> tuple[BrokerId, int]:
 def handle_within(
     keeper: QuotaKeeper, client: QuotaClient, request: Request[Message], handle: _Handle
 ) -> HandlerResult | Awaitable[HandlerResult]:
-    """Have the body of a request with a quota handled, and its client throttled as the quota demands."""
+    """Handle the body of a request with a quota, and throttle its client as the quota demands."""
     if isinstance(request.body, FetchRequest):
         return _fetch(keeper, client, request.body, handle)
     answer = handle(request.body)
@@ -73,7 +73,7 @@ def _throttled(keeper: QuotaKeeper, kind: QuotaKind, client: QuotaClient, answer
 
 
 async def _fetch(keeper: QuotaKeeper, client: QuotaClient, body: Any, handle: _Handle) -> HandlerResult:
-    """Wait for the turn, then read no more than the share; what was read is paid for before anybody else's turn."""
+    """Wait for the turn, then read no more than the share, and charge it before the turn of another client."""
     waited_s, max_bytes = await keeper.wait_for_turn(QuotaKind.FETCH, client)
     asked: FetchRequest = body
     answer = handle(replace(asked, max_bytes=min(asked.max_bytes, max_bytes)))

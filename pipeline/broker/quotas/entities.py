@@ -1,8 +1,8 @@
-"""Quota entities as clients name them (KIP-546): checked, matched and told. Pure.
+"""Quota entities as clients name them (KIP-546): decoded, checked, matched and encoded. Pure.
 
 An entity is a list of types and names, null for the default. Types are `user` and `client-id`; quotas by `ip` limit the
-rate of new connections, which this broker does not do, and are refused as every other type and quota is: a quota is
-never taken and then ignored.
+rate of new connections, which this broker does not limit, and are refused as every other type and quota is: a quota is
+never accepted and then ignored.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +17,9 @@ from pipeline.protocol.messages.describe_client_quotas import ComponentData, Ent
 USER = "user"
 CLIENT_ID = "client-id"
 MAX_ENTITIES = 10_000
-"""Entities that a broker follows, beyond which none is added: each broker reads all names after each change."""
+"""Most entities with quotas: each broker reads all names after each change."""
 MAX_NAME_BYTES = 750
-"""A name as part of a znode's path."""
+"""Longest name as an element of a znode's path."""
 
 
 class _NamedType(Protocol):
@@ -31,7 +31,7 @@ class _NamedType(Protocol):
 
 
 def read_entity(parts: Sequence[_NamedType]) -> QuotaEntity:
-    """The entity that a client names. Raises KafkaError."""
+    """Return the entity that a client names. Raises KafkaError."""
     _check_types([part.entity_type for part in parts])
     if not parts:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity.")
@@ -44,7 +44,7 @@ def read_entity(parts: Sequence[_NamedType]) -> QuotaEntity:
 
 
 def check_room(entity: QuotaEntity, followed: int) -> None:
-    """Raise KafkaError if the entity must not be added to as many as are followed."""
+    """Raise KafkaError if the entity must not be added to the `followed` ones."""
     for name in (entity.user, entity.client_id):
         if name is not None and len(encode_name(name)) > MAX_NAME_BYTES:
             raise KafkaError(
@@ -54,8 +54,8 @@ def check_room(entity: QuotaEntity, followed: int) -> None:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"There are quotas for {MAX_ENTITIES} entities already.")
 
 
-def tell_entity(entity: QuotaEntity) -> tuple[EntityData, ...]:
-    """The entity as clients are told."""
+def entity_data(entity: QuotaEntity) -> tuple[EntityData, ...]:
+    """Return the entity as DescribeClientQuotas answers it."""
     named = ((USER, entity.user), (CLIENT_ID, entity.client_id))
     return tuple(
         EntityData(entity_type=entity_type, entity_name=None if name is DEFAULT else name)
@@ -65,7 +65,7 @@ def tell_entity(entity: QuotaEntity) -> tuple[EntityData, ...]:
 
 
 def check_filter(components: Sequence[ComponentData]) -> None:
-    """Raises KafkaError for a filter that cannot be."""
+    """Raise KafkaError if a filter is invalid."""
     _check_types([component.entity_type for component in components])
     for component in components:
         if component.match_type not in set(MatchType):
@@ -75,7 +75,7 @@ def check_filter(components: Sequence[ComponentData]) -> None:
 
 
 def matches(entity: QuotaEntity, components: Iterable[ComponentData], *, strict: bool) -> bool:
-    """Whether the entity has all that the filter asks for, and, if `strict`, nothing else."""
+    """True if the entity has all names that the filter asks for, and, if `strict`, no others."""
     names = {USER: entity.user, CLIENT_ID: entity.client_id}
     for component in components:
         name = names.pop(component.entity_type)
@@ -89,7 +89,7 @@ def matches(entity: QuotaEntity, components: Iterable[ComponentData], *, strict:
 
 
 def alter(settings: Mapping[str, str], operations: Sequence[OpData]) -> Mapping[str, str]:
-    """The settings of an entity after these operations. Raises KafkaError."""
+    """Return the settings of an entity after these operations. Raises KafkaError."""
     known = {kind.value for kind in QuotaKind}
     altered = dict(settings)
     for operation in operations:

@@ -1,9 +1,9 @@
-"""Holds clients to their quotas: counts what they send and read, and says how long they have to wait.
+"""Holds clients to their quotas: counts what they send and read, and computes how long they have to wait.
 
 A Produce request is answered at once; its connection is then not read for as long as the client is over its quota
 (KIP-219). A Fetch that comes while its group still owes time waits for its turn, first come first served, and takes at
 most its share of what the quota lets pass in the windows kept: so no answer is larger than what can be paid for in
-them. Both waits look at the quota once in each window, so that a quota that was raised or removed ends them.
+them. Both waits read the quota again in each window, so a quota that is raised or removed ends them.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from pipeline.broker.quotas.rate import SampledRate
 from pipeline.broker.quotas.table import Quota, QuotaKind, QuotaTable
 
 MAX_GROUPS = 10_000
-"""Groups of clients remembered. Beyond, those that rest are forgotten; where none does, all further ones share one."""
+"""Groups of clients remembered. Beyond it idle ones are forgotten; if none is idle, all further clients share one."""
 MAX_NAME_LETTERS = 250
 NAME_START_LETTERS = 100
-"""A longer name is remembered, and told in metrics, by so many letters of its beginning and a digest."""
+"""Longer names are remembered, and shown in metrics, by their first NAME_START_LETTERS and a digest."""
 MAX_SHARE_BYTES = 2**31 - 1
-"""The bytes that one answer may have, as the protocol bounds them."""
+"""Most bytes of one answer in the protocol."""
 
 QuotaClient = tuple[str, str]
 """User and client id of a client."""
@@ -37,7 +37,7 @@ class _Group:
 
 
 class GroupUsage(NamedTuple):
-    """What a group of clients does, for metrics."""
+    """Usage of a group of clients, for metrics."""
 
     kind: QuotaKind
     user: str | None
@@ -54,10 +54,10 @@ class QuotaKeeper:
         self.window_s = window_s
         self._samples_kept = samples_kept
         self._groups: dict[tuple[QuotaKind, tuple[str | None, str | None]], _Group] = {}
-        self._looked_at_s = float("-inf")
+        self._checked_s = float("-inf")
 
     def charge(self, kind: QuotaKind, client: QuotaClient, size_bytes: int) -> float:
-        """Count bytes; returns the seconds for which the client is to be silent."""
+        """Count bytes; returns the seconds for which the client is to be throttled."""
         quota = self.table.find(kind, *client)
         if quota is None:
             return 0.0
@@ -67,12 +67,12 @@ class QuotaKeeper:
         return delay_s
 
     def owed(self, kind: QuotaKind, client: QuotaClient) -> float:
-        """The seconds for which the client is to be silent, under the quota that holds for it now."""
+        """Return the seconds for which the client is to be throttled, under the quota that holds for it now."""
         quota = self.table.find(kind, *client)
         return 0.0 if quota is None else self._group(kind, quota).rate.owed(quota.bytes_per_s, trio.current_time())
 
     async def wait_for_turn(self, kind: QuotaKind, client: QuotaClient) -> tuple[float, int]:
-        """Return when the group owes nothing: the seconds that took, and the bytes that the client may have."""
+        """Wait until the group owes nothing; returns the seconds waited, and the bytes that the client may read."""
         quota = self.table.find(kind, *client)
         if quota is None:
             return 0.0, MAX_SHARE_BYTES
@@ -81,7 +81,7 @@ class QuotaKeeper:
         group.waiting += 1
         try:
             async with group.turn:
-                # What others of the group send meanwhile adds to the debt, and the quota may change.
+                # Other clients of the group add to the debt meanwhile, and the quota may change.
                 while (owed_s := group.rate.owed(quota.bytes_per_s, trio.current_time())) > 0:
                     await trio.sleep(min(owed_s, self.window_s))
                     quota = self.table.find(kind, *client)
@@ -97,7 +97,7 @@ class QuotaKeeper:
             group.waiting -= 1
 
     def usage(self) -> Iterator[GroupUsage]:
-        """What every group does now."""
+        """Yield the usage of every group as of now."""
         now_s = trio.current_time()
         for (kind, (user, client_id)), group in self._groups.items():
             yield GroupUsage(kind, user, client_id, group.rate.rate(now_s), group.throttled_s)
@@ -107,7 +107,7 @@ class QuotaKeeper:
         key = kind, (_remembered(user), _remembered(client_id))
         group = self._groups.get(key)
         if group is None and len(self._groups) >= MAX_GROUPS:
-            self._forget_resting()
+            self._forget_idle()
             if len(self._groups) >= MAX_GROUPS:
                 key = kind, (None, None)
                 group = self._groups.get(key)
@@ -115,18 +115,18 @@ class QuotaKeeper:
             group = self._groups[key] = _Group(SampledRate(self.window_s, self._samples_kept))
         return group
 
-    def _forget_resting(self) -> None:
-        """Looks at all groups, so not more often than they can come to rest."""
+    def _forget_idle(self) -> None:
+        """Forget idle groups. Checks all of them, so at most once in a window: no group becomes idle sooner."""
         now_s = trio.current_time()
-        if now_s - self._looked_at_s < self.window_s:
+        if now_s - self._checked_s < self.window_s:
             return
-        self._looked_at_s = now_s
+        self._checked_s = now_s
         for key in [key for key, group in self._groups.items() if not group.waiting and group.rate.is_idle(now_s)]:
             del self._groups[key]
 
 
 def _remembered(name: str | None) -> str | None:
-    """Return a name as it is remembered: of a very long one the beginning and a digest, which no other name has."""
+    """Return a name as it is remembered: a very long one is shortened to its beginning and a digest, unique to it."""
     if name is None or len(name) <= MAX_NAME_LETTERS:
         return name
     digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()

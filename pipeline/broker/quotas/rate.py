@@ -1,10 +1,10 @@
 """The rate of a group of clients, over several small windows, and the wait that brings it below its quota. Pure.
 
-Bytes are counted in samples of one window each; the rate is that of the samples kept. The quota lets so many bytes pass
-in so much time: what was used is paid for up to a moment, and when that lies ahead of now the group owes the time in
-between. Time not used counts within the windows kept, after a rest that is longer than them one window of it. A debt
-of up to MAX_DEBT_S is never forgotten: so the rate is held however many connections share the quota and however large
-their requests are (Kafka 0.10 design, 4.9; KIP-219). Debts beyond are forgiven, since no client waits that long.
+Bytes are counted in samples of one window each; the rate is that of the samples kept. At the rate of the quota, bytes
+take time: the bytes used are paid for up to a moment, and if it lies in the future, the group owes the time until then.
+Unused time counts as far as the windows kept go back; after a longer rest one window of it counts. A debt of up to
+MAX_DEBT_S is never forgotten: so the rate is held however many connections share the quota and however large their
+requests are (Kafka 0.10 design, 4.9; KIP-219). Debts beyond it are forgiven, since no client waits that long.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ MAX_DEBT_S = 3600.0
 
 
 class SampledRate:
-    """What a group of clients has used. `now_s` never goes back."""
+    """Bytes that a group of clients has used. `now_s` never goes back."""
 
     __slots__ = ("_limit", "_paid_until_s", "_samples", "_samples_kept", "_total", "_window_s")
 
@@ -26,8 +26,8 @@ class SampledRate:
         self._limit = 0.0
 
     def charge(self, size_bytes: int, bytes_per_s: float, now_s: float) -> float:
-        """Count bytes under this quota; the seconds until the group is within it again."""
-        self._heed(bytes_per_s, now_s)
+        """Count bytes under this quota; returns the seconds until the group is within it again."""
+        self._refresh(bytes_per_s, now_s)
         unused_s = self._window_s * (self._samples_kept if self._samples else 1)
         paid_until_s = max(self._paid_until_s, now_s - unused_s) + size_bytes / bytes_per_s
         self._paid_until_s = min(paid_until_s, now_s + MAX_DEBT_S)
@@ -38,24 +38,24 @@ class SampledRate:
         return max(0.0, self._paid_until_s - now_s)
 
     def owed(self, bytes_per_s: float, now_s: float) -> float:
-        """The seconds until the group is within this quota; 0 if it is."""
-        self._heed(bytes_per_s, now_s)
+        """Return the seconds until the group is within this quota; 0 if it is."""
+        self._refresh(bytes_per_s, now_s)
         return max(0.0, self._paid_until_s - now_s)
 
     def rate(self, now_s: float) -> float:
-        """Bytes per second over the samples kept."""
+        """Return the bytes per second over the samples kept."""
         self._forget(now_s)
         if not self._samples:
             return 0.0
         return self._total / max(now_s - self._samples[0][0], self._window_s)
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether nothing of it would be missed."""
+        """True if the group has neither samples nor debts, so that it can be forgotten."""
         self._forget(now_s)
         return not self._samples and self._paid_until_s <= now_s
 
-    def _heed(self, bytes_per_s: float, now_s: float) -> None:
-        """Forget what is old; what is owed is paid off at today's quota."""
+    def _refresh(self, bytes_per_s: float, now_s: float) -> None:
+        """Forget old samples. A debt is converted when the quota changes: it is paid off at the new rate."""
         self._forget(now_s)
         if bytes_per_s != self._limit:
             if self._paid_until_s > now_s and self._limit:

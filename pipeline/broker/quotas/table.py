@@ -7,8 +7,8 @@ Order of precedence, the most specific first (Kafka 0.10 design, 4.9):
     3  /config/users/<user>                              7  /config/clients/<client-id>
     4  /config/users/<default>/clients/<client-id>       8  /config/clients/<default>
 
-and then the broker's own `quota.producer.default` and `quota.consumer.default`, by client id. A quota that a default
-gives is one for each user or client id that falls under it, not one for all of them together.
+and then the broker's own `quota.producer.default` and `quota.consumer.default`, by client id. A default gives each user
+or client id a quota of its own, not one quota to all of them together.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity
 
 MIN_QUOTA = 1.0
 MAX_QUOTA = 2.0**62
-"""Bytes per second. Quotas of foreign tools beyond these bounds count as the bound."""
+"""Bounds in bytes per second. Quotas beyond them, written by other tools, count as the bound."""
 
 
 class QuotaKind(Enum):
-    """What is limited, by its name in ZooKeeper and in AlterClientQuotas."""
+    """Kinds of quotas, by their names in ZooKeeper and in AlterClientQuotas."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
 
 
 class Quota(NamedTuple):
-    """A quota as it holds for one client. All clients of the same `sharer` (user, client id) share it."""
+    """The quota of one client. All clients with the same `sharer` (user, client id) share it."""
 
     bytes_per_s: float
     sharer: tuple[str | None, str | None]
@@ -39,7 +39,7 @@ class Quota(NamedTuple):
 
 @dataclass(slots=True)
 class QuotaTable:
-    """All quotas there are. `broker_defaults` hold by client id where nothing else does."""
+    """All quotas. `broker_defaults` hold by client id where no other quota does."""
 
     broker_defaults: Mapping[QuotaKind, float | None]
     followed: int = 0
@@ -48,23 +48,23 @@ class QuotaTable:
 
     @property
     def entities(self) -> Mapping[QuotaEntity, Mapping[QuotaKind, float]]:
-        """The quotas of every entity that has any."""
+        """Quotas by entity."""
         return self._quotas
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is limited."""
+        """True if no client has a quota."""
         return not self._quotas and not any(self.broker_defaults.values())
 
     def set(self, entity: QuotaEntity, quotas: Mapping[QuotaKind, float]) -> None:
-        """The entity has these quotas from now on, none if empty."""
+        """Set the quotas of an entity; removes them if empty."""
         if quotas:
             self._quotas[entity] = quotas
         else:
             self._quotas.pop(entity, None)
 
     def find(self, kind: QuotaKind, user: str, client_id: str) -> Quota | None:
-        """The quota that holds for a client, None where nothing limits it."""
+        """Return the quota of a client; None if it has none."""
         both, user_alone, client_alone = (user, client_id), (user, None), (None, client_id)
         for entity, sharer in (
             (QuotaEntity(user=user, client_id=client_id), both),
@@ -84,7 +84,7 @@ class QuotaTable:
 
 
 def parse_quota(text: str) -> float:
-    """The quota that ZooKeeper holds as `text`, within MIN_QUOTA and MAX_QUOTA. Raises ValueError."""
+    """Parse a quota in ZooKeeper, bounded to MIN_QUOTA and MAX_QUOTA. Raises ValueError."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError(f"a quota must be greater than 0, not {text}")

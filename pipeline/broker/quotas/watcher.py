@@ -1,4 +1,4 @@
-"""Keeps the table of quotas as ZooKeeper has it: a change there holds at once, on every broker."""
+"""Keeps the table of quotas equal to ZooKeeper: a change there holds at once, on every broker."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -23,7 +23,7 @@ logger = structlog.get_logger()
 async def watch_quotas(
     zookeeper: CoordinationClient, table: QuotaTable, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Follow all quotas, for ever. Reports started when those that are there have been read."""
+    """Watch all quotas, for ever. Reports started once the present ones have been read."""
 
     async def watch_entity(entity: QuotaEntity, *, task_status: trio.TaskStatus[None]) -> None:
         table.followed += 1
@@ -31,7 +31,7 @@ async def watch_quotas(
             async for value in zookeeper.watch_data(entity.path):
                 table.set(entity, {} if value is None else _read(entity, value))
                 task_status.started()
-                task_status = trio.TASK_STATUS_IGNORED
+                task_status = trio.TASK_STATUS_IGNORED  # may be called only once
         finally:
             table.followed -= 1
             table.set(entity, {})
@@ -63,7 +63,7 @@ async def _watch_names(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Run `watch` for every child of `path`, for as long as it is there."""
+    """Run `watch` for every child of `path` for as long as it exists."""
     scopes: dict[str, trio.CancelScope] = {}
 
     async def run(name: str, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:

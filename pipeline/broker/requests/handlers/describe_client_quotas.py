@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from pipeline.broker.quotas.entities import check_filter, matches, tell_entity
+from pipeline.broker.quotas.entities import check_filter, entity_data, matches
 from pipeline.broker.quotas.table import QuotaKind
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
@@ -56,7 +56,7 @@ def _is_wanted(entity: QuotaEntity, request: DescribeClientQuotasRequest) -> boo
 
 def _described(entity: QuotaEntity, quotas: Mapping[QuotaKind, float]) -> EntryData:
     values = tuple(ValueData(key=kind.value, value=limit) for kind, limit in quotas.items())
-    return EntryData(entity=tell_entity(entity), values=values)
+    return EntryData(entity=entity_data(entity), values=values)
 
 
 def _size_of(entity: QuotaEntity) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Offsets, journal_records
 from pipeline.broker.groups.records import encode_group_key, encode_offset_key
-from pipeline.broker.groups.replay import MAX_PROBLEMS_TOLD, Replay
+from pipeline.broker.groups.replay import MAX_PROBLEMS_NAMED, Replay
 from pipeline.model import Offset, TopicPartition
 from pipeline.records.batch import HEADER_SIZE, iterate_headers, read_header, write_header
 from pipeline.records.builder import BatchBuilder
@@ -100,12 +100,12 @@ def test_damage_is_named_and_passed_over() -> None:
     ]
     replay = replayed(built(one(5)), torn, built(unreadable), built(one(7, name=B)))
     assert replay.groups() == {"g": LoadedGroup(offsets={A: committed(5), B: committed(7)})}
-    assert replay.problems.count == len(replay.problems.told) == 5
+    assert replay.problems.count == len(replay.problems.first) == 5
 
 
 def test_a_thousand_problems_are_counted_and_some_told() -> None:
     replay = replayed(built([(None, b"")] * 1000))
-    assert (replay.problems.count, len(replay.problems.told)) == (1000, MAX_PROBLEMS_TOLD)
+    assert (replay.problems.count, len(replay.problems.first)) == (1000, MAX_PROBLEMS_NAMED)
 
 
 def test_transactions_count_when_they_are_committed() -> None:
@@ -132,4 +132,4 @@ def test_a_batch_that_holds_too_much_is_passed_over_and_named() -> None:
     replay = replayed(built(one(5)), bomb(Codec.GZIP, 100 << 20, 1000))
     assert set(replay.groups()) == {"g"}
     assert replay.problems.count == 1
-    assert "uncompressed it is larger" in replay.problems.told[0]
+    assert "uncompressed it is larger" in replay.problems.first[0]

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.broker.quotas.entities import alter, check_filter, matches, read_entity, tell_entity
+from pipeline.broker.quotas.entities import alter, check_filter, entity_data, matches, read_entity
 from pipeline.coordination.quota_znodes import DEFAULT, QuotaEntity
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_client_quotas import OpData
@@ -23,7 +23,7 @@ def component(entity_type: str, match_type: int, match: str | None = None) -> Co
 
 @pytest.mark.parametrize("entity", ENTITIES)
 def test_an_entity_is_told_as_it_was_named(entity: QuotaEntity) -> None:
-    assert read_entity(tell_entity(entity)) == entity
+    assert read_entity(entity_data(entity)) == entity
 
 
 @pytest.mark.parametrize(

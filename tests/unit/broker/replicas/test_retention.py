@@ -28,7 +28,7 @@ async def offset_of(broker: Broker, timestamp: int) -> tuple[int, int]:
 
 
 async def delete_for_good(replicas: Replicas) -> None:
-    for directory in replicas._directories.opened:
+    for directory in replicas.directories.opened:
         await replicas.upkeep.delete_expired(directory, NOW_MS)
         await trio.to_thread.run_sync(directory.flush_due, NOW_MS)
 

@@ -104,7 +104,7 @@ def assemble(
     )
     kept = KeptMemory(config.client_state_max_bytes)
     groups = GroupService(config, view, clock, rng, kept)
-    replicas.follow(GROUP_METADATA_TOPIC, groups.journal)
+    replicas.subscribe(GROUP_METADATA_TOPIC, groups.journal)
     watcher = ClusterWatcher(zookeeper, settings, view, own)
     strays = StrayKeeper(zookeeper, view, replicas, own.id, world.network)
     controller = Controller(zookeeper, settings, view, watcher.states, own.id, clock)

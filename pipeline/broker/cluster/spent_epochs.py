@@ -27,7 +27,7 @@ LEADER_FIRST_S = 3.0
 REMEMBERED_FIRST_S = 6.0
 """Others that remember the state have so long, before those that do not raise the epoch of what is in ZooKeeper."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class SpentEpochs:
@@ -93,6 +93,6 @@ async def raise_spent_epochs(zookeeper: CoordinationClient, view: ClusterView, s
         raised = await raise_epochs(zookeeper, view, known)
         if raised:
             named = [str(name) for name in raised[:NAMED_IN_LOG]]
-            log.warning("leader_epochs_raised", count=len(raised), named=named, reason="they were used before")
+            logger.warning("leader_epochs_raised", count=len(raised), named=named, reason="they were used before")
         if len(known) < len(due):  # a topic that is missing may be back before its replicas are closed
             await trio.sleep(RETRY_S)

@@ -30,7 +30,7 @@ _NOTIFICATION = re.compile(r"isr_change_[0-9]{10}")
 
 _Answer = TypeVar("_Answer")
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class StateWatcher:
@@ -69,7 +69,7 @@ class StateWatcher:
                 changed = await self._changed([f"{STATE_CHANGES}/{numbers[number]}" for number in new])
             self._newest = max(numbers, default=-1)
             if changed is None:
-                log.info("states_read_again", reason="notifications were gone before they were read")
+                logger.info("states_read_again", reason="notifications were gone before they were read")
                 await self.read_all()
             else:
                 await self.read(changed)
@@ -91,7 +91,7 @@ class StateWatcher:
                 try:
                     changed.update(dict.fromkeys(decode_state_change(path, value.data)))
                 except CoordinationError as error:
-                    log.error("state_change_unreadable", error=str(error))
+                    logger.error("state_change_unreadable", error=str(error))
         return list(changed)
 
     async def read_all(self) -> None:
@@ -117,5 +117,5 @@ async def patiently(read: Callable[[], Awaitable[_Answer]]) -> _Answer:
         try:
             return await read()
         except CoordinationUnavailableError as error:
-            log.warning("zookeeper_read_again", path=error.path, reason=error.reason)
+            logger.warning("zookeeper_read_again", path=error.path, reason=error.reason)
             await trio.sleep(RETRY_S)

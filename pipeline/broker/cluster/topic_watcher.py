@@ -37,7 +37,7 @@ _LOST_SETTINGS = (
 LOADED_AT_A_TIME = 50
 """New topics that are read at a time: the event loop runs all tasks that are ready before anything else."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -145,24 +145,24 @@ class TopicWatcher:
         """What the topic says itself; None if ZooKeeper lost it."""
         self._view.lost_znodes[topic_config_path(name)] = None
         if value is None:
-            log.error("topic_settings_missing", topic=name, path=topic_config_path(name), advice=_LOST_SETTINGS)
+            logger.error("topic_settings_missing", topic=name, path=topic_config_path(name), advice=_LOST_SETTINGS)
             return None
         try:
             stored = TopicConfig.decode(name, value.data).settings
         except CoordinationError as error:
-            log.error("topic_config_unreadable", topic=name, error=str(error), advice=_LOST_SETTINGS)
+            logger.error("topic_config_unreadable", topic=name, error=str(error), advice=_LOST_SETTINGS)
             return None
         del self._view.lost_znodes[topic_config_path(name)]
         _, ignored = readable_settings(stored, self._broker_settings.current)
         if ignored:
-            log.warning("topic_settings_ignored", topic=name, settings=ignored)
+            logger.warning("topic_settings_ignored", topic=name, settings=ignored)
         return Overrides({key: text for key, text in stored.items() if key not in ignored}, value.version)
 
     async def _take_assignment(self, name: str, value: NodeValue) -> None:
         try:
             assignment = TopicAssignment.decode(name, value.data)
         except CoordinationError as error:
-            log.error("topic_unreadable", topic=name, error=str(error))
+            logger.error("topic_unreadable", topic=name, error=str(error))
             self._view.lost_znodes[topic_path(name)] = None
             return
         self._view.lost_znodes.pop(topic_path(name), None)
@@ -238,9 +238,9 @@ class TopicWatcher:
             return
         self._view.remove_topic(name, is_deleted=is_deleted, deleted_ms=deleted_ms)
         if is_deleted:
-            log.info("topic_deleted", topic=name, topic_id=str(known.topic_id))
+            logger.info("topic_deleted", topic=name, topic_id=str(known.topic_id))
         else:
-            log.error(
+            logger.error(
                 "topic_missing",
                 topic=name,
                 topic_id=str(known.topic_id),
@@ -253,7 +253,7 @@ def _legal(names: Sequence[str]) -> Sequence[str]:
     """Return the names that are legal for a topic; log dirs and clients cannot use others."""
     legal = [name for name in names if topic_name_fault(name) is None]
     if len(legal) < len(names):
-        log.warning("odd_znodes_ignored", path=TOPICS, names=sorted(set(names) - set(legal))[:NAMED_IN_LOG])
+        logger.warning("odd_znodes_ignored", path=TOPICS, names=sorted(set(names) - set(legal))[:NAMED_IN_LOG])
     return legal
 
 

@@ -30,7 +30,7 @@ from pipeline.net.signals import Signal, Wakeup
 
 NO_BROKER = BrokerId(-1)
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def flat_name(topic: str) -> str:
@@ -366,7 +366,7 @@ class ClusterView:
                 taken = replace(taken, lost_s=trio.current_time())
             newer.setdefault(name, {})[index] = replace(taken, moment=moment)
         if older:
-            log.warning(
+            logger.warning(
                 "states_went_back", partitions=len(older), first=str(older[0]), reason="ZooKeeper lost newer ones"
             )
         for name, partitions in newer.items():

@@ -31,7 +31,7 @@ NAMED_IN_LOG = 10
 
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class ClusterWatcher:
@@ -89,7 +89,7 @@ class ClusterWatcher:
         try:
             registration = BrokerRegistration.decode(broker_id, value.data)
         except CoordinationError as error:
-            log.error("broker_unreadable", error=str(error))
+            logger.error("broker_unreadable", error=str(error))
             return
         endpoint = registration.endpoint()
         self._view.log_dirs[broker_id] = frozenset(registration.directories)
@@ -117,11 +117,11 @@ class ClusterWatcher:
             try:
                 found = {} if value is None else BrokerOverrides.decode(name, value.data).settings
             except CoordinationError as error:
-                log.error("broker_settings_unreadable", error=str(error))
+                logger.error("broker_settings_unreadable", error=str(error))
                 found = {}
             ignored = self._broker_settings.take(name, Overrides(found, -1 if value is None else value.version))
             if ignored:
-                log.warning("broker_settings_ignored", name=name, settings=ignored)
+                logger.warning("broker_settings_ignored", name=name, settings=ignored)
             self._topics.reconfigure_all()
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
@@ -131,5 +131,5 @@ def broker_names(children: Sequence[str]) -> list[str]:
     """The children of `/brokers/ids` that are numbers of brokers; other names are ignored and logged."""
     names = [name for name in children if _BROKER_ID.fullmatch(name) and int(name) <= MAX_INT32]
     if len(names) < len(children):
-        log.warning("odd_znodes_ignored", path=BROKER_IDS, names=sorted(set(children) - set(names))[:NAMED_IN_LOG])
+        logger.warning("odd_znodes_ignored", path=BROKER_IDS, names=sorted(set(children) - set(names))[:NAMED_IN_LOG])
     return names

@@ -135,10 +135,10 @@ class GroupJournal:
 
     # Leaderships
 
-    def opened(self, partition: Partition) -> None:
+    def leadership_began(self, partition: Partition) -> None:
         """Load a partition of the journal that is led here from now on."""
         number = partition.topic_partition.partition
-        self.closed(partition.topic_partition)  # led again in a later epoch
+        self.leadership_ended(partition.topic_partition)  # led again in a later epoch
         led = self._led[number] = _Led(partition, JournalWriter(partition, self._clock, self._start_soon))
         end_offset = partition.log.log_end_offset
         if partition.log.log_start_offset == end_offset:
@@ -147,7 +147,7 @@ class GroupJournal:
         else:
             self._start_soon(self._load, number, led, end_offset)
 
-    def closed(self, topic_partition: TopicPartition) -> None:
+    def leadership_ended(self, topic_partition: TopicPartition) -> None:
         """Unload a partition of the journal that is not led here any more."""
         led = self._led.pop(topic_partition.partition, None)
         if led is None:

@@ -27,7 +27,7 @@ from pipeline.broker.settings.topic import TopicSettings
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.net.signals import Wakeup
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class ReplicaAssigner:
             topics = {name: self._view.topic(name) for name in names}
             left = [partition for name, topic in topics.items() for partition in self._forget_what_left(name, topic)]
             if left:
-                log.info("replicas_left", count=len(left), first=str(left[0]))
+                logger.info("replicas_left", count=len(left), first=str(left[0]))
                 await self._replicas.close(left)
             assigned = [item for topic in topics.values() if topic is not None for item in self._changed(topic)]
             self._postponed.difference_update(names)
@@ -177,7 +177,7 @@ class ReplicaAssigner:
                 and name in self._replicas.partitions
             ):
                 end = self._replicas.partitions[name].log.log_end_offset
-                log.warning(
+                logger.warning(
                     "unclean_leadership_begun", topic_partition=str(name), epoch=item.view.leader_epoch, end_offset=end
                 )
 

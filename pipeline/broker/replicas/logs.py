@@ -45,7 +45,7 @@ Opened = dict[TopicPartition, UnifiedLog | PipelineError]
 """The log of each partition, or why there is none."""
 _Result = TypeVar("_Result")
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +296,7 @@ class ReplicaLogs:
         await self.pending.begin(pending, carry_out)
         await self.pending.wait([pending], patience_s)
         if not results:
-            log.warning("log_dir_does_not_answer", log_dir=str(directory.path), partitions=len(names))
+            logger.warning("log_dir_does_not_answer", log_dir=str(directory.path), partitions=len(names))
         return results[0] if results else None
 
     # Tails
@@ -441,7 +441,7 @@ def _settle_tails(
     try:
         directory.settle_tails(ids, judged)
     except PipelineError as error:
-        log.error("tails_not_settled", log_dir=str(directory.path), error=str(error))
+        logger.error("tails_not_settled", log_dir=str(directory.path), error=str(error))
         return False
     return True
 
@@ -450,4 +450,4 @@ def _remove(directories: LogDirectories, directory: LogDirectory, names: Sequenc
     try:
         directories.delete_from(directory, names, now_ms)
     except PipelineError as error:
-        log.error("logs_not_removed", count=len(names), error=str(error))
+        logger.error("logs_not_removed", count=len(names), error=str(error))

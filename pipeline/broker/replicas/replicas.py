@@ -1,10 +1,10 @@
-"""The replicas on this broker's disk: opened, told their role, reconfigured and deleted as the cluster wants it.
+"""Replicas on this broker's disks: opened, assigned their roles, reconfigured and deleted as the cluster wants it.
 
 Invariants:
 
 - A partition is in `partitions` while its disk lets it be, in `failed` otherwise; never in both.
 - While a partition changes its role, nothing of its old role touches its log any more: it has left its fetcher
-  (`ReplicaFetchers.leave`) before it is told.
+  (`ReplicaFetchers.leave`) before.
 - A replica has no role in a leader epoch that was used before ZooKeeper went back: `spent_epochs` has it raised.
 - A log bears the id of its topic. One of another id is set aside before the new one is opened, so that two topics are
   never mixed, and taken back when its own topic returns.
@@ -56,15 +56,15 @@ ROOM_CHECK_S = 5.0
 logger = structlog.get_logger()
 
 
-class PartitionFollower(Protocol):
-    """Who wants to know which partitions of a topic are led here. Must return at once and not raise."""
+class LeadershipListener(Protocol):
+    """A listener to the leaderships of this broker in one topic. Its methods must return at once and not raise."""
 
-    def opened(self, partition: Partition) -> None:
-        """A partition is led here from now on."""
+    def leadership_began(self, partition: Partition) -> None:
+        """Note that this broker leads the partition from now on."""
         ...
 
-    def closed(self, topic_partition: TopicPartition) -> None:
-        """It is led here no more."""
+    def leadership_ended(self, topic_partition: TopicPartition) -> None:
+        """Note that this broker leads the partition no longer."""
         ...
 
 
@@ -98,7 +98,7 @@ class Replicas:
         self._failed: dict[TopicPartition, PipelineError] = {}
         self.failed: Mapping[TopicPartition, PipelineError] = MappingProxyType(self._failed)
         """Partitions whose log could not be opened or has failed (a live view)."""
-        self._followers: dict[str, PartitionFollower] = {}
+        self._listeners: dict[str, LeadershipListener] = {}
         self._changing = trio.Lock()
         self._postponed: dict[TopicPartition, float] = {}
         """Partitions whose log dir does not answer, and since when they have waited for a role."""
@@ -123,11 +123,11 @@ class Replicas:
         await self._logs.pending.run(task_status=task_status)
 
     async def assign(self, assigned: Sequence[AssignedPartition]) -> Sequence[TopicPartition]:
-        """Let these partitions be as the cluster has them; all others stay as they are. Idempotent.
+        """Apply the assigned role and settings to these partitions; leave all others alone. Idempotent.
 
-        One whose log cannot be opened is noted in `failed`. To be called once this broker has left the ISR of all that
-        it `lacks`. Waits for a log dir for STALLED_S at most. Returns the partitions whose log dir did not answer, or
-        had no room: they have no role, and are to be assigned again when `wait_for_answers` has returned.
+        A partition whose log cannot be opened is noted in `failed`. Call once this broker has left the ISR of all that
+        it `lacks`. Waits for a log dir for STALLED_S at most. Return the partitions whose log dir did not answer, or
+        had no room: they have no role, and must be assigned again when `wait_for_answers` has returned.
         """
         async with self._changing:
             began_s = trio.current_time()
@@ -172,9 +172,9 @@ class Replicas:
         self._postponed[topic_partition] = since_s
 
     async def _leave_fetchers(self, names: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
-        """Have these fetched no more; returns those whose logs are still being changed, for their disk hangs."""
+        """Stop fetching these partitions. Return those whose logs are still being changed, for their disk hangs."""
         changing: dict[Path, list[tuple[ReplicaFetcher, TopicPartition]]] = {}
-        for fetcher, left in self.fetchers.let_go(names).items():
+        for fetcher, left in self.fetchers.remove(names).items():
             for name in left:
                 if fetcher.is_changing(name):
                     log_dir = self._partitions[name].log.directory.parent
@@ -254,9 +254,9 @@ class Replicas:
     def _resign(self, partition: Partition) -> None:
         was_leader = partition.is_leader
         partition.resign()
-        follower = self._followers.get(partition.topic_partition.topic)
-        if was_leader and follower is not None:
-            follower.closed(partition.topic_partition)
+        listener = self._listeners.get(partition.topic_partition.topic)
+        if was_leader and listener is not None:
+            listener.leadership_ended(partition.topic_partition)
 
     def _is_open(self, item: AssignedPartition) -> bool:
         partition = self._partitions.get(item.topic_partition)
@@ -283,9 +283,9 @@ class Replicas:
         if view.leader == self._own_id:
             was_leader = partition.is_leader
             partition.lead(view)
-            follower = self._followers.get(item.topic_partition.topic)
-            if not was_leader and follower is not None:
-                follower.opened(partition)
+            listener = self._listeners.get(item.topic_partition.topic)
+            if not was_leader and listener is not None:
+                listener.leadership_began(partition)
             return
         self._resign(partition)
         partition.follow(view)
@@ -311,9 +311,9 @@ class Replicas:
         replicas, index = partition.settings.follower_throttled_replicas, partition.topic_partition.partition
         return self._own_id not in partition.isr and is_throttled(replicas, index, self._own_id)
 
-    def follow(self, topic: str, follower: PartitionFollower) -> None:
-        """Tell this one of the partitions of a topic, from now on."""
-        self._followers[topic] = follower
+    def subscribe(self, topic: str, listener: LeadershipListener) -> None:
+        """Notify this listener of the leaderships of a topic from now on."""
+        self._listeners[topic] = listener
 
     # Opening and deleting
 
@@ -411,12 +411,13 @@ class Replicas:
         raise StorageError(str(path), f"all log dirs are offline, the first one for: {failure}")
 
     def _notice_what_failed(self) -> None:
-        """Whoever waits for records of a log that went offline is told, and no leader is told any more that this
-        replica has all that it asks to be sent.
+        """Take partitions offline whose log failed: wake those that wait for records, and fetch no more.
+
+        A Fetch would report to the leader that this replica has all before its offset.
         """
         partitions = self._partitions
         failed = {name: found.log.failure for name, found in partitions.items() if found.log.failure is not None}
-        self.fetchers.let_go(failed)
+        self.fetchers.remove(failed)
         for name, failure in failed.items():
             partition = partitions.pop(name)
             self._note_failure(name, failure)

@@ -54,7 +54,7 @@ ASSIGNED_ELSEWHERE = (
     "the partition is assigned to other brokers, whose leader has not told that it holds all of this log"
 )
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Question:
         )
 
 
-class LetGo(NamedTuple):
+class Release(NamedTuple):
     """When a log was let go: the assignment of its topic, and the first leader epoch in which nobody counts on it."""
 
     assignment_version: int
@@ -113,7 +113,7 @@ class StrayKeeper:
         self._network = network
         self._covered: frozenset[LogName] = frozenset()
         """Logs all of which their leaders held at the last look."""
-        self._let_go: dict[LogName, LetGo] = {}
+        self._releases: dict[LogName, Release] = {}
         self._waits = 0
         """Looks in a row after which logs waited for their leaders."""
         self._looking = trio.Lock()
@@ -143,7 +143,7 @@ class StrayKeeper:
 
     async def _look(self) -> None:
         held = [found for found in await self._replicas.strays() if not self._is_wanted(found.name)]
-        self._let_go = {found.name: self._let_go[found.name] for found in held if self._is_let_go(found.name)}
+        self._releases = {found.name: self._releases[found.name] for found in held if self._is_released(found.name)}
         ids = {found.name.topic_id for found in held if found.name.topic_id is not None}
         deleted = await patiently(lambda: find_deleted(self._zookeeper, ids)) if ids else set()
         confirmed = await self._confirmed([found for found in held if self._is_elsewhere(found.name)])
@@ -199,9 +199,9 @@ class StrayKeeper:
         self._waits += 1
         new = [stray for stray in self.strays if stray.name not in known]
         for stray in new[:NAMED_IN_LOG]:
-            log.warning("stray_log", path=str(stray.path), topic_id=str(stray.name.topic_id), reason=stray.reason)
+            logger.warning("stray_log", path=str(stray.path), topic_id=str(stray.name.topic_id), reason=stray.reason)
         if len(new) > NAMED_IN_LOG:
-            log.warning("stray_logs", count=len(new), advice="`pipeline cluster describe` names all")
+            logger.warning("stray_logs", count=len(new), advice="`pipeline cluster describe` names all")
 
     def _may_lack_tail(self, name: LogName) -> bool:
         return name.topic_id is not None and self._replicas.lacks(name.topic_partition, name.topic_id)
@@ -236,17 +236,17 @@ class StrayKeeper:
 
         A log that could not be removed then is not let go again: each time raises the leader epoch.
         """
-        names = dict.fromkeys(found.name.topic_partition for found in confirmed if found.name not in self._let_go)
+        names = dict.fromkeys(found.name.topic_partition for found in confirmed if found.name not in self._releases)
         released = await leave_moved_away(self._zookeeper, self._view, self._own_id, list(names)) if names else ()
         for found in confirmed:
             partition, topic = self._partition(found.name), self._view.topic(found.name.topic_partition.topic)
             if found.name.topic_partition in released and partition is not None and topic is not None:
-                self._let_go[found.name] = LetGo(topic.assignment_version, partition.leader_epoch)
-        return [found for found in confirmed if found.name in self._let_go]
+                self._releases[found.name] = Release(topic.assignment_version, partition.leader_epoch)
+        return [found for found in confirmed if found.name in self._releases]
 
-    def _is_let_go(self, name: LogName) -> bool:
+    def _is_released(self, name: LogName) -> bool:
         """Return True if nobody counts on this log since it was let go: it was not assigned to this broker since."""
-        then, partition = self._let_go.get(name), self._partition(name)
+        then, partition = self._releases.get(name), self._partition(name)
         topic = self._view.topic(name.topic_partition.topic)
         return (
             then is not None
@@ -291,7 +291,7 @@ class StrayKeeper:
         try:
             response = await pool.request(endpoint.address, request, timeout_s=ASK_TIMEOUT_S)
         except PipelineError as error:
-            log.info("leader_not_asked", leader=leader, error=str(error))
+            logger.info("leader_not_asked", leader=leader, error=str(error))
             return ()
         assert isinstance(response, OffsetForLeaderEpochResponse)
         answers: Mapping[TopicPartition, EpochEndOffset] = {
@@ -308,6 +308,6 @@ class StrayKeeper:
 
 def _report_removed(doomed: Sequence[HeldLog]) -> None:
     for found in doomed[:NAMED_IN_LOG]:
-        log.info("replica_removed", path=str(found.path), topic_id=str(found.name.topic_id))
+        logger.info("replica_removed", path=str(found.path), topic_id=str(found.name.topic_id))
     if len(doomed) > NAMED_IN_LOG:
-        log.info("replicas_removed", count=len(doomed))
+        logger.info("replicas_removed", count=len(doomed))

@@ -1,4 +1,4 @@
-"""Who may be in sync with a leader of this broker, and which of its partitions want another ISR."""
+"""Watch of the in-sync replicas: which may join an ISR, and which partitions led here want another one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ Invariants
 - A change is written on the condition that the state is the one that the leader knows, that its topic was not deleted,
   and that the broker that is added is still in the broker epoch in which it caught up. A leader that loses reads the
   state; if that is the one that it knows, it waits for the newer registration.
-- The partition is told in any case what came of its change, and the view what was written. While ZooKeeper is away the
+- A partition learns in any case what came of its change, and the view what was written. While ZooKeeper is away the
   change stays under way: a member that is to leave counts, and so does one that is to join.
 """
 
@@ -33,7 +33,7 @@ from pipeline.model import NO_BROKER_EPOCH, BrokerId, TopicPartition
 
 NAMED_IN_LOG = 10
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 _Changes = dict[TopicPartition, tuple[Leadership, IsrChange]]
 
@@ -67,7 +67,7 @@ class IsrKeeper:
                 self._look_at_all()
 
     async def _follow_brokers(self) -> None:
-        """Who is not alive is not waited for, and who has come may join, once it has told anew what it has."""
+        """Recheck all ISRs when brokers come or go. A broker that has come may join once it has fetched again."""
         while True:
             lives, shutting_down = _lives(self._view), self._view.shutting_down
 
@@ -104,7 +104,7 @@ class IsrKeeper:
         return changes
 
     def _is_known(self, partition: Partition) -> bool:
-        """Whether it is not that of a deleted topic, which would write over the state of one of the same name."""
+        """Return False for a deleted topic, whose ISR would be written over that of a topic of the same name."""
         topic, topic_id = self._view.topic(partition.topic_partition.topic), partition.log.topic_id
         return topic is not None and topic_id in {None, topic.topic_id}
 
@@ -159,8 +159,10 @@ def _lives(view: ClusterView) -> Set[tuple[BrokerId, int]]:
 
 def _report(written: Mapping[TopicPartition, IsrChange], asked: int) -> None:
     for name, change in list(written.items())[:NAMED_IN_LOG]:
-        log.info("isr_written", topic_partition=str(name), isr=change.isr, added=change.added, removed=change.removed)
+        logger.info(
+            "isr_written", topic_partition=str(name), isr=change.isr, added=change.added, removed=change.removed
+        )
     if len(written) > NAMED_IN_LOG:
-        log.info("isr_written", partitions=len(written))
+        logger.info("isr_written", partitions=len(written))
     if len(written) < asked:
-        log.info("isr_change_refused", partitions=asked - len(written), reason="somebody else wrote the state")
+        logger.info("isr_change_refused", partitions=asked - len(written), reason="somebody else wrote the state")

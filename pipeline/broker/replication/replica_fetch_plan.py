@@ -3,17 +3,17 @@
 A partition is in one of four phases:
 
     TRUNCATING -- the leader must say first where our last epoch ends in its log (KIP-101, KIP-279)
-    SET_ASIDE  -- the log is being cut, or flushed, in a thread; nothing is appended meanwhile
+    SET_ASIDE  -- the log is being truncated, or flushed, in a thread; nothing is appended meanwhile
     FETCHING   -- part of the fetch session (KIP-227)
     WAITING    -- after a refusal, for a while; then it begins with TRUNCATING again, for the leader may be another life
                   of itself, or (CORRUPT, ...) with FETCHING
 
 Invariants
-  A. `_members` is what the leader's session holds once the next request has arrived there, `_told` what it holds now:
-     `_changed` are those whose position it does not know yet, `_forgotten` those that it must drop. So partitions
+  A. `_members` is what the leader's session holds once the next request has arrived there, `_in_session` what it holds
+     now: `_changed` are those whose position it does not know yet, `_forgotten` those that it must drop. So partitions
      without news cost nothing, neither in a request nor here.
-  B. A log is cut to where both logs agree, never to the high watermark, and never beyond the answer of the leader whose
-     epoch the question bore. Only when the epochs agree does it fetch.
+  B. A log is truncated to where both logs agree, never to the high watermark, and never beyond the answer of the
+     leader whose epoch the question bore. The fetcher fetches only when the epochs agree.
   C. An answer counts only for a partition that is still fetching, in the epoch and from the place that was asked.
 """
 
@@ -144,8 +144,8 @@ class FollowedPartition:
     """The epoch to ask about, if it is not that of the last record."""
     failures: int = 0
     """Refusals in a row."""
-    told_in: int | None = None
-    """The request that told the leader first from where it is fetched now; answers to earlier ones are of elsewhere."""
+    reported_in: int | None = None
+    """The first request with the present position of the partition; answers to earlier ones are of another position."""
     asked_offset: int = -1
     asked_start: int = -1
     lag: int = 0
@@ -165,8 +165,8 @@ class Answer(NamedTuple):
     data: PartitionData
 
 
-class Cut(NamedTuple):
-    """A log is to end here. Both logs agree then, or `compare_next`, its last epoch then, is to be asked about."""
+class Truncation(NamedTuple):
+    """The offset at which a log must end. Both logs agree then, or `compare_next`, its last epoch then, comes next."""
 
     partition: FollowedPartition
     offset: Offset
@@ -196,8 +196,8 @@ class FetchPlan:
     _members: dict[PartitionKey, FollowedPartition] = field(default_factory=dict)
     _changed: dict[FollowedPartition, None] = field(default_factory=dict)
     _forgotten: dict[PartitionKey, None] = field(default_factory=dict)
-    _told: set[PartitionKey] = field(default_factory=set)
-    """What the leader's session holds now, whichever epoch it was told of."""
+    _in_session: set[PartitionKey] = field(default_factory=set)
+    """Partitions that the leader's session holds now, in whichever leader epoch."""
     _to_compare: deque[FollowedPartition] = field(default_factory=deque)
     _waiting: list[tuple[float, int, FollowedPartition]] = field(default_factory=list)
     _held_back: dict[FollowedPartition, None] = field(default_factory=dict)
@@ -215,16 +215,16 @@ class FetchPlan:
 
     @property
     def has_news(self) -> bool:
-        """Is there something to tell the leader that its session does not know?"""
+        """True if there is a position to report that the leader's session does not have."""
         return bool(self._changed)
 
     @property
     def can_overtake(self) -> bool:
-        """May a request be sent while another one waits for its answer? The newer one ends the wait of the older."""
+        """True if a request may be sent while another one waits for its answer. The newer one ends the older wait."""
         return self._session_epoch != INITIAL_EPOCH
 
     def is_current(self, partition: FollowedPartition) -> bool:
-        """Is it still followed, in this epoch?"""
+        """Return True if the partition is still followed in this epoch."""
         return self._partitions.get(partition.topic_partition) is partition
 
     # Coming and going
@@ -262,7 +262,7 @@ class FetchPlan:
 
     def _enter(self, partition: FollowedPartition) -> None:
         self._held_back.pop(partition, None)
-        partition.told_in = None
+        partition.reported_in = None
         self._members[partition.key] = partition
         self._changed[partition] = None
         self._forgotten.pop(partition.key, None)
@@ -272,7 +272,7 @@ class FetchPlan:
         if self._members.get(partition.key) is partition:
             del self._members[partition.key]
             self._changed.pop(partition, None)
-            if partition.key in self._told:
+            if partition.key in self._in_session:
                 self._forgotten[partition.key] = None
 
     # Back-off
@@ -316,12 +316,12 @@ class FetchPlan:
 
     def take_epochs(
         self, asked: Sequence[FollowedPartition], response: OffsetForLeaderEpochResponse, now_s: float
-    ) -> tuple[list[Cut], list[tuple[FollowedPartition, ErrorCode]]]:
-        """Which logs are to be cut, all others fetch or wait; and whom to complain about."""
+    ) -> tuple[list[Truncation], list[tuple[FollowedPartition, ErrorCode]]]:
+        """Return the truncations that are due, and partitions to complain about. All others fetch or wait."""
         answers = {
             (topic.topic, partition.partition): partition for topic in response.topics for partition in topic.partitions
         }
-        cuts: list[Cut] = []
+        truncations: list[Truncation] = []
         complaints: list[tuple[FollowedPartition, ErrorCode]] = []
         for partition in asked:
             if not self.is_current(partition) or partition.phase is not Phase.TRUNCATING:
@@ -332,20 +332,20 @@ class FetchPlan:
                 code = ErrorCode.UNKNOWN_LEADER_EPOCH
             reaction = REACTIONS.get(code, Reaction.COMPLAIN)
             if reaction is Reaction.TAKE:
-                cut = where_to_cut(partition, LeaderEpoch(answer.leader_epoch), Offset(answer.end_offset))
-                if cut.offset < partition.log.log_end_offset:
+                truncation = find_truncation(partition, LeaderEpoch(answer.leader_epoch), Offset(answer.end_offset))
+                if truncation.offset < partition.log.log_end_offset:
                     self.set_aside(partition)
-                    cuts.append(cut)
+                    truncations.append(truncation)
                 else:
-                    self.go_on(partition, cut.compare_next)
+                    self.go_on(partition, truncation.compare_next)
             else:
                 self.wait(partition, now_s)
                 if reaction is not Reaction.WAIT:
                     complaints.append((partition, code))
-        return cuts, complaints
+        return truncations, complaints
 
     def set_aside(self, partition: FollowedPartition) -> None:
-        """Its log is about to be cut, begun anew elsewhere, or flushed."""
+        """Take a partition out of the session: its log is about to be truncated, restarted or flushed."""
         self._leave(partition)
         partition.phase = Phase.SET_ASIDE
 
@@ -364,9 +364,9 @@ class FetchPlan:
             return None
         is_full = self._session_epoch == INITIAL_EPOCH
         self.requests += 1
-        told: Iterable[FollowedPartition] = self._members.values() if is_full else self._changed
+        reported: Iterable[FollowedPartition] = self._members.values() if is_full else self._changed
         topics: dict[tuple[str, uuid.UUID], list[FetchPartition]] = {}
-        for partition in told:
+        for partition in reported:
             topics.setdefault((partition.topic_partition.topic, partition.topic_id), []).append(self._ask(partition))
         forgotten: dict[uuid.UUID, list[int]] = {}
         if not is_full:
@@ -382,8 +382,8 @@ class FetchPlan:
             topics=[FetchTopic(topic=name, topic_id=id_, partitions=found) for (name, id_), found in topics.items()],
             forgotten_topics_data=[ForgottenTopic(topic_id=id_, partitions=found) for id_, found in forgotten.items()],
         )
-        self._told.difference_update(self._forgotten)
-        self._told.update(partition.key for partition in told)
+        self._in_session.difference_update(self._forgotten)
+        self._in_session.update(partition.key for partition in reported)
         self._changed.clear()
         self._forgotten.clear()
         if not is_full:
@@ -392,7 +392,7 @@ class FetchPlan:
 
     def _ask(self, partition: FollowedPartition) -> FetchPartition:
         log = partition.log
-        partition.told_in = self.requests if partition.told_in is None else partition.told_in
+        partition.reported_in = self.requests if partition.reported_in is None else partition.reported_in
         partition.asked_offset, partition.asked_start = log.log_end_offset, log.log_start_offset
         return FetchPartition(
             partition=partition.topic_partition.partition,
@@ -430,7 +430,7 @@ class FetchPlan:
         for topic in response.responses:
             for data in topic.partitions:
                 found = self._members.get((topic.topic_id, data.partition_index))
-                if found is None or found.told_in is None or number < found.told_in:
+                if found is None or found.reported_in is None or number < found.reported_in:
                     continue
                 reaction = REACTIONS.get(ErrorCode.of(data.error_code), Reaction.COMPLAIN)
                 if reaction in {Reaction.WAIT, Reaction.COMPLAIN}:
@@ -440,7 +440,7 @@ class FetchPlan:
         return answers
 
     def taken(self, partition: FollowedPartition) -> None:
-        """An answer was appended: the leader is told by the next request where the log goes on now."""
+        """Note that an answer was appended: the next request reports the new log end offset."""
         partition.failures = 0
         log = partition.log
         is_moved = (log.log_end_offset, log.log_start_offset) != (partition.asked_offset, partition.asked_start)
@@ -448,29 +448,29 @@ class FetchPlan:
             self._changed[partition] = None
 
     def is_fetching(self, partition: FollowedPartition) -> bool:
-        """May what was fetched for it be appended?"""
+        """Return True if fetched records of the partition may be appended."""
         return partition.phase is Phase.FETCHING and self.is_current(partition)
 
     def lose_session(self) -> None:
-        """The leader knows nothing any more, or nobody knows what: tell it all. The old session ends with that."""
+        """Report all positions by the next request: the leader's session is gone or in doubt. The old one ends."""
         self._session_epoch = INITIAL_EPOCH
         self._forgotten.clear()
-        self._told.clear()
+        self._in_session.clear()
         for partition in self._members.values():
-            partition.told_in = None
+            partition.reported_in = None
 
 
 def _epoch_to_compare(partition: FollowedPartition) -> LeaderEpoch:
     return partition.log.last_epoch if partition.compare_next is None else partition.compare_next
 
 
-def where_to_cut(partition: FollowedPartition, epoch: LeaderEpoch, end_offset: Offset) -> Cut:
-    """Where a follower's log is to end, given that `epoch` is the newest one of the leader's log that is not above the
-    one asked about, and ends at `end_offset` there (KIP-279).
+def find_truncation(partition: FollowedPartition, epoch: LeaderEpoch, end_offset: Offset) -> Truncation:
+    """Return where a follower's log must end, given that `epoch` is the newest one of the leader's log that is not
+    above the one asked about, and ends at `end_offset` there (KIP-279).
     """
     log = partition.log
     own_epoch, own_end = log.end_offset_for(epoch)
     if own_epoch == NO_LEADER_EPOCH:
-        return Cut(partition, min(end_offset, log.log_end_offset), None)
+        return Truncation(partition, min(end_offset, log.log_end_offset), None)
     offset = min(end_offset, own_end, log.log_end_offset)
-    return Cut(partition, offset, None if own_epoch == epoch else own_epoch)
+    return Truncation(partition, offset, None if own_epoch == epoch else own_epoch)

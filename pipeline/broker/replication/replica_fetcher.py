@@ -1,13 +1,13 @@
-"""Fetches from one leader what the partitions lack that this broker follows it in.
+"""Copies from one leader the records that this broker's follower replicas are missing.
 
-Owns its connections to that leader, and a plan (`fetch_plan`); decides nothing itself.
+Owns its connections to that leader, and a plan (`replica_fetch_plan`); decides nothing itself.
 
 Invariants
   A. An append of what was fetched happens in the loop, at once, after the plan was asked whether the partition is
      still followed in that epoch. What changes a log otherwise runs in a thread, and while it does the partition is in
      `_changing`. `remove` takes the partition out of the plan, `wait_until_untouched` returns when no such change is
      under way: who changes its role after both can be sure that nothing of the old role touches the log any more.
-  B. While a log is cut, begun anew elsewhere or flushed, nothing is appended to it: its phase is SET_ASIDE.
+  B. While a log is truncated, restarted or flushed, nothing is appended to it: its phase is SET_ASIDE.
   C. At most one Fetch waits for data at the leader. A second one leaves only when the plan has news (a partition came,
      or came back), on a connection of its own, and makes the leader end the wait of the first. So there is one answer
      in memory, of `replica.fetch.response.max.bytes`, or two for the moment in which both cross.
@@ -26,13 +26,13 @@ import trio
 from pipeline.broker.replication.replica_fetch_plan import (
     FIRST_BACKOFF_S,
     Answer,
-    Cut,
     FetchLimits,
     FetchPlan,
     FollowedLog,
     FollowedPartition,
     Phase,
     Reaction,
+    Truncation,
 )
 from pipeline.broker.replication.replication_quota import WINDOW_S, ReplicationThrottle
 from pipeline.errors import (
@@ -57,7 +57,7 @@ GIVE_WAY_BYTES = 256 * 1024
 EPOCHS_LANE = "epochs"
 FETCH_LANES = ("fetch", "overtaking")
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class ReplicaLog(FollowedLog, Protocol):
@@ -93,19 +93,19 @@ class Replica(Protocol):
         ...
 
     def awaits_flush(self, info: AppendInfo) -> bool:
-        """Must what was appended be on the disk before the leader may think that it is kept?"""
+        """Return True if what was appended must be on the disk before the next Fetch reports it."""
         ...
 
     async def flush_up_to(self, offset: Offset) -> object:
-        """Return once everything before it is on the disk. Raises StorageError."""
+        """Return once everything before `offset` is on the disk. Raises StorageError."""
         ...
 
     async def truncate_to(self, offset: Offset) -> object:
-        """Drop all from this offset on. Raises StorageError."""
+        """Truncate the log to this offset. Raises StorageError."""
         ...
 
     async def restart_at(self, offset: Offset) -> object:
-        """Drop all and go on at this offset. Raises StorageError."""
+        """Replace the log by an empty one that starts at this offset. Raises StorageError."""
         ...
 
 
@@ -184,7 +184,7 @@ class ReplicaFetcher:
 
     @property
     def is_needed(self) -> bool:
-        """Has it partitions?"""
+        """True if it has partitions."""
         return bool(self._plan.partitions)
 
     # Coming and going
@@ -291,16 +291,16 @@ class ReplicaFetcher:
             return
         self._failures = 0
         if not isinstance(exchange.request, FetchRequest):
-            cuts, complaints = self._plan.take_epochs(exchange.asked, exchange.response, trio.current_time())
+            truncations, complaints = self._plan.take_epochs(exchange.asked, exchange.response, trio.current_time())
             for partition, code in complaints:
                 self._complain(partition, code)
-            if cuts:
-                nursery.start_soon(self._cut, cuts)
+            if truncations:
+                nursery.start_soon(self._truncate, truncations)
         elif not (exchange.is_void or (exchange.is_overtaken and exchange.response.error_code)):
             await self._take(exchange.response, exchange.number, nursery)
 
     def _failed(self, exchange: _Exchange, error: PipelineError) -> None:
-        """The leader was not to be reached, or broke off: tell it all anew, after a while."""
+        """Report all positions anew after a while: the leader could not be reached, or broke off."""
         now_s = trio.current_time()
         if isinstance(exchange.request, FetchRequest):
             self._plan.lose_session()
@@ -312,7 +312,7 @@ class ReplicaFetcher:
             backoff_s = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 16), self.settings.limits.max_backoff_s)
             self._silent_until_s = now_s + backoff_s
             if not self._failures:
-                log.warning("leader_unreachable", leader=self.leader, fetcher=self.number, error=str(error))
+                logger.warning("leader_unreachable", leader=self.leader, fetcher=self.number, error=str(error))
             self._failures += 1
             self.counts.failures += 1
 
@@ -322,10 +322,10 @@ class ReplicaFetcher:
                 self._under_way[lane].is_void = True
 
     def _complain(self, partition: FollowedPartition, code: ErrorCode) -> None:
-        """Once until it goes well again."""
+        """Log a refusal, once until the partition is fetched again."""
         if partition.failures == 1:
             name = str(partition.topic_partition)
-            log.warning("fetch_refused", topic_partition=name, leader=self.leader, error=code.name)
+            logger.warning("fetch_refused", topic_partition=name, leader=self.leader, error=code.name)
 
     # What was fetched
 
@@ -358,7 +358,7 @@ class ReplicaFetcher:
             size_bytes, is_to_be_flushed = self._append(partition, data)
         except CorruptBatchError as error:
             self.counts.corrupt_answers += 1
-            log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
+            logger.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
             self._plan.wait(partition, trio.current_time(), Phase.FETCHING)
         except OffsetOverlapError as error:
             own = partition.log
@@ -401,8 +401,8 @@ class ReplicaFetcher:
         return len(records), info is not None and replica.awaits_flush(info)
 
     def _refused(self, partition: FollowedPartition, error: StorageError, resumes: Phase) -> None:
-        """The disk did not take it (invariant D); a log that could not be cut is not fetched for before it was."""
-        log.error("fetched_not_stored", topic_partition=str(partition.topic_partition), error=str(error))
+        """Wait, for the disk refused a write (invariant D); a log that could not be truncated is not fetched before."""
+        logger.error("fetched_not_stored", topic_partition=str(partition.topic_partition), error=str(error))
         replica = self._replicas.get(partition.topic_partition)
         if replica is None or replica.log.failure is not None:
             self._plan.remove(partition.topic_partition)
@@ -414,11 +414,11 @@ class ReplicaFetcher:
     def _restart(
         self, partition: FollowedPartition, offset: Offset, data: PartitionData | None, nursery: trio.Nursery
     ) -> None:
-        """Begin anew where the leader's log begins. If that is within a batch, the log begins with that batch, `data`,
-        for nobody can ask for what lies before the leader's start.
+        """Restart where the leader's log begins. If that is within a batch, the log begins with that batch, `data`, for
+        nobody can fetch what lies before the leader's start.
         """
         name = str(partition.topic_partition)
-        log.warning("log_begun_anew", topic_partition=name, end=partition.log.log_end_offset, start=offset)
+        logger.warning("log_begun_anew", topic_partition=name, end=partition.log.log_end_offset, start=offset)
         replica = self._replicas[partition.topic_partition]
         self._plan.set_aside(partition)
 
@@ -432,24 +432,24 @@ class ReplicaFetcher:
         nursery.start_soon(self._change, partition, restart, None)
 
     async def _flush(self, partition: FollowedPartition, replica: Replica) -> None:
-        """Return once all of it is on the disk, for the next request says so. Raises StorageError."""
+        """Return once the log is on the disk, for the next request reports its end. Raises StorageError."""
         while self._plan.is_current(partition):
             try:
                 await replica.flush_up_to(partition.log.log_end_offset)
             except DiskFullError as error:
-                log.error("fetched_not_flushed", topic_partition=str(partition.topic_partition), error=str(error))
+                logger.error("fetched_not_flushed", topic_partition=str(partition.topic_partition), error=str(error))
                 await trio.sleep(self.settings.limits.max_backoff_s)
             else:
                 return
 
-    async def _cut(self, cuts: Sequence[Cut]) -> None:
-        for cut in cuts:
-            partition = cut.partition
+    async def _truncate(self, truncations: Sequence[Truncation]) -> None:
+        for truncation in truncations:
+            partition = truncation.partition
             if self._plan.is_current(partition):
-                name, end_offset = str(partition.topic_partition), partition.log.log_end_offset
-                log.info("log_truncated", topic_partition=name, offset=cut.offset, end=end_offset, leader=self.leader)
-                cut_off = partial(self._replicas[partition.topic_partition].truncate_to, cut.offset)
-                await self._change(partition, cut_off, cut.compare_next)
+                name, offset, end = str(partition.topic_partition), truncation.offset, partition.log.log_end_offset
+                logger.info("log_truncated", topic_partition=name, offset=offset, end=end, leader=self.leader)
+                truncate = partial(self._replicas[partition.topic_partition].truncate_to, offset)
+                await self._change(partition, truncate, truncation.compare_next)
 
     async def _change(
         self,
@@ -457,7 +457,7 @@ class ReplicaFetcher:
         change: Callable[[], Awaitable[object]],
         compare_next: LeaderEpoch | None,
     ) -> None:
-        """Have a log cut, begun anew or flushed, and go on with it."""
+        """Have a log truncated, restarted or flushed, and go on with it."""
         if not self._plan.is_current(partition):
             return
         ended = self._changing[partition.topic_partition] = trio.Event()
@@ -467,7 +467,7 @@ class ReplicaFetcher:
             if self._plan.is_current(partition):
                 self._plan.wait(partition, trio.current_time())
         except (CorruptBatchError, OffsetOverlapError) as error:
-            log.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
+            logger.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
             if self._plan.is_current(partition):
                 self._plan.wait(partition, trio.current_time())
         except StorageError as error:

@@ -97,12 +97,12 @@ class ReplicaFetchers:
             fetcher.throttle(topic_partition, is_throttled=is_throttled)
 
     async def leave(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Fetch these no more (invariant C)."""
-        for fetcher, left in self.let_go(topic_partitions).items():
+        """Stop fetching these partitions (invariant C)."""
+        for fetcher, left in self.remove(topic_partitions).items():
             await fetcher.wait_until_untouched(left)
 
-    def let_go(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[ReplicaFetcher, Sequence[TopicPartition]]:
-        """Fetch these no more, from now on; what has begun may still change their logs. Returns who had which."""
+    def remove(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[ReplicaFetcher, Sequence[TopicPartition]]:
+        """Stop fetching these at once; a change that has begun may still go on. Return the fetchers that had them."""
         leaving: dict[ReplicaFetcher, list[TopicPartition]] = {}
         for topic_partition in topic_partitions:
             fetcher = self._fetchers.get(self._keys.pop(topic_partition, NOBODY))

@@ -94,12 +94,12 @@ class Rig:
         self.partition.lead(
             PartitionView(replicas=brokers, leader=BrokerId(1), leader_epoch=LeaderEpoch(epoch), isr=brokers)
         )
-        self.journal.opened(self.partition)
+        self.journal.leadership_began(self.partition)
 
     def close(self) -> None:
         """Lead it no more."""
         self.partition.resign()
-        self.journal.closed(NAME)
+        self.journal.leadership_ended(NAME)
 
     def follower_has(self, end_offset: int | None = None) -> None:
         """Broker 2 has all before there, or all there is."""
@@ -523,4 +523,4 @@ async def test_a_stopping_broker_begins_no_write_and_no_load(tmp_path: Path) -> 
     with pytest.raises(KafkaError) as raised:
         await rig.journal.write("g", one(1))
     assert raised.value.code is ErrorCode.NOT_COORDINATOR
-    rig.journal.opened(rig.partition)
+    rig.journal.leadership_began(rig.partition)

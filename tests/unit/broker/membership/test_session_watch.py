@@ -97,7 +97,7 @@ async def test_what_cannot_be_known_without_zookeeper_is_not_told_as_well(
         assert told(f"{CONTROLLER}offlinepartitionscount") == [0, 0]
 
         zookeeper_twin.stop()
-        await until(lambda: follower.handle.replicas.fetchers.let_go([name]))
+        await until(lambda: follower.handle.replicas.fetchers.remove([name]))
         assert (await leader.produce("t", batch(b"x"), acks=1)).error_code == ErrorCode.NONE
         await until(lambda: value(leader, under) == 1)
         assert len(leader.handle.replicas.partitions[name].isr) == 2

@@ -42,15 +42,15 @@ CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/nowhere", "zo
 
 
 class Leaderships:
-    """A PartitionFollower that remembers."""
+    """A LeadershipListener that remembers."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def opened(self, partition: Partition) -> None:
+    def leadership_began(self, partition: Partition) -> None:
         self.events.append(f"{partition.topic_partition} led in {partition.leader_epoch}")
 
-    def closed(self, topic_partition: TopicPartition) -> None:
+    def leadership_ended(self, topic_partition: TopicPartition) -> None:
         self.events.append(f"{topic_partition} led no more")
 
 
@@ -123,7 +123,7 @@ def fetched(replicas: Replicas) -> list[tuple[int, int, bool]]:
 async def test_a_partition_takes_one_role_after_the_other(tmp_path: Path) -> None:
     with opened(tmp_path) as (replicas, _):
         told = Leaderships()
-        replicas.follow("t", told)
+        replicas.subscribe("t", told)
         name = TopicPartition("t", 0)
         await replicas.assign([assigned(leader=1, epoch=0)])
         partition = replicas.partitions[name]

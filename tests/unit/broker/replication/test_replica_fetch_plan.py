@@ -7,12 +7,12 @@ import pytest
 from pipeline.broker.replication.replica_fetch_plan import (
     FIRST_BACKOFF_S,
     REACTIONS,
-    Cut,
     FetchLimits,
     FetchPlan,
     FollowedPartition,
     Phase,
     Reaction,
+    Truncation,
 )
 from pipeline.broker.requests.fetch_sessions import FetchSessions
 from pipeline.broker.runtime.kept_memory import KeptMemory
@@ -91,15 +91,15 @@ def epochs_answer(epoch: int, end: int, code: ErrorCode = ErrorCode.NONE) -> Off
     return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[found])])
 
 
-def compare(plan: FetchPlan, epoch: int, end: int, code: ErrorCode = ErrorCode.NONE) -> tuple[int, list[Cut]]:
-    """Ask about the epoch; which one was asked about, and what is to be cut."""
+def compare(plan: FetchPlan, epoch: int, end: int, code: ErrorCode = ErrorCode.NONE) -> tuple[int, list[Truncation]]:
+    """Ask about the epoch; which one was asked about, and what is to be truncation."""
     question = plan.epochs_request()
     assert question is not None
     request, about = question
     (topic,) = request.topics
     (partition,) = topic.partitions
-    cuts, _ = plan.take_epochs(about, epochs_answer(epoch, end, code), 0.0)
-    return partition.leader_epoch, cuts
+    truncations, _ = plan.take_epochs(about, epochs_answer(epoch, end, code), 0.0)
+    return partition.leader_epoch, truncations
 
 
 # Sessions
@@ -297,7 +297,7 @@ def test_an_answer_does_not_count_for_a_partition_that_left_or_begins_a_new_epoc
     assert plan.take_response(answer(1, ErrorCode.FENCED_LEADER_EPOCH), 0.0, plan.requests) == []
     earlier = plan.requests
     plan.fetch_request(hold_back=False, replica_epoch=EPOCH)
-    assert plan.take_response(answer(1), 0.0, earlier) == []  # of elsewhere: its log may have been cut since
+    assert plan.take_response(answer(1), 0.0, earlier) == []  # of elsewhere: its log may have been truncated since
     answers = plan.take_response(answer(1), 0.0, plan.requests)
     assert answers is not None
     assert [given.partition.leader_epoch for given in answers] == [6]
@@ -349,12 +349,12 @@ def test_logs_that_agree_are_fetched_at_once() -> None:
     assert plan.is_fetching(partition)
 
 
-def test_what_the_leader_never_had_is_cut() -> None:
+def test_what_the_leader_never_had_is_truncated() -> None:
     plan = FetchPlan(LIMITS)
     partition = followed(log=log_of((1, 0), (3, 40), end=100))
     plan.add(partition)
-    _, cuts = compare(plan, 3, 90)
-    assert cuts == [Cut(partition, Offset(90), None)]
+    _, truncations = compare(plan, 3, 90)
+    assert truncations == [Truncation(partition, Offset(90), None)]
     assert partition.phase is Phase.SET_ASIDE
     assert plan.fetch_request(hold_back=False, replica_epoch=EPOCH) is None
     partition.log.log_end_offset = Offset(90)  # type: ignore[misc]
@@ -370,20 +370,20 @@ def test_it_goes_on_comparing_until_the_epochs_agree() -> None:
     plan = FetchPlan(LIMITS)
     partition = followed(log=log)
     plan.add(partition)
-    epoch, cuts = compare(plan, 3, 80)  # the leader: 0 from 0, 1 from 10, 3 from 30, 5 from 80
+    epoch, truncations = compare(plan, 3, 80)  # the leader: 0 from 0, 1 from 10, 3 from 30, 5 from 80
     assert epoch == 4
-    assert cuts == [Cut(partition, Offset(60), LeaderEpoch(2))]
+    assert truncations == [Truncation(partition, Offset(60), LeaderEpoch(2))]
     log.log_end_offset = Offset(60)
     log.epochs.truncate_from_end(Offset(60))
-    plan.go_on(partition, cuts[0].compare_next)
-    epoch, cuts = compare(plan, 1, 30)
+    plan.go_on(partition, truncations[0].compare_next)
+    epoch, truncations = compare(plan, 1, 30)
     assert epoch == 2
-    assert cuts == [Cut(partition, Offset(20), LeaderEpoch(0))]
+    assert truncations == [Truncation(partition, Offset(20), LeaderEpoch(0))]
     log.log_end_offset = Offset(20)
     log.epochs.truncate_from_end(Offset(20))
-    plan.go_on(partition, cuts[0].compare_next)
-    epoch, cuts = compare(plan, 0, 10)
-    assert (epoch, cuts) == (0, [Cut(partition, Offset(10), None)])
+    plan.go_on(partition, truncations[0].compare_next)
+    epoch, truncations = compare(plan, 0, 10)
+    assert (epoch, truncations) == (0, [Truncation(partition, Offset(10), None)])
 
 
 def test_an_epoch_without_records_is_compared_by_the_one_before() -> None:
@@ -391,8 +391,8 @@ def test_an_epoch_without_records_is_compared_by_the_one_before() -> None:
     plan = FetchPlan(LIMITS)
     partition = followed(log=log)
     plan.add(partition)
-    epoch, cuts = compare(plan, 2, 90)
-    assert (epoch, cuts) == (2, [Cut(partition, Offset(90), None)])
+    epoch, truncations = compare(plan, 2, 90)
+    assert (epoch, truncations) == (2, [Truncation(partition, Offset(90), None)])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -415,11 +415,11 @@ def test_comparing_finds_the_end_of_what_both_logs_share(seed: int) -> None:
         assert question is not None
         asked_epoch = LeaderEpoch(question[0].topics[0].partitions[0].leader_epoch)
         found = theirs.end_offset_for(min(asked_epoch, theirs.epochs.latest))
-        cuts, _ = plan.take_epochs(question[1], epochs_answer(found.epoch, found.start_offset), 0.0)
-        for cut in cuts:
-            own.log_end_offset = cut.offset
-            own.epochs.truncate_from_end(cut.offset)
-            plan.go_on(partition, cut.compare_next)
+        truncations, _ = plan.take_epochs(question[1], epochs_answer(found.epoch, found.start_offset), 0.0)
+        for truncation in truncations:
+            own.log_end_offset = truncation.offset
+            own.epochs.truncate_from_end(truncation.offset)
+            plan.go_on(partition, truncation.compare_next)
     assert own.log_end_offset == min(shared, own.log_end_offset)
     assert own.log_end_offset >= min(shared, theirs.log_end_offset)
 

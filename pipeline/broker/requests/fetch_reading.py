@@ -41,6 +41,7 @@ class FetchReading:
         "_broker",
         "_is_broker",
         "_min_bytes",
+        "_notes_follower",
         "_remaining_bytes",
         "_replica",
         "_replica_epoch",
@@ -53,16 +54,19 @@ class FetchReading:
         "leaders",
         "openings",
         "read_bytes",
+        "request",
         "served",
         "throttled_bytes",
     )
 
-    def __init__(self, broker: BrokerContext, request: FetchRequest, version: int) -> None:
+    def __init__(self, broker: BrokerContext, request: FetchRequest, version: int, *, is_again: bool = False) -> None:
+        self.request = request
         self._broker = broker
         self._version = version
         self._min_bytes = request.min_bytes
         self._skips = SkipBudget()
         self._replica = BrokerId(replica_of(request, version))
+        self._notes_follower = self._replica >= 0 and not is_again
         self._replica_epoch = request.replica_state.replica_epoch
         self._is_broker = broker.is_other_broker(self._replica, self._replica_epoch)
         self.is_committed = request.isolation_level == READ_COMMITTED and self._replica < 0
@@ -82,6 +86,10 @@ class FetchReading:
         self.openings: list[trio.Event] = []
         """Set when files are open, and read, that a read lacked."""
 
+    def again(self) -> "FetchReading":
+        """Return another reading for the same request; the positions of a follower are noted by the first one alone."""
+        return FetchReading(self._broker, self.request, self._version, is_again=True)
+
     @property
     def is_complete(self) -> bool:
         """True if there is nothing to wait for."""
@@ -98,10 +106,8 @@ class FetchReading:
         view = self._broker.view
         return view.topic_of_id(topic_id) if self._version >= FIRST_VERSION_OF_TOPIC_IDS else view.topic(topic)
 
-    def read(
-        self, topic: TopicView | None, name: str, asked: FetchPartition, *, is_again: bool = False
-    ) -> PartitionData:
-        """Return the data of one partition. `is_again`: True if this request has read the partition before."""
+    def read(self, topic: TopicView | None, name: str, asked: FetchPartition) -> PartitionData:
+        """Return the data of one partition."""
         aborted: Sequence[AbortedTransaction] | None = () if self.is_committed else None
         try:
             partition = self._find(topic, name, asked)
@@ -112,7 +118,7 @@ class FetchReading:
             found = None
             if not (counts_for_rate and self._is_pausing()):
                 found, aborted = self._read(partition, asked, end_offset, aborted)
-            if self._replica >= 0 and not is_again:
+            if self._notes_follower:
                 self._note_follower(partition, asked)
         except PipelineError as error:
             self.has_failure = True

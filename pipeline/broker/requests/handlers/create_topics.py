@@ -30,10 +30,7 @@ from pipeline.protocol.messages.create_topics import (
 from pipeline.protocol.schema import ZERO_UUID
 
 MAX_AT_A_TIME = 50
-"""Topics of a request that are made at a time."""
-
-_Told = dict[tuple[str, str | None, int], CreatableTopicConfigs]
-"""Settings as the answer describes them, by name, value and source: each once, however many topics have it."""
+"""Topics of a request that are created at a time."""
 
 
 def handle(
@@ -46,9 +43,8 @@ def handle(
 async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     first_named: dict[str, str] = {}
-    time = ChangeTime(request.timeout_ms / 1000)
+    creation = _Creation(broker, request)
     results: dict[int, CreatableTopicResult] = {}
-    told: _Told = {}
 
     async def create(asked: tuple[int, CreatableTopic]) -> None:
         number, topic = asked
@@ -56,7 +52,7 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is named more than once.")
             check_collision(topic.name, [first_named.setdefault(flat_name(topic.name), topic.name)])
-            results[number] = await _create(broker, topic, request, time, told)
+            results[number] = await creation.create(topic)
         except PipelineError as error:
             failure = failure_of(error)
             results[number] = CreatableTopicResult(
@@ -67,54 +63,57 @@ async def _handle(broker: BrokerContext, request: CreateTopicsRequest) -> Create
     return CreateTopicsResponse(topics=[results[number] for number in sorted(results)])
 
 
-async def _create(
-    broker: BrokerContext, topic: CreatableTopic, request: CreateTopicsRequest, time: ChangeTime, told: _Told
-) -> CreatableTopicResult:
-    if len(topic.configs) > MAX_OPERATIONS:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Give a topic at most {MAX_OPERATIONS} settings.")
-    wanted = TopicRequest(
-        name=topic.name,
-        partitions=topic.num_partitions,
-        replication_factor=topic.replication_factor,
-        assignments=_read_assignments(topic),
-        settings={config.name: config.value for config in topic.configs},
-    )
-    left_s = time.left_s()
-    if request.validate_only:
-        planned = broker.topics.plan(wanted)
-        return _created(broker, topic.name, ZERO_UUID, planned.partitions, planned.settings, told)
-    created = await broker.topics.create(wanted, timeout_s=left_s)
-    partitions = {index: partition.replicas for index, partition in created.partitions.items()}
-    return _created(broker, topic.name, created.topic_id, partitions, created.overrides, told)
+class _Creation:
+    """Creates the topics of one request. The answer describes equal settings once, however many topics have them."""
+
+    def __init__(self, broker: BrokerContext, request: CreateTopicsRequest) -> None:
+        self._broker = broker
+        self._is_rehearsal = request.validate_only
+        self._time = ChangeTime(request.timeout_ms / 1000)
+        self._configs: dict[tuple[str, str | None, int], CreatableTopicConfigs] = {}
+
+    async def create(self, topic: CreatableTopic) -> CreatableTopicResult:
+        """Create a topic, or see whether that would work. Raises PipelineError."""
+        if len(topic.configs) > MAX_OPERATIONS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Give a topic at most {MAX_OPERATIONS} settings.")
+        wanted = TopicRequest(
+            name=topic.name,
+            partitions=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            assignments=_read_assignments(topic),
+            settings={config.name: config.value for config in topic.configs},
+        )
+        left_s = self._time.left_s()
+        if self._is_rehearsal:
+            planned = self._broker.topics.plan(wanted)
+            return self._result(topic.name, ZERO_UUID, planned.partitions, planned.settings)
+        created = await self._broker.topics.create(wanted, timeout_s=left_s)
+        partitions = {index: partition.replicas for index, partition in created.partitions.items()}
+        return self._result(topic.name, created.topic_id, partitions, created.overrides)
+
+    def _result(
+        self, name: str, topic_id: uuid.UUID, partitions: Assignment, overrides: Mapping[str, str]
+    ) -> CreatableTopicResult:
+        configs = tuple(
+            self._configs.setdefault(
+                (entry.name, entry.value, entry.config_source),
+                CreatableTopicConfigs(
+                    name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.config_source
+                ),
+            )
+            for entry in topic_entries(overrides, self._broker.settings)
+        )
+        return CreatableTopicResult(
+            name=name,
+            topic_id=topic_id,
+            error_message=None,
+            num_partitions=len(partitions),
+            replication_factor=len(partitions[0]),
+            configs=configs,
+        )
 
 
 def _read_assignments(topic: CreatableTopic) -> Assignment | None:
     if not topic.assignments:
         return None
     return {item.partition_index: tuple(map(BrokerId, item.broker_ids)) for item in topic.assignments}
-
-
-def _created(
-    broker: BrokerContext,
-    name: str,
-    topic_id: uuid.UUID,
-    partitions: Assignment,
-    overrides: Mapping[str, str],
-    told: _Told,
-) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=name,
-        topic_id=topic_id,
-        error_message=None,
-        num_partitions=len(partitions),
-        replication_factor=len(partitions[0]),
-        configs=tuple(
-            told.setdefault(
-                (entry.name, entry.value, entry.config_source),
-                CreatableTopicConfigs(
-                    name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.config_source
-                ),
-            )
-            for entry in topic_entries(overrides, broker.settings)
-        ),
-    )

@@ -126,42 +126,33 @@ def _fetch(broker: BrokerContext, request: FetchRequest, version: int) -> FetchR
     reading = FetchReading(broker, request, version)
     topics = _read(reading, request.topics)
     if reading.openings:
-        return _open_and_fetch(broker, request, version, reading)
+        return _open_and_fetch(reading)
     if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
         return _answer(reading, topics)
-    return _wait_and_answer(broker, request, version, reading, topics)
+    return _wait_and_answer(reading, topics)
 
 
-async def _open_and_fetch(
-    broker: BrokerContext, request: FetchRequest, version: int, unopened: FetchReading
-) -> FetchResponse:
+async def _open_and_fetch(unopened: FetchReading) -> FetchResponse:
     """Fetch again when files are open. What is not open by then is as if it were not there."""
     await unopened.wait_for_files()
-    reading = FetchReading(broker, request, version)
-    topics = _read(reading, request.topics, is_again=True)
-    if reading.is_complete or request.max_wait_ms <= 0 or not reading.served:
+    reading = unopened.again()
+    topics = _read(reading, reading.request.topics)
+    if reading.is_complete or reading.request.max_wait_ms <= 0 or not reading.served:
         return _answer(reading, topics)
-    return await _wait_and_answer(broker, request, version, reading, topics)
+    return await _wait_and_answer(reading, topics)
 
 
-async def _wait_and_answer(
-    broker: BrokerContext,
-    request: FetchRequest,
-    version: int,
-    reading: FetchReading,
-    topics: Sequence[FetchableTopicResponse],
-) -> FetchResponse:
-    deadline = _deadline(request)
+async def _wait_and_answer(reading: FetchReading, topics: Sequence[FetchableTopicResponse]) -> FetchResponse:
+    deadline = _deadline(reading.request)
     while True:
         waiter = reading.waiter()
         watched = _watch(reading, waiter, topics, reading.served)
         try:
             may_wait_on = await _wait_and_gather(waiter, deadline, len(watched))
         finally:
-            for one in watched:
-                one.partition.stop_waiting(one)
-        reading = FetchReading(broker, request, version)
-        topics = _read_again(reading, request.topics, watched)
+            _stop_watching(watched)
+        reading = reading.again()
+        topics = _read_again(reading, reading.request.topics, watched)
         if reading.is_complete or not may_wait_on:
             return _answer(reading, topics)
 
@@ -172,9 +163,9 @@ async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version:
     may_wait = request.max_wait_ms > 0
     parts = list(OF_READS.slices(request.topics))
     watched: list[Sequence[_Watched]] = [()] * len(parts)
+    reading = FetchReading(broker, request, version)
     try:
         while True:
-            reading = FetchReading(broker, request, version)
             waiter = reading.waiter()
             answers: list[FetchableTopicResponse] = []
             for number, part in enumerate(parts):
@@ -191,6 +182,7 @@ async def _fetch_in_turns(broker: BrokerContext, request: FetchRequest, version:
             if not reading.is_committed:
                 waiter.arrived(reading.read_bytes)
             may_wait = await _wait_and_gather(waiter, deadline, len(reading.served))
+            reading = reading.again()
     finally:
         for some in watched:
             _stop_watching(some)
@@ -248,13 +240,11 @@ def gather_s(partitions: int, late_s: float) -> float:
     return min(GATHER_FACTOR * late_s, MAX_GATHER_S)
 
 
-def _read(
-    reading: FetchReading, topics: Sequence[FetchTopic], *, is_again: bool = False
-) -> list[FetchableTopicResponse]:
+def _read(reading: FetchReading, topics: Sequence[FetchTopic]) -> list[FetchableTopicResponse]:
     answers = []
     for topic in topics:
         found = reading.find_topic(topic.topic, topic.topic_id)
-        partitions = [reading.read(found, topic.topic, asked, is_again=is_again) for asked in topic.partitions]
+        partitions = [reading.read(found, topic.topic, asked) for asked in topic.partitions]
         answers.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
     return answers
 
@@ -272,7 +262,7 @@ def _read_again(
             partitions = []
             for one, asked in zip(of_topic, topic.partitions, strict=True):
                 if one.has_news:
-                    partitions.append(reading.read(found, topic.topic, asked, is_again=True))
+                    partitions.append(reading.read(found, topic.topic, asked))
                 else:
                     reading.keep(one.partition)
                     partitions.append(one.data)
@@ -299,32 +289,28 @@ def _fetch_in_session(
     broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession
 ) -> FetchResponse | Awaitable[FetchResponse]:
     reading = FetchReading(broker, request, version)
-    found = _read_due(reading, tuple(session.due), is_again=False)
+    found = _read_due(reading, tuple(session.due))
     if reading.openings:
-        return _open_and_fetch_in_session(broker, request, version, session, reading)
+        return _open_and_fetch_in_session(reading, session)
     if reading.is_complete or request.max_wait_ms <= 0:
-        return _answer_in_session(reading, session, request, found)
-    return _wait_and_answer_in_session(broker, request, version, session, reading)
+        return _answer_in_session(reading, session, found)
+    return _wait_and_answer_in_session(reading, session)
 
 
-async def _open_and_fetch_in_session(
-    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, unopened: FetchReading
-) -> FetchResponse:
+async def _open_and_fetch_in_session(unopened: FetchReading, session: FetchSession) -> FetchResponse:
     epoch = session.epoch
     await unopened.wait_for_files()
     if session.epoch != epoch:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-    reading = FetchReading(broker, request, version)
-    found = _read_due(reading, tuple(session.due), is_again=True)
-    if reading.is_complete or request.max_wait_ms <= 0:
-        return _answer_in_session(reading, session, request, found)
-    return await _wait_and_answer_in_session(broker, request, version, session, reading)
+    reading = unopened.again()
+    found = _read_due(reading, tuple(session.due))
+    if reading.is_complete or reading.request.max_wait_ms <= 0:
+        return _answer_in_session(reading, session, found)
+    return await _wait_and_answer_in_session(reading, session)
 
 
-async def _wait_and_answer_in_session(
-    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, reading: FetchReading
-) -> FetchResponse:
-    epoch, deadline = session.epoch, _deadline(request)
+async def _wait_and_answer_in_session(reading: FetchReading, session: FetchSession) -> FetchResponse:
+    epoch, deadline = session.epoch, _deadline(reading.request)
     while True:
         waiter = session.waiting = reading.waiter()
         try:
@@ -334,12 +320,12 @@ async def _wait_and_answer_in_session(
                 session.waiting = None
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        reading = FetchReading(broker, request, version)
+        reading = reading.again()
         if len(session.due) > OF_PARTITIONS.size:
-            return await _fetch_in_turns_in_session(broker, request, version, session, epoch, deadline)
-        found = _read_due(reading, tuple(session.due), is_again=True)
+            return await _fetch_in_turns_in_session(reading, session, epoch, deadline)
+        found = _read_due(reading, tuple(session.due))
         if reading.is_complete or not may_wait_on:
-            return _answer_in_session(reading, session, request, found)
+            return _answer_in_session(reading, session, found)
 
 
 async def _take_in_turns(
@@ -354,19 +340,16 @@ async def _take_in_turns(
             broker.fetch.sessions.add(session, _topics_of(part))
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
-    return await _fetch_in_turns_in_session(
-        broker, request, version, session, epoch, _deadline(request, MAX_WAIT_OF_MANY_MS)
-    )
+    reading = FetchReading(broker, request, version)
+    return await _fetch_in_turns_in_session(reading, session, epoch, _deadline(request, MAX_WAIT_OF_MANY_MS))
 
 
 async def _fetch_in_turns_in_session(
-    broker: BrokerContext, request: FetchRequest, version: int, session: FetchSession, epoch: int, deadline: float
+    reading: FetchReading, session: FetchSession, epoch: int, deadline: float
 ) -> FetchResponse:
     """Fetch in a session, yielding to other requests between slices; stop if another request advances the session."""
-    is_again = False
     may_wait = trio.current_time() < deadline
     while True:
-        reading = FetchReading(broker, request, version)
         waiter = session.waiting = reading.waiter()
         found: _Found = []
         try:
@@ -375,9 +358,9 @@ async def _fetch_in_turns_in_session(
                 await give_way()
                 if session.epoch != epoch:
                     return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-                found += _read_due(reading, due[start : start + OF_READS.size], is_again=is_again)
+                found += _read_due(reading, due[start : start + OF_READS.size])
             if reading.is_complete or not may_wait:
-                return await _tell_in_turns(reading, session, request, found)
+                return await _tell_in_turns(reading, session, found)
             if not reading.is_committed:
                 waiter.arrived(reading.read_bytes)
             may_wait = await _wait(waiter, deadline)
@@ -386,13 +369,11 @@ async def _fetch_in_turns_in_session(
                 session.waiting = None
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        is_again = True
+        reading = reading.again()
 
 
-async def _tell_in_turns(
-    reading: FetchReading, session: FetchSession, request: FetchRequest, found: _Found
-) -> FetchResponse:
-    epoch, told = session.epoch, _Told(request)
+async def _tell_in_turns(reading: FetchReading, session: FetchSession, found: _Found) -> FetchResponse:
+    epoch, told = session.epoch, _Told(reading.request)
     for start in range(0, len(found), OF_PARTITIONS.size):
         told.add(found[start : start + OF_PARTITIONS.size])
         await give_way()
@@ -401,10 +382,10 @@ async def _tell_in_turns(
     return told.answer(reading, session)
 
 
-def _read_due(reading: FetchReading, partitions: Sequence[SessionPartition], *, is_again: bool) -> _Found:
+def _read_due(reading: FetchReading, partitions: Sequence[SessionPartition]) -> _Found:
     found = []
     for due in partitions:
-        data = reading.read(reading.find_topic(due.topic, due.topic_id), due.topic, due.asked, is_again=is_again)
+        data = reading.read(reading.find_topic(due.topic, due.topic_id), due.topic, due.asked)
         if data.error_code != ErrorCode.NONE:
             due.watch(None)
         else:
@@ -415,10 +396,8 @@ def _read_due(reading: FetchReading, partitions: Sequence[SessionPartition], *, 
     return found
 
 
-def _answer_in_session(
-    reading: FetchReading, session: FetchSession, request: FetchRequest, found: _Found
-) -> FetchResponse:
-    told = _Told(request)
+def _answer_in_session(reading: FetchReading, session: FetchSession, found: _Found) -> FetchResponse:
+    told = _Told(reading.request)
     told.add(found)
     return told.answer(reading, session)
 

@@ -1,7 +1,7 @@
-"""Avro datums decoded into Arrow columns, resolved from the schema they were written with to another.
+"""Decodes Avro datums into Arrow columns, resolved from the schema they were written with to another one.
 
-Logical types become Arrow's (dates, times, timestamps, decimals); they are decoded as plain numbers and only then
-given their meaning, so a date beyond Python's calendar is no error.
+Logical types become Arrow's (dates, times, timestamps, decimals); they are decoded as plain numbers
+and converted afterwards, so that a date beyond Python's calendar is no error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ RECORD_FIELDS: Sequence[pa.Field] = (
     pa.field(HEADERS, pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
     pa.field(TOMBSTONE, pa.bool_()),
 )
-"""The columns beside those of the value. `_tombstone` tells a value that is null from one whose fields are."""
+"""Columns beside those of the value. `_tombstone` tells a null value from one whose fields are all null."""
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -68,14 +68,14 @@ _DECODE_ERRORS = (
 
 
 class DatumDecodeError(Exception):
-    """A datum that is whole but cannot be decoded: bad UTF-8, or no way from its schema to the reader's."""
+    """A whole datum cannot be decoded: it holds bad UTF-8, or its schema cannot be resolved to the reader's."""
 
 
 class DatumColumns:
     """Columns of one reader schema: the fields of a record, or a single column `value` for any other type."""
 
     def __init__(self, reader: DatumSchema) -> None:
-        """Raises SchemaError for a type that has no column: a union of several types, or one that holds itself."""
+        """Raise SchemaError for a type that has no column: a union of several types, or one that holds itself."""
         self.reader_id = reader.id
         self._reader = _without_logical_types(reader.parsed)
         data_type = _arrow_type(reader.parsed, {}, ())
@@ -90,7 +90,7 @@ class DatumColumns:
         self._writers: dict[int, Any] = {}
 
     def decoder(self, writer: DatumSchema) -> Callable[[bytes], dict[str, Any]]:
-        """Decodes one datum of `writer` (without its frame) into a row; raises DatumDecodeError."""
+        """Return a function that decodes an unframed datum of `writer` into a row. It raises DatumDecodeError."""
         if writer.id not in self._writers:
             self._writers[writer.id] = _without_logical_types(writer.parsed)
         writer_schema = self._writers[writer.id]
@@ -106,14 +106,14 @@ class DatumColumns:
         return decode
 
     def to_arrow(self, rows: pa.RecordBatch, decoded: Sequence[dict[str, Any] | None]) -> pa.RecordBatch:
-        """Rows with their values decoded, None for a tombstone."""
+        """Return rows with their decoded values, None for a tombstone."""
         values = pa.array(decoded, self._type)
         columns = [*record_columns(rows), *values.flatten()]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def record_columns(rows: pa.RecordBatch) -> list[pa.Array]:
-    """The columns of RECORD_FIELDS."""
+    """Return the columns of RECORD_FIELDS."""
     return [
         rows.column("key"),
         rows.column("offset"),
@@ -125,11 +125,11 @@ def record_columns(rows: pa.RecordBatch) -> list[pa.Array]:
 
 
 PLAIN_SCHEMA = pa.schema([*RECORD_FIELDS, pa.field(VALUE, pa.binary())])
-"""The columns where values stay bytes."""
+"""Columns of a file whose values stay bytes."""
 
 
 def plain_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with their values as they are."""
+    """Return rows whose values stay bytes."""
     return pa.RecordBatch.from_arrays([*record_columns(rows), rows.column("value")], schema=PLAIN_SCHEMA)
 
 
@@ -143,7 +143,7 @@ def _arrow_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> 
         if schema in _PRIMITIVES:
             return _PRIMITIVES[schema]
         if schema in inside:
-            raise SchemaError(f"type {schema} holds itself and has no column; load the topic as avro")
+            raise SchemaError(f"type {schema} contains itself and has no column; load the topic as avro")
         return _arrow_type(named[schema], named, inside)
     kind = schema["type"]
     if isinstance(kind, dict | list):

@@ -1,5 +1,6 @@
-"""Avro object container files, written block by block from datums that are encoded already (Avro 1.12, Object
-Container Files). One schema per file, its text verbatim in the header.
+"""Writes Avro object container files (Avro 1.12) block by block, from encoded datums.
+
+Each file has one schema, whose text is verbatim in the header.
 """
 
 import struct
@@ -15,7 +16,7 @@ MAGIC: Final = b"Obj\x01"
 
 
 def _snappy(data: memoryview) -> bytes:
-    """A raw snappy block and the big-endian CRC-32 of the plain data."""
+    """Return a raw snappy block, followed by the big-endian CRC-32 of the plain data."""
     return bytes(cramjam.snappy.compress_raw(data)) + struct.pack(">I", zlib.crc32(data))
 
 
@@ -37,7 +38,7 @@ CODECS: Mapping[str, Callable[[memoryview], bytes]] = {
 
 
 def encode_long(value: int) -> bytes:
-    """Avro's zigzag number."""
+    """Encode a zigzag number of Avro."""
     rest = (value << 1) ^ (value >> 63)
     encoded = bytearray()
     while rest > 0x7F:
@@ -48,15 +49,15 @@ def encode_long(value: int) -> bytes:
 
 
 class Appendable(Protocol):
-    """Where a file goes."""
+    """Destination of a file's bytes."""
 
     def write(self, data: bytes, /) -> object:
-        """Appends all of `data`."""
+        """Append all of `data`."""
         ...
 
 
 class ContainerWriter:
-    """Writes one container file into `sink`, which it does not close."""
+    """Writes one container file into `sink`, which stays open."""
 
     def __init__(self, sink: Appendable, schema: str, codec: str, unique_name: str) -> None:
         """`unique_name` makes the sync marker: files of different names have different markers."""
@@ -70,7 +71,7 @@ class ContainerWriter:
         sink.write(b"".join([*header, encode_long(0), self._sync]))
 
     def write_block(self, datums: memoryview, count: int) -> None:
-        """One block of `count` datums laid end to end."""
+        """Write a block of `count` datums that lie end to end."""
         if not count:
             return
         payload = self._compress(datums)

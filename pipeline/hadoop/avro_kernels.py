@@ -1,8 +1,8 @@
-"""The machine-code loops of the load (numba): datums walked by their schema, and envelopes written around them.
+"""Machine-code loops of the load (numba): they walk datums by their schema, and write envelopes around them.
 
 Invariants:
-- Nothing outside of a datum's bytes is read, whatever they hold: each position is compared with its end before it is
-  used. Work and depth per datum are bounded, so that no input makes a task hang.
+- No byte outside a datum is read, whatever the datum holds: each position is compared with the datum's end before it
+  is used. Work and depth per datum are bounded, so that no input makes a task hang.
 - `.py_func` of each kernel is its pure-Python twin.
 """
 
@@ -29,7 +29,7 @@ HEADER_OVERHEAD: Final = 21
 
 
 class Fault(IntEnum):
-    """Why bytes are not one whole datum of their schema."""
+    """Reasons why bytes are not one whole datum of their schema."""
 
     NONE = 0
     CUT_OFF = 1
@@ -75,7 +75,7 @@ _BLOCK_START: Final = -1
 
 @njit(cache=True, nogil=True)
 def read_long(buffer: Bytes, position: _Int, end: _Int) -> tuple[_Int, _Int, int]:
-    """A zigzag number: (value, position after it, fault)."""
+    """Read a zigzag number; return value, position after it, and fault."""
     value = np.uint64(0)
     shift = 0
     while True:
@@ -143,7 +143,7 @@ def _skip_datum(
     end: _Int,
     stack: Int64s,
 ) -> tuple[_Int, int]:
-    """Position after one datum, and a fault. `stack` holds pairs of node and items left in its block."""
+    """Return the position after one datum, and a fault. `stack` holds pairs of node and items left in its block."""
     stack[0, 0], stack[0, 1] = 0, _BLOCK_START
     depth = 1
     steps = MAX_FREE_STEPS + 16 * (end - position)
@@ -209,7 +209,7 @@ def find_faults(
     ends: Int64s,
     faults: Bytes,
 ) -> int:
-    """Walks the datums [start, end) by the schema's table, writes a Fault for each, and returns how many are bad."""
+    """Walk the datums [start, end) by the schema's table, write a Fault for each, and return the number of bad ones."""
     stack = np.empty((MAX_DEPTH + len(children), 2), dtype=np.int64)
     bad = 0
     for row in range(len(starts)):
@@ -279,7 +279,7 @@ def write_envelopes(
     out: Bytes,
     out_ends: Int64s,
 ) -> None:
-    """Writes the envelopes of all rows one after another into `out`; row i ends at out_ends[i].
+    """Write the envelopes of all rows one after another into `out`; row i ends at out_ends[i].
 
     Arrow's layout: field i of a column lies in its data from ends[i] to ends[i + 1]. A value is a datum, which is
     copied as it is, or plain bytes, which get their length.

@@ -1,8 +1,8 @@
-"""Avro schemas as the load needs them: a table by which datums are walked, and the envelope around them. Pure.
+"""Avro schemas of a load: a table by which datums are walked, and the envelope around them. Pure.
 
 The envelope keeps a record's key, offset, timestamp and headers beside its value without decoding the value: a record
 whose first fields are written here and whose last is the union of null (a tombstone) and the schema of the value, so
-that the value's own bytes follow a single byte. It has no namespace, for names inside it would inherit that.
+that the value's own bytes follow a single byte. It has no namespace, because names inside it would inherit that.
 """
 
 import json
@@ -29,7 +29,7 @@ BYTES_OR_NULL: Final = ["null", "bytes"]
 
 
 class Kind(IntEnum):
-    """What a node of a schema is."""
+    """Kinds of a schema's nodes."""
 
     NULL = 0
     BOOLEAN = 1
@@ -59,12 +59,12 @@ _PRIMITIVES: Mapping[str, Kind] = {
 
 
 class SchemaError(PipelineError):
-    """A schema text that is no Avro schema."""
+    """A text is not an Avro schema."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemaTable:
-    """The nodes of a schema, node 0 its root: kind, argument (size of a fixed, symbols of an enum, else the first
+    """Nodes of a schema, node 0 its root: kind, argument (size of a fixed, symbols of an enum, else the first
     index into `children`), and how many children. Named types that refer to each other make it a graph.
     """
 
@@ -75,7 +75,7 @@ class SchemaTable:
 
 
 def parse(text: str) -> Any:
-    """The schema with all names resolved, as fastavro has it. Raises SchemaError."""
+    """Return fastavro's parsed schema with all names resolved. Raises SchemaError."""
     try:
         return fastavro.parse_schema(json.loads(text))
     except (ValueError, TypeError, KeyError, SchemaParseException, UnknownType) as error:
@@ -83,7 +83,7 @@ def parse(text: str) -> Any:
 
 
 def schema_table(parsed: Any) -> SchemaTable:
-    """The table of a parsed schema."""
+    """Return the table of a parsed schema."""
     return _TableBuilder().build(parsed)
 
 
@@ -148,9 +148,9 @@ class _TableBuilder:
 
 
 def envelope_schema(value_schema: str | None) -> str:
-    """The schema of a data file: the envelope around values of `value_schema`, or around plain bytes for None.
+    """Return the schema of a data file: the envelope around values of `value_schema`, or around plain bytes for None.
 
-    A schema that is a union itself (which no union may hold) is wrapped into a record of one field, which costs no
+    A schema that is itself a union (which no union may hold) is wrapped into a record of one field, which adds no
     byte.
     """
     value: Any = "bytes" if value_schema is None else json.loads(value_schema)

@@ -1,7 +1,7 @@
-"""Batches counted from the rows that were loaded, and the proof that none is missing. Pure but for numpy.
+"""Counts batches from the rows that were loaded, and proves that no row is missing. Pure but for numpy.
 
-A batch counts when as many of its rows were loaded as its header says. Where tasks met inside of a batch each has a
-fragment of it; fragments are put together before they count.
+A batch counts once as many of its rows were loaded as its header says. If two tasks met inside a batch, each has a
+fragment of it; fragments are joined before they count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from pipeline.records.tally import NOTHING, Counts, window_start
 
 
 class CoverageError(PipelineError):
-    """Rows of a range did not all reach the files. Nothing was committed; `reason` names partition and offset."""
+    """Some rows of a range did not reach the files. Nothing was committed; `reason` names partition and offset."""
 
     def __init__(self, topic: str, reason: str) -> None:
         super().__init__(f"{topic}: {reason}; nothing was committed")
@@ -26,7 +26,7 @@ class CoverageError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFragment:
-    """Rows of one batch that one task has seen, beside what the batch's header says."""
+    """Number of rows of a batch that one task has seen, beside the fields of the batch's header."""
 
     partition: int
     base_offset: int
@@ -44,13 +44,13 @@ class BatchFragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one task did: it travels to the driver."""
+    """Result of one task, which Spark brings to the driver."""
 
     files: tuple[DataFile, ...]
     counts: Mapping[WindowKey, Counts]
     fragments: tuple[BatchFragment, ...]
     ends: tuple[tuple[int, int, int], ...]
-    """Ends of ranges seen: partition, end, rows that the source sent."""
+    """Ends of the ranges that were read: partition, end, number of rows that the source sent."""
     rows: int
     attempt_number: int
     bad_record: tuple[int, int, str] | None
@@ -67,7 +67,7 @@ class BatchTally:
         self._open: BatchFragment | None = None
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows with the source's batch columns."""
+        """Count rows that have the source's batch columns."""
         if not rows.num_rows:
             return
         names = ("partition", "batch_base_offset", "batch_timestamp", "batch_crc", "batch_bytes", "batch_records")
@@ -110,10 +110,10 @@ class BatchTally:
 def check_coverage(
     topic: str, tasks: Sequence[OffsetRange], results: Sequence[TaskResult], window_ms: int
 ) -> dict[WindowKey, Counts]:
-    """The counts of a load, if all rows of all `tasks` are in files; else raises CoverageError.
+    """Return the counts of a load. Raises CoverageError unless all rows of all `tasks` are in files.
 
-    Three things are compared: the ends of ranges that writers saw with the plan; the rows that readers sent with those
-    that writers saw and those in files; the rows of each batch with its header.
+    Compares the ends of ranges that writers saw with the plan; the rows that readers sent with those that writers saw
+    and those in files; and the rows of each batch with its header.
     """
     seen_ends = sorted((partition, end) for result in results for partition, end, _ in result.ends)
     planned_ends = sorted((task.partition, task.end) for task in tasks)
@@ -129,9 +129,10 @@ def check_coverage(
     for task in tasks:
         starts[task.partition] = min(task.start, starts.get(task.partition, task.start))
     counts = add_counts(result.counts for result in results)
-    for batch in _put_together(fragment for result in results for fragment in result.fragments):
+    for batch in _join(fragment for result in results for fragment in result.fragments):
         if batch.seen == batch.records:
             batch.count(counts, window_ms)
+        # Only a batch that begins before the load's first offset may lack rows; it is not counted (manifest.py, D).
         elif batch.seen > batch.records or batch.base_offset >= starts[batch.partition]:
             raise CoverageError(
                 topic,
@@ -141,7 +142,7 @@ def check_coverage(
     return counts
 
 
-def _put_together(fragments: Iterable[BatchFragment]) -> list[BatchFragment]:
+def _join(fragments: Iterable[BatchFragment]) -> list[BatchFragment]:
     batches: dict[tuple[int, int], BatchFragment] = {}
     for fragment in fragments:
         key = (fragment.partition, fragment.base_offset)

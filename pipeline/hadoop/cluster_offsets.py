@@ -1,4 +1,4 @@
-"""What a topic holds right now, asked of its brokers: the bounds of its partitions, and offsets by time."""
+"""Asks brokers for the bounds of a topic's partitions, and for offsets by time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from pipeline.protocol.messages.list_offsets import EARLIEST, LATEST
 from pipeline.protocol.schema import ZERO_UUID
 
 UNKNOWN_TOPIC_TIMEOUT_S = 3.0
-"""A topic made just now may not have reached all brokers."""
+"""Time in which a topic that was just created reaches all brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic at one moment. `topic_id` is None where the brokers know none."""
+    """Bounds of a topic's partitions at one moment. `topic_id` is None if the brokers know none."""
 
     name: str
     topic_id: str | None
@@ -26,7 +26,7 @@ class TopicState:
 
 
 async def topic_state(cluster: Cluster, topic: str) -> TopicState:
-    """Bounds of all partitions. Raises KafkaError for an unknown topic, and what list_offsets raises."""
+    """Return the bounds of all partitions. Raises KafkaError for an unknown topic, and as list_offsets."""
     view = await _existing(cluster, topic)
     partitions = [TopicPartition(topic, number) for number in sorted(view.partitions)]
     timeout_s = cluster.config.default_api_timeout_ms / 1000
@@ -45,7 +45,7 @@ async def topic_state(cluster: Cluster, topic: str) -> TopicState:
 
 
 async def _existing(cluster: Cluster, topic: str) -> TopicView:
-    """The topic. One that is unknown is given up soon; a leader, or a broker at all, may be longer in coming."""
+    """Wait for the topic: briefly if it is unknown, longer for a leader, or for any broker."""
     try:
         return await cluster.topic(topic, timeout_s=UNKNOWN_TOPIC_TIMEOUT_S)
     except KafkaError as error:
@@ -57,7 +57,7 @@ async def _existing(cluster: Cluster, topic: str) -> TopicView:
 
 
 async def offsets_at(cluster: Cluster, state: TopicState, timestamp_ms: int) -> dict[int, int]:
-    """By partition, the first offset whose record is not older than `timestamp_ms`; the end where there is none."""
+    """Return by partition the first offset whose record is not older than `timestamp_ms`, else the log end offset."""
     wanted = {TopicPartition(state.name, partition): timestamp_ms for partition in state.bounds}
     found = await list_offsets(cluster, wanted, timeout_s=cluster.config.default_api_timeout_ms / 1000)
     return {

@@ -1,15 +1,15 @@
-"""The atomic commit of a load on a Hadoop file system, and the reading of what is committed.
+"""Commits a load atomically on a Hadoop file system, and reads commits.
 
-Steps, as the 2011 paper asks (data and offsets together or not at all) and a rename can give:
+The 2011 paper asks for data and offsets together or not at all; a rename gives that, in these steps:
 
 1. the run leaves a mark, reads the last manifest and fixes its plan;
 2. tasks write files under names of their own, which no reader looks at;
-3. the manifest (ranges, files, counts, who wrote it) is written under a temporary name and closed;
+3. the manifest (ranges, files, counts, run id) is written under a temporary name and closed;
 4. it is renamed to the next number, which fails if that exists: the only point of decision. Of several runs that
    started from one manifest exactly one finds the number free, and the others are fenced off;
 5. after any error of the rename the temporary name is deleted first, so that a late rename cannot happen any more, and
-   then the number is read back: what is there, and who wrote it, is the outcome;
-6. readers follow manifests only; clean-up deletes only what no manifest lists.
+   then the number is read back: the manifest there, and its run id, are the outcome;
+6. readers follow manifests only; clean-up deletes only files that no manifest lists.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ logger = structlog.get_logger()
 
 
 class CommitConflictError(PipelineError):
-    """Another run committed first; nothing of this one counts. Run again to load what is new since then."""
+    """Another run committed first, nothing of this run counts. Run again to load records that are new since then."""
 
     def __init__(self, topic: str, sequence: int, winner: str) -> None:
         super().__init__(f"{topic}: commit {sequence} was made by run {winner} meanwhile; nothing was committed here")
@@ -36,12 +36,12 @@ class CommitConflictError(PipelineError):
 
 
 class CommitOutcomeUnknownError(PipelineError):
-    """The file system failed in the very moment of the commit and after it. The next run finds out by reading."""
+    """The file system failed during the commit and after it. The next run learns the outcome from the manifests."""
 
     def __init__(self, topic: str, sequence: int, reason: str) -> None:
         super().__init__(
-            f"{topic}: whether commit {sequence} took place is not known ({reason}). "
-            "Nothing is deleted; run again, the next run goes on from whichever is true"
+            f"{topic}: it is not known whether commit {sequence} took place ({reason}). "
+            "Nothing was deleted. Run again: the next run goes on from the last manifest that it finds"
         )
         self.topic = topic
         self.sequence = sequence
@@ -49,24 +49,24 @@ class CommitOutcomeUnknownError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest manifest of a topic, and the checksum that its successor carries. Both None before the first."""
+    """The newest manifest of a topic, and its checksum. Both are None before the first commit."""
 
     manifest: Manifest | None
     sha256: str | None
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next manifest."""
+        """Number of the next manifest."""
         return 1 if self.manifest is None else self.manifest.sequence + 1
 
     @property
     def offsets(self) -> Mapping[int, int]:
-        """Where the next load starts, by partition."""
+        """Offset at which the next load starts, by partition."""
         return {} if self.manifest is None else self.manifest.offsets
 
 
 def read_head(files: FileSystem, layout: TopicLayout) -> Head:
-    """The newest manifest, read afresh."""
+    """Read the newest manifest."""
     sequences = _sequences(files, layout)
     if not sequences:
         return Head(manifest=None, sha256=None)
@@ -76,13 +76,13 @@ def read_head(files: FileSystem, layout: TopicLayout) -> Head:
 
 
 def read_manifests(root: str, topic: str) -> list[Manifest]:
-    """All manifests of a topic below the root URL of a load, oldest first, checked to be an unbroken chain."""
+    """Return all manifests of a topic below the root URL of a load, oldest first. Raises as `read_chain`."""
     files, path = open_filesystem(root)
     return read_chain(files, topic_layout(path, topic))
 
 
 def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
-    """As read_manifests, on a file system that is open. Raises ManifestError for a broken chain."""
+    """Do the same on an open file system. Raises ManifestError if the chain of manifests is broken."""
     manifests: list[Manifest] = []
     previous: Manifest | None = None
     checksum: str | None = None
@@ -91,7 +91,7 @@ def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
         encoded = files.read(path)
         manifest = Manifest.decode(encoded, path)
         if manifest.sequence != sequence:
-            raise ManifestError(path, f"says that it is number {manifest.sequence}")
+            raise ManifestError(path, f"holds the number {manifest.sequence}")
         check_follows(manifest, previous, checksum)
         manifests.append(manifest)
         previous, checksum = manifest, sha256_of(encoded)
@@ -99,26 +99,26 @@ def read_chain(files: FileSystem, layout: TopicLayout) -> list[Manifest]:
 
 
 def committed_urls(root: str, topic: str) -> list[str]:
-    """URLs of all data files that readers may read, for `spark.read.parquet(*urls)` and its like."""
+    """Return the URLs of all committed data files, for `spark.read.parquet(*urls)` and similar calls."""
     return [file_url(root, topic, file) for file in committed_files(read_manifests(root, topic))]
 
 
 def file_url(root: str, topic: str, file: DataFile) -> str:
-    """URL of a file that a manifest of the topic lists."""
+    """Return the URL of a file that a manifest of the topic lists."""
     return f"{root.rstrip('/')}/{topic}/{file.path}"
 
 
 def mark_run(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
-    """Leaves the mark by which a later run finds the files of this one, should it die."""
+    """Leave a mark, by which a later run finds the files of this run if it dies."""
     with files.create(layout.run(run_id)) as mark:
         mark.write(run_id.encode())
 
 
 def commit(files: FileSystem, layout: TopicLayout, manifest: Manifest, head: Head) -> None:
-    """Publishes `manifest` as the successor of `head`, or raises.
+    """Publish `manifest` as the successor of `head`.
 
-    Raises CommitConflictError if another run came first, StorageError if certainly nothing was committed,
-    CommitOutcomeUnknownError if the file system would not say.
+    Raises CommitConflictError if another run committed first, StorageError if certainly nothing was committed,
+    CommitOutcomeUnknownError if the file system does not tell.
     """
     check_follows(manifest, head.manifest, head.sha256)
     temporary = layout.temporary_manifest(manifest.sequence, manifest.run_id)
@@ -131,7 +131,7 @@ def commit(files: FileSystem, layout: TopicLayout, manifest: Manifest, head: Hea
 
 
 def _settle(files: FileSystem, layout: TopicLayout, manifest: Manifest, cause: StorageError) -> None:
-    """Finds out what a rename that raised has done (step 5)."""
+    """Find out whether a rename that raised was carried out (step 5)."""
     path = layout.manifest(manifest.sequence)
     try:
         files.delete(layout.temporary_manifest(manifest.sequence, manifest.run_id))
@@ -146,11 +146,11 @@ def _settle(files: FileSystem, layout: TopicLayout, manifest: Manifest, cause: S
 
 
 def clean_up(files: FileSystem, layout: TopicLayout, run_id: str, *, started_before_ms: int) -> int:
-    """Deletes what `run_id` wrote and no manifest lists, and the same of runs whose mark is older than the bound.
+    """Delete files of `run_id`, and of runs whose mark is older than the bound, that no manifest lists.
 
-    Returns how many files were deleted. Safe because a run whose mark is older than the bound refuses to commit, and
+    Returns the number of deleted files. Safe because a run whose mark is older than the bound refuses to commit, and
     because manifests are read after files were listed. Files of unknown names are left alone. The mark of `run_id`
-    stays, for its tasks may still be ending somewhere; it goes when it is old, with what they left.
+    stays, since its tasks may still run somewhere; it is deleted when it is old, with the files that they left.
     """
     marks = {info.path.rsplit("/", 1)[-1]: info for info in files.list_files(layout.runs)}
     ended = {name for name, info in marks.items() if name == run_id or info.modified_ms < started_before_ms}
@@ -174,7 +174,7 @@ def clean_up(files: FileSystem, layout: TopicLayout, run_id: str, *, started_bef
 
 
 def end_run(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
-    """Takes the mark of a run away whose tasks all ended at their first attempt: nothing of it is left to clean up."""
+    """Delete the mark of a run whose tasks all ended at their first attempt, so that it left nothing to clean up."""
     files.delete(layout.run(run_id))
 
 

@@ -1,4 +1,4 @@
-"""Values that are Avro datums behind a schema id: found, checked to be whole, and put into envelopes, all by columns.
+"""Finds Avro datums behind a schema id, checks that they are whole, and puts them into envelopes, by columns.
 
 The framing is Confluent's: a zero byte, the schema's id as a big-endian int32, the datum.
 """
@@ -26,7 +26,7 @@ from pipeline.hadoop.avro_kernels import (
 from pipeline.hadoop.avro_schema import SchemaTable, envelope_schema, parse, schema_table
 
 SchemaLookup = Callable[[int], str]
-"""Schema text by id, references inlined; picklable. Raises SchemaError if there is no such schema."""
+"""Picklable function that returns a schema's text, references inlined. Raises SchemaError for an unknown id."""
 
 NO_SCHEMA: Final = -1
 
@@ -41,7 +41,7 @@ class ByteColumn:
 
     @classmethod
     def of(cls, array: pa.Array) -> "ByteColumn":
-        """A view of a binary or string array."""
+        """Return a view of a binary or string array."""
         _, ends, data = array.buffers()
         first = array.offset
         return cls(
@@ -62,7 +62,7 @@ class ByteColumn:
 
 
 def schema_ids(values: ByteColumn) -> tuple[Int64s, Bytes]:
-    """By row the schema id (NO_SCHEMA for null and for what is not framed) and a Fault for what is not framed."""
+    """Return by row the schema id (NO_SCHEMA for null or an unframed value), and a Fault for an unframed value."""
     starts = values.starts
     framed = values.present & (values.stops - starts >= FRAME_SIZE)
     at = np.where(framed, starts, 0)
@@ -78,7 +78,7 @@ def schema_ids(values: ByteColumn) -> tuple[Int64s, Bytes]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatumSchema:
-    """A schema and what is derived from it, once per task."""
+    """A schema and the forms derived from it, once per task."""
 
     id: int
     text: str
@@ -86,7 +86,7 @@ class DatumSchema:
     table: SchemaTable
 
     def find_faults(self, values: ByteColumn, rows: NDArray[np.intp]) -> Bytes:
-        """A Fault for each of `rows`, whose values are framed datums of this schema."""
+        """Return a Fault for each of `rows`, whose values are framed datums of this schema."""
         faults = np.zeros(len(rows), dtype=np.uint8)
         table = self.table
         starts, ends = values.starts[rows] + FRAME_SIZE, values.stops[rows]
@@ -102,7 +102,7 @@ class DatumSchemas:
         self._known: dict[int, DatumSchema] = {}
 
     def get(self, schema_id: int) -> DatumSchema:
-        """Raises SchemaError, and what the lookup raises when it cannot say."""
+        """Return a schema. Raises SchemaError, and as the lookup if the registry does not answer."""
         known = self._known.get(schema_id)
         if known is None:
             text = self._lookup(schema_id)
@@ -121,7 +121,7 @@ class Envelopes:
 
 
 def encode_envelopes(rows: pa.RecordBatch, *, is_datum: bool) -> Envelopes:
-    """Rows as datums of `envelope_schema`; with `is_datum` the frame is left off the values, else they are bytes."""
+    """Encode rows as datums of `envelope_schema`. With `is_datum`, values lose their frame, else they are bytes."""
     key, value = ByteColumn.of(rows.column("key")), ByteColumn.of(rows.column("value"))
     headers = rows.column("headers")
     first = headers.offset
@@ -164,5 +164,5 @@ def encode_envelopes(rows: pa.RecordBatch, *, is_datum: bool) -> Envelopes:
 
 
 def file_schema(schema: DatumSchema | None) -> str:
-    """The schema of an Avro file of these values; None for plain bytes."""
+    """Return the schema of an Avro file of these values; `schema` None stands for plain bytes."""
     return envelope_schema(None if schema is None else schema.text)

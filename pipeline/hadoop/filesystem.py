@@ -1,11 +1,11 @@
-"""The one door to the file systems that loads write to: `file://` and `hdfs://`, in the driver and in the workers.
+"""The only door to the file systems that loads write to: `file://` and `hdfs://`, in the driver and in the workers.
 
 Invariants:
 
 A. `create` never replaces a file, and a file whose `close` returned is whole and durable.
 B. `rename_exclusive` never replaces its target: of two callers with one target, one gets `PathExistsError`.
-C. Only `StorageError` and its kinds leave this module. An error of `rename_exclusive` says nothing about its outcome
-   (a request may have been carried out while its answer was lost, and a repeated request then finds its own target).
+C. Only `StorageError` and its subclasses leave this module. An error of `rename_exclusive` does not tell the outcome
+   (a request may have been carried out although its answer was lost; a repeated request then finds its own target).
 
 Paths are those of the file system, absolute, without scheme and authority.
 """
@@ -30,7 +30,7 @@ HDFS_RETRIES = {
 
 
 class PathExistsError(StorageError):
-    """What was to be created is there already."""
+    """The path to be created exists already."""
 
 
 class PathNotFoundError(StorageError):
@@ -39,7 +39,7 @@ class PathNotFoundError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
-    """What a listing says of one file."""
+    """Entry of a file in a listing."""
 
     path: str
     size_bytes: int
@@ -47,14 +47,14 @@ class FileInfo:
 
 
 class FileSink(Protocol):
-    """A file being written. Leaving its context with an error closes nothing for good: the file is to be deleted."""
+    """A file being written. After an error in its context the file may not be whole, and is to be deleted."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Appends all of `data`."""
+        """Append all of `data`."""
         ...
 
     def close(self) -> None:
-        """Makes the file whole and durable."""
+        """Make the file whole and durable."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -65,31 +65,31 @@ class FileSink(Protocol):
 
 
 class FileSystem(Protocol):
-    """What a load asks of a file system."""
+    """File system operations that a load needs."""
 
     def create(self, path: str) -> FileSink:
-        """A new file, with the directories above it. Raises PathExistsError."""
+        """Create a file and the directories above it. Raises PathExistsError."""
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole content. Raises PathNotFoundError."""
+        """Return the whole content. Raises PathNotFoundError."""
         ...
 
     def rename_exclusive(self, source: str, target: str) -> None:
-        """Moves a file to a name that nobody has, in one step. Raises PathExistsError, PathNotFoundError."""
+        """Move a file to an unused name in one step. Raises PathExistsError, PathNotFoundError."""
         ...
 
     def list_files(self, directory: str, *, recursive: bool = False) -> list[FileInfo]:
-        """Files below a directory; none if it is missing."""
+        """Return the files below a directory; none if it is missing."""
         ...
 
     def delete(self, path: str) -> bool:
-        """Removes one file; False if there was none."""
+        """Delete a file. Return False if there was none."""
         ...
 
 
 def open_filesystem(url: str) -> tuple[FileSystem, str]:
-    """The file system of a URL (`file:///data`, `hdfs://name-node:8020/data`, or a plain absolute path) and the path.
+    """Return file system and path of a URL: `file:///data`, `hdfs://name-node:8020/data`, or a plain absolute path.
 
     `hdfs://` without a host, or with a logical name, is resolved by the Hadoop configuration in HADOOP_CONF_DIR.
     """
@@ -103,11 +103,11 @@ def open_filesystem(url: str) -> tuple[FileSystem, str]:
         case "hdfs":
             return HdfsFileSystem(f"hdfs://{parts.netloc}" if parts.netloc else None), path
         case other:
-            raise ConfigurationError("root", f"'{other}:' is not a file system known here: use file:// or hdfs://")
+            raise ConfigurationError("root", f"'{other}:' is not a known file system: use file:// or hdfs://")
 
 
 class LocalFileSystem:
-    """Files of this machine, or of a network file system that knows hard links."""
+    """Files of this machine, or of a network file system with hard links."""
 
     def create(self, path: str) -> FileSink:
         """See FileSystem."""
@@ -121,7 +121,7 @@ class LocalFileSystem:
             return Path(path).read_bytes()
 
     def rename_exclusive(self, source: str, target: str) -> None:
-        """By a hard link, which unlike rename(2) fails if the target exists."""
+        """Create a hard link, which unlike rename(2) fails if the target exists; then delete the old name."""
         with _local_errors(target):
             os.link(source, target)
             _sync_directory(Path(target).parent)
@@ -221,7 +221,7 @@ class HdfsFileSystem:
             return self._client.read(path).read()
 
     def rename_exclusive(self, source: str, target: str) -> None:
-        """By the NameNode's rename without overwrite."""
+        """Use the NameNode's rename without overwrite."""
         with _hdfs_errors(target):
             self._client.rename(source, target, overwrite=False)
 
@@ -278,7 +278,7 @@ class _HdfsSink:
 
 @contextmanager
 def _hdfs_errors(path: str) -> Iterator[None]:
-    """hdfs-native raises Python's own OSErrors, or RuntimeError and ValueError with the server's trace in them."""
+    """Translate the errors of hdfs-native: OSErrors, or RuntimeError and ValueError that hold the server's trace."""
     try:
         yield
     except FileExistsError as error:

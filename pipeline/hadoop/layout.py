@@ -1,12 +1,12 @@
-"""Where a load keeps what, below `<root>/<topic>/`. Pure: names from values and back.
+"""Paths of a load below `<root>/<topic>/`. Pure: names from values and back.
 
-    _commits/00000000000000000007.json       the manifests; what none of them lists does not exist for readers
+    _commits/00000000000000000007.json       the manifests; files that none of them lists do not exist for readers
     _commits/.00000000000000000007.<run>     a manifest before its rename
-    _runs/<run>                              a run that has not ended well yet
+    _runs/<run>                              mark of a run that has not ended well yet
     hourly/YYYY/MM/DD/HH/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.<avro|parquet>
     quarantine/<partition>-<first offset>-<run>-<task>-<attempt>-<number>.avro
 
-Hours are UTC. A file name says which run and which attempt of which task wrote it, so no two attempts ever meet.
+Hours are UTC. A file name holds the run, task and attempt that wrote it, so no two attempts ever meet.
 """
 
 import re
@@ -32,7 +32,7 @@ _FILE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of one task of one run: what makes a file name unique."""
+    """An attempt of a task of a run, which makes file names unique."""
 
     run_id: str
     task: int
@@ -41,18 +41,18 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """The names below one topic's directory, `topic_root`, a path of the file system."""
+    """Paths below one topic's directory, `topic_root`."""
 
     topic_root: str
 
     @property
     def commits(self) -> str:
-        """The directory of the manifests."""
+        """Directory of the manifests."""
         return f"{self.topic_root}/_commits"
 
     @property
     def runs(self) -> str:
-        """The directory of the marks of unfinished runs."""
+        """Directory of the marks of unfinished runs."""
         return f"{self.topic_root}/_runs"
 
     def manifest(self, sequence: int) -> str:
@@ -72,44 +72,44 @@ class TopicLayout:
         return f"{self.topic_root}/{relative}"
 
     def relative(self, absolute: str) -> str:
-        """The name under which a manifest lists a file."""
+        """Name under which a manifest lists a file."""
         return absolute.removeprefix(f"{self.topic_root}/")
 
 
 def topic_layout(root: str, topic: str) -> TopicLayout:
-    """The layout of a topic below the root of a load. Raises ConfigurationError for what is no topic name."""
+    """Return the layout of a topic below the root of a load. Raises ConfigurationError for a bad topic name."""
     if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
         raise ConfigurationError("topic", f"'{topic}' is not a topic name")
     return TopicLayout(f"{root.rstrip('/')}/{topic}")
 
 
 def check_run_id(run_id: str) -> str:
-    """The id itself, if it fits into a file name: lower-case letters and digits, at most 40."""
+    """Return the id. Raises ConfigurationError unless it has 1 to 40 lower-case letters and digits."""
     if not _RUN_ID.fullmatch(run_id):
         raise ConfigurationError("run_id", f"'{run_id}' is not 1 to 40 lower-case letters and digits")
     return run_id
 
 
 def data_file(hour_ms: int, partition: int, first_offset: int, attempt: Attempt, number: int, suffix: str) -> str:
-    """Relative name of a data file; `number` counts the files of the attempt."""
+    """Return the relative name of a data file; `number` counts the files of the attempt."""
     hour = _EPOCH + timedelta(milliseconds=hour_ms)
     folder = f"hourly/{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
     return f"{folder}/{_name(partition, first_offset, attempt, number)}.{suffix}"
 
 
 def quarantine_file(partition: int, first_offset: int, attempt: Attempt, number: int) -> str:
-    """Relative name of a file of records that could not be decoded."""
+    """Return the relative name of a file of records that could not be decoded."""
     return f"quarantine/{_name(partition, first_offset, attempt, number)}.avro"
 
 
 def run_of(path: str) -> str | None:
-    """The run that wrote a data or quarantine file; None for a foreign name."""
+    """Return the run that wrote a data or quarantine file; None for a foreign name."""
     match = _FILE.fullmatch(path.rsplit("/", 1)[-1])
     return match["run_id"] if match else None
 
 
 def manifest_sequences(names: Sequence[str]) -> list[int]:
-    """Sequence numbers of the manifests among paths, ascending; other names are passed over."""
+    """Return the sequence numbers of the manifests among paths, ascending; other names are skipped."""
     matches = (_MANIFEST.fullmatch(name.rsplit("/", 1)[-1]) for name in names)
     return sorted(int(match[1]) for match in matches if match)
 

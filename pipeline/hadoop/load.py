@@ -1,10 +1,10 @@
-"""The load job: what is new in a topic goes into hourly files, and files, counts and offsets into one manifest.
+"""The load job: writes new records of a topic to hourly files, and files, counts and offsets to one manifest.
 
-The driver fixes the plan, Spark runs a task per range (`load_tasks.py`), the driver proves from the results that every
-range is wholly in files, and commits. Killed at any moment, a run leaves either its manifest and all that it lists, or
-nothing that a reader would see; the next run starts from the last manifest.
+The driver fixes the plan, Spark runs a task per range (`load_tasks.py`), and the driver proves from the results that
+every range is wholly in files, and commits. A run that is killed at any moment leaves either its manifest and all files
+that it lists, or nothing that a reader would see; the next run starts from the last manifest.
 
-The plan needs no Spark: `prepare_load` makes it, and Spark is started only where something is new.
+The plan needs no Spark: `prepare_load` makes it, and Spark is started only if there are new records.
 """
 
 import re
@@ -60,7 +60,7 @@ class LoadError(PipelineError):
 
 
 class BadRecordError(PipelineError):
-    """A record that cannot be decoded. `on.bad.record=quarantine` sets such records aside and goes on."""
+    """A record cannot be decoded. With `on.bad.record=quarantine` such records go to files of their own."""
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
         super().__init__(
@@ -130,7 +130,7 @@ class LoadConfig(SettingsModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What a run did. `manifest` is None, and `committed` false, where nothing was new."""
+    """Result of a run. Without new records `manifest` is None and `committed` false."""
 
     committed: bool
     manifest: Manifest | None
@@ -143,13 +143,13 @@ NOTHING_NEW: Final = LoadResult(committed=False, manifest=None)
 
 
 def run_load(spark: "SparkSession", config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> LoadResult:
-    """Loads what is new since the last manifest and commits it; raises what `prepare_load` and its `run` raise."""
+    """Load and commit the records that are new since the last manifest. Raises as `prepare_load` and its `run`."""
     prepared = prepare_load(config, clock=clock, run_id=run_id)
     return NOTHING_NEW if prepared is None else prepared.run(spark)
 
 
 def prepare_load(config: LoadConfig, *, clock: Clock, run_id: str | None = None) -> "PreparedLoad | None":
-    """The plan of a load, fixed without Spark; None where nothing is new.
+    """Fix the plan of a load, without Spark. Return None if there are no new records.
 
     Raises ConfigurationError, DataLossError, LoadError, StorageError and the client's errors.
     """
@@ -192,15 +192,16 @@ class PreparedLoad:
     plan: LoadPlan
 
     def run(self, spark: "SparkSession") -> LoadResult:
-        """Carries out the plan and commits.
+        """Carry out the plan and commit.
 
-        Raises CommitConflictError when another run committed first; DataLossError, BadRecordError, CoverageError,
+        Raises CommitConflictError if another run committed first; DataLossError, BadRecordError, CoverageError,
         LoadError and StorageError with nothing committed; CommitOutcomeUnknownError.
         """
         config, files, layout = self.config, self.files, self.layout
         mark_run(files, layout, self.run_id)
         try:
             manifest, has_leftovers = self._write(spark)
+            # A later run may delete the files of a run of this age: see `clean_up`.
             if self.clock() - self.started_ms > config.orphan_age_ms:
                 reason = f"it took longer than orphan.age.ms ({config.orphan_age_ms}), so its files may be cleaned up"
                 raise LoadError(config.topic, reason)
@@ -221,7 +222,7 @@ class PreparedLoad:
         )
 
     def _write(self, spark: "SparkSession") -> tuple[Manifest, bool]:
-        """Runs the job; the manifest to commit, and whether attempts that failed may have left files."""
+        """Run the job. Return the manifest to commit, and True if failed attempts may have left files."""
         from pipeline.hadoop.batch_counts import check_coverage
 
         config, plan, head = self.config, self.plan, self.head
@@ -269,12 +270,12 @@ async def _plan(config: LoadConfig, head: Head) -> tuple[TopicState, LoadPlan]:
 
 
 def _check_same(config: LoadConfig, head: Head, state: TopicState) -> None:
-    """Manifests of one topic count by one window and speak of one topic."""
+    """Raise unless the last manifest has the same window length, and the same topic id as the topic now."""
     last = head.manifest
     if last is None:
         return
     if last.window_ms != config.window_ms:
-        raise LoadError(config.topic, f"window.ms is {config.window_ms}, but the manifests count by {last.window_ms}")
+        raise LoadError(config.topic, f"window.ms is {config.window_ms}, but the manifests have {last.window_ms}")
     if last.topic_id is not None and state.topic_id is not None and last.topic_id != state.topic_id:
         partition, offset = min(last.offsets.items())
         raise DataLossError(
@@ -314,13 +315,13 @@ def _run_tasks(
 
 
 def _worker_reason(text: str) -> str:
-    """What a worker raised, out of the traces that Spark puts around it."""
+    """Return the error that a worker raised, without the traces that Spark puts around it."""
     found = _WORKER_ERROR.findall(text)
     return found[-1] if found else text.strip().split("\n", 1)[0]
 
 
 def _end_quietly(files: FileSystem, layout: TopicLayout, run_id: str, has_leftovers: bool) -> None:
-    """A commit stands, whatever happens to the mark of its run."""
+    """Delete the mark of a committed run. Failures are logged: the commit stands without it."""
     if has_leftovers:
         _clean_up_quietly(files, layout, run_id)
     try:
@@ -330,7 +331,7 @@ def _end_quietly(files: FileSystem, layout: TopicLayout, run_id: str, has_leftov
 
 
 def _clean_up_quietly(files: FileSystem, layout: TopicLayout, run_id: str) -> None:
-    """Clean-up after the outcome is certain must not change what the caller learns."""
+    """Clean up after the outcome is certain. Failures are logged, so that the caller still learns the outcome."""
     try:
         clean_up(files, layout, run_id, started_before_ms=0)
     except PipelineError as error:

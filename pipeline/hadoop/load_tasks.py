@@ -1,4 +1,4 @@
-"""The tasks of a load as a Spark job: each reads its range and writes its files, in one Python worker.
+"""Runs the tasks of a load as a Spark job: each reads its range and writes its files, in one Python worker.
 
 Rows do not travel through the JVM: a task takes a range and gives a TaskResult. Spark schedules the tasks, tries them
 again, speculates, and hands over the result of exactly one attempt of each. The job is an RDD: it needs neither Spark
@@ -23,7 +23,7 @@ _UNUSED_COLUMNS: Final = {"topic", "timestamp", "timestampType"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadJob:
-    """What the driver sends to the workers; picklable."""
+    """Values that the driver sends to the workers; picklable."""
 
     client: "ClientConfig"
     spec: "TaskSpec"
@@ -32,7 +32,7 @@ class LoadJob:
 
 
 def run_tasks(spark: "SparkSession", job: LoadJob) -> "list[TaskResult]":
-    """Runs the job and waits for it. Raises what Spark raises."""
+    """Run the job and wait for its results. Raises Spark's errors."""
     ranges = spark.sparkContext.parallelize(job.tasks, len(job.tasks))
     return ranges.map(partial(_run_task, job)).collect()
 

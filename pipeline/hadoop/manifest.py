@@ -1,11 +1,11 @@
-"""What one load committed: offset ranges, files and counts, as one JSON document. Pure.
+"""The manifest of one commit: offset ranges, files and counts, as one JSON document. Pure.
 
 Invariants (`check_follows` holds A to C):
 
 A. Manifests of a topic are numbered from 1 without gaps, and each carries the SHA-256 of the one before it.
-B. `offsets` is cumulative: the last manifest alone says where the next load starts, partition by partition.
-C. A range starts where the partition's offset of the manifest before stands; what lies between is in `skipped`.
-D. Counts are by window of the batch's base timestamp, a batch counted once, where its base offset was loaded.
+B. `offsets` is cumulative: the last manifest alone tells where the next load starts, partition by partition.
+C. A range starts at the partition's offset of the manifest before; `skipped` holds the gap if it starts later.
+D. Counts are by window of the batch's base timestamp. A batch is counted once, where its base offset was loaded.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ WindowKey = tuple[int, int]
 
 
 class ManifestError(PipelineError):
-    """A manifest that cannot be read, or does not follow the one before. `path` or number names it."""
+    """A manifest cannot be read, or does not follow the one before. `name` is its path or number."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"manifest {name}: {reason}")
@@ -61,13 +61,13 @@ class DataFile:
 
     @property
     def quarantined(self) -> bool:
-        """Whether it holds records that could not be decoded."""
+        """True if the file holds records that could not be decoded."""
         return self.hour_ms is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One commit. See the invariants above."""
+    """One commit (invariants above)."""
 
     sequence: int
     run_id: str
@@ -95,7 +95,7 @@ class Manifest:
         return sum(file.records for file in self.files if file.quarantined)
 
     def encode(self) -> bytes:
-        """JSON, keys sorted, one line per file and count, so that a person can read it."""
+        """Return JSON with sorted keys, one line per file and count, so that a person can read it."""
         document = asdict(self)
         document["offsets"] = {str(partition): offset for partition, offset in sorted(self.offsets.items())}
         document["counts"] = [
@@ -114,11 +114,11 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> Self:
-        """The manifest in `data`; raises ManifestError that says `name`."""
+        """Return the manifest in `data`. Raises ManifestError that names `name`."""
         try:
             document: dict[str, Any] = json.loads(data)
             if document.get("version") != VERSION:
-                raise ManifestError(name, f"version {document.get('version')} is not known here, {VERSION} is")
+                raise ManifestError(name, f"has version {document.get('version')}, expected {VERSION}")
             document["offsets"] = {int(key): int(value) for key, value in document["offsets"].items()}
             for key, kind in _NESTED.items():
                 document[key] = tuple(kind(**item) for item in document[key])
@@ -138,21 +138,21 @@ _NESTED: Mapping[str, type[OffsetRange | DataFile]] = {
 
 
 def sha256_of(encoded: bytes) -> str:
-    """The checksum by which the next manifest refers to an encoded one."""
+    """Return the checksum by which the next manifest refers to an encoded one."""
     return hashlib.sha256(encoded).hexdigest()
 
 
 def next_offsets(previous: Mapping[int, int], ranges: Iterable[OffsetRange]) -> dict[int, int]:
-    """The cumulative offsets after a load of `ranges`."""
+    """Return the cumulative offsets after a load of `ranges`."""
     return dict(previous) | {loaded.partition: loaded.end for loaded in ranges}
 
 
 def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256: str | None) -> None:
-    """Raises ManifestError unless `manifest` is the lawful successor of `previous` (invariants A to C)."""
+    """Raise ManifestError unless `manifest` is the lawful successor of `previous` (invariants A to C)."""
     name = str(manifest.sequence)
     expected = FIRST_SEQUENCE if previous is None else previous.sequence + 1
     if manifest.sequence != expected:
-        raise ManifestError(name, f"{expected} should come here: a manifest is missing")
+        raise ManifestError(name, f"expected {expected} here: a manifest is missing")
     if manifest.previous_sha256 != previous_sha256:
         raise ManifestError(name, "does not follow the manifest before it, which has another checksum")
     before = {} if previous is None else previous.offsets
@@ -162,7 +162,7 @@ def check_follows(manifest: Manifest, previous: Manifest | None, previous_sha256
         if loaded.start != start or loaded.end <= loaded.start:
             raise ManifestError(name, f"{loaded} should start at {start} and not be empty")
     if dict(manifest.offsets) != next_offsets(before, manifest.ranges):
-        raise ManifestError(name, "its offsets are not those before it plus its ranges")
+        raise ManifestError(name, "has other offsets than the manifest before it plus its ranges")
 
 
 def add_counts(terms: Iterable[Mapping[WindowKey, Counts]]) -> dict[WindowKey, Counts]:
@@ -175,15 +175,15 @@ def add_counts(terms: Iterable[Mapping[WindowKey, Counts]]) -> dict[WindowKey, C
 
 
 def committed_counts(manifests: Sequence[Manifest]) -> dict[WindowKey, Counts]:
-    """Counts of all manifests of a topic, by partition and window."""
+    """Add up the counts of all manifests of a topic."""
     return add_counts(manifest.counts for manifest in manifests)
 
 
 def committed_files(manifests: Sequence[Manifest], *, quarantined: bool = False) -> Iterator[DataFile]:
-    """The data files that readers may read, or those of the quarantine."""
+    """Return the data files that readers may read, or those of the quarantine."""
     return (file for manifest in manifests for file in manifest.files if file.quarantined == quarantined)
 
 
 def committed_offsets(manifests: Sequence[Manifest]) -> dict[int, int]:
-    """The next offset to load, by partition."""
+    """Return the next offset to load, by partition."""
     return dict(manifests[-1].offsets) if manifests else {}

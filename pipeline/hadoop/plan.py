@@ -1,8 +1,8 @@
-"""Which offsets a load reads, and how they are cut into tasks. Pure.
+"""Plans the offsets that a load reads, and splits them into tasks. Pure.
 
 The plan is fixed before the first byte is read: from where the last manifest ends to the high watermark of that moment.
-Offsets that the topic no longer holds, or does not hold yet though a manifest says so, are loss and said by name; they
-are passed over only where the user said so, and then the manifest records them.
+Offsets that the topic no longer holds, or that lie beyond its end although a manifest lists them, are lost and named in
+an error. Deleted ones are skipped only with `fail.on.data.loss=false`, and the manifest then records them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pipeline.hadoop.manifest import OffsetRange
 
 
 class DataLossError(PipelineError):
-    """The topic does not hold what the load has to read next. `missing` is the range that cannot be read."""
+    """The topic does not hold offsets that the load has to read next. `missing` is the range of these offsets."""
 
     def __init__(self, topic: str, missing: OffsetRange, reason: str) -> None:
         super().__init__(f"{topic} {missing}: {reason}")
@@ -24,7 +24,7 @@ class DataLossError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBounds:
-    """What a partition holds: `log_start_offset` up to, not including, `high_watermark`."""
+    """Offsets of a partition: `log_start_offset` up to, not including, `high_watermark`."""
 
     log_start_offset: int
     high_watermark: int
@@ -32,7 +32,7 @@ class PartitionBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """Ranges to read, one per partition with anything new, and ranges given up as lost."""
+    """Ranges to read, one per partition with new records, and ranges that are skipped as lost."""
 
     ranges: tuple[OffsetRange, ...]
     skipped: tuple[OffsetRange, ...]
@@ -46,12 +46,12 @@ def plan_load(
     first_start: Mapping[int, int] | None = None,
     fail_on_data_loss: bool = True,
 ) -> LoadPlan:
-    """The plan of one load.
+    """Plan one load.
 
     committed: next offset by partition, from the last manifest.
-    first_start: where a partition that no manifest knows is begun, if not at its log start offset.
-    Raises DataLossError where offsets are missing; a topic that has shrunk raises in any case, for then what
-    is at the committed offsets now is not what was loaded.
+    first_start: first offset of partitions that no manifest contains; by default their log start offset.
+    Raises DataLossError for missing offsets. A topic that ends before the committed offsets raises in any case, since
+    other records may take these offsets now.
     """
     for partition, offset in sorted(committed.items()):
         if partition not in bounds:
@@ -66,7 +66,7 @@ def plan_load(
             raise DataLossError(
                 topic,
                 OffsetRange(partition=partition, start=bound.high_watermark, end=start),
-                "these offsets are loaded already but the topic ends before them: it was deleted and created again, "
+                "these offsets are loaded already, but the topic ends before them: it was deleted and created again, "
                 "or its brokers lost data. Load it below another root",
             )
         if start < bound.log_start_offset:
@@ -89,7 +89,7 @@ def _is_loaded(gap: OffsetRange, ranges: Sequence[OffsetRange]) -> bool:
 
 
 def split_ranges(ranges: Sequence[OffsetRange], max_offsets_per_task: int) -> tuple[OffsetRange, ...]:
-    """The ranges cut into tasks of at most so many offsets, of nearly the same size within a range."""
+    """Split ranges into tasks of at most `max_offsets_per_task` offsets, of nearly equal size within a range."""
     tasks = []
     for loaded in ranges:
         size = loaded.end - loaded.start

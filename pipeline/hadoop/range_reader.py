@@ -1,7 +1,7 @@
 """Reads one offset range of one partition as Arrow batches: an async consumer behind a plain iterator.
 
-A thread runs trio and the consumer; what it opens waits in a queue of a few batches, so that fetching, opening and
-handing over go on side by side within bounded memory. Leaving the iterator early ends the thread.
+A thread runs trio and the consumer. Opened batches wait in a queue of a few, so that fetching, opening and handing
+over run side by side within bounded memory. Leaving the iterator early ends the thread.
 """
 
 import queue
@@ -30,12 +30,12 @@ _HANDOVER_POLL_S = 0.2
 
 
 class _StoppedError(Exception):
-    """The reader of the iterator has gone."""
+    """The reader has left the iterator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeReader:
-    """Picklable: travels from the driver to the workers."""
+    """Reader of one range; picklable, so that it can be sent from the driver to the workers."""
 
     client: ClientConfig
     schema: pa.Schema
@@ -44,10 +44,10 @@ class RangeReader:
     max_opened_bytes: int
 
     def read(self, topic: str, loaded: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """Rows of `loaded` in the order of their offsets.
+        """Yield the rows of `loaded` in the order of their offsets.
 
-        Raises DataLossError when the log no longer begins early enough (with `fail_on_data_loss`), the consumer's
-        errors, and DeadlineExceededError when nothing came for IDLE_LIMIT_S.
+        Raises DataLossError if the log start offset is beyond the range's start (with `fail_on_data_loss`), the
+        consumer's errors, and DeadlineExceededError if nothing came for IDLE_LIMIT_S.
         """
         handover = _Handover()
         thread = threading.Thread(target=self._run, args=(topic, loaded, handover), name=f"read-{topic}", daemon=True)
@@ -88,7 +88,7 @@ class RangeReader:
             handover.put(end_of_range(topic, loaded.partition, loaded.end, row_count, self.schema))
 
     def _open(self, topic: str, loaded: OffsetRange, batches: FetchedBatches, handover: "_Handover") -> int:
-        """Hand over what was fetched and return how many rows that were; waits in a thread for memory and room."""
+        """Hand over fetched batches and return their number of rows. Waits in a thread for memory and room."""
         row_count = 0
         start = max(loaded.start, batches.position)
         try:

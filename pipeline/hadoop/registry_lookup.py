@@ -1,4 +1,4 @@
-"""Schemas by id from the schema registry, for workers: picklable, and without an event loop of its own around it."""
+"""Looks up schemas by id in the schema registry, in workers that run no event loop. Picklable."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class RegistryLookup:
     urls: tuple[str, ...]
 
     def __call__(self, schema_id: int) -> str:
-        """The schema's text. Raises SchemaError for an unknown id, and the client's errors when none answers."""
+        """Return the schema's text. Raises SchemaError for an unknown id, and as the client without an answer."""
         return trio.run(self._fetch, schema_id)
 
     async def _fetch(self, schema_id: int) -> str:

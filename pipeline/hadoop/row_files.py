@@ -1,6 +1,6 @@
-"""Files of rows in the making: Avro containers of envelopes, and Parquet.
+"""Writes files of rows: Avro containers of envelopes, and Parquet.
 
-Each counts what it wrote and sums it up as CRC-32C, so that the manifest can say what a file must hold.
+Bytes and CRC-32C of each file are summed up while it is written, for the manifest.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class SummingSink:
         self.crc32c = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Appends all of `data`."""
+        """Append all of `data`."""
         view = memoryview(data)
         self._sink.write(view)
         self.bytes += view.nbytes
@@ -41,14 +41,14 @@ class SummingSink:
         return view.nbytes
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes written."""
         return self.bytes
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no bytes wait here."""
 
     def close(self) -> None:
-        """The owner of the sink closes it."""
+        """Do nothing: the owner of the sink closes it."""
 
 
 class RowFile(Protocol):
@@ -57,15 +57,15 @@ class RowFile(Protocol):
     pending_bytes: int
 
     def add(self, rows: pa.RecordBatch, decoded: Decoded) -> None:
-        """More rows; `decoded` are their values where the file holds columns."""
+        """Add rows; `decoded` holds their values if the file has columns for them."""
         ...
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Write the rows that wait in memory."""
         ...
 
     def finish(self) -> None:
-        """Writes what waits and what ends the file. The sink stays open."""
+        """Write the rows that wait, and the end of the file. The sink stays open."""
         ...
 
 

@@ -38,15 +38,15 @@ _BATCH_COLUMNS: Final = tuple(
 
 
 def row_schema(*, include_batches: bool) -> StructType:
-    """The columns of Spark's Kafka source, and with `include_batches` what the batch's header says of each row.
+    """Return the columns of Spark's Kafka source, and with `include_batches` those of the batch header.
 
-    `timestamp_ms` is exact where `timestamp` is null, being no time of a calendar.
+    `timestamp_ms` is exact also if `timestamp` is null because the calendar has no such time.
     """
     return StructType([*_KAFKA_COLUMNS, *(_BATCH_COLUMNS if include_batches else ())])
 
 
 def to_rows(columns: RecordColumns, topic: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Opened batches of one partition as rows of `schema`: a `row_schema` in Arrow's terms, or some of its columns."""
+    """Return opened batches of one partition as rows of `schema`: a `row_schema` as Arrow's, or some of its columns."""
     opened = columns.to_arrow()
     arrays = {
         "key": opened.column("key"),
@@ -78,7 +78,7 @@ def to_rows(columns: RecordColumns, topic: str, partition: int, schema: pa.Schem
 
 
 def end_of_range(topic: str, partition: int, end: int, row_count: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The row that ends a range when batches are included: its end, and how many rows it had."""
+    """Return the row that ends a range if batches are included: the range's end and number of rows."""
     known = {"topic": topic, "partition": partition, "offset": end, "batch_records": row_count}
     return pa.RecordBatch.from_arrays(
         [pa.array([known.get(field.name)], field.type) for field in schema], schema=schema

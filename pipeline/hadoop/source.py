@@ -6,15 +6,15 @@
 Options bear the names of Spark's Kafka source: `kafka.bootstrap.servers`, `subscribe` (topics, comma-separated),
 `startingOffsets` (`earliest`, for streams also `latest`, or JSON `{"clicks": {"0": 23}}`, -2 for earliest, -1 for
 latest; partitions that the JSON leaves out are not read), `endingOffsets` (`latest` or JSON), `failOnDataLoss`
-(default true). `maxRecordsPerTask` cuts large ranges: a task then starts inside of a batch and gets only its own rows.
+(default true). `maxRecordsPerTask` splits large ranges: a task may then start inside a batch, and reads its own rows.
 The columns are those of Spark's Kafka source, headers always included.
 
-With `includeBatches=true` each row also tells of its batch (base offset, CRC, size, records, base timestamp), and each
-range ends with one row whose `batch_base_offset` is null: `offset` is the end of the range and `batch_records` how many
-rows came before it. A reader can so prove that it saw all of a range.
+With `includeBatches=true` each row also has columns of its batch (base offset, CRC, size, records, base timestamp), and
+each range ends with a row whose `batch_base_offset` is null: its `offset` is the end of the range, its `batch_records`
+the number of rows before it. A reader can thereby prove that it saw the whole range.
 
-Invariants: rows of a task come in the order of their offsets; offsets that do not exist are passed over, offsets that
-are gone from the log fail the task by name; a task that ends has read its whole range.
+Invariants: rows of a task come in the order of their offsets; offsets that do not exist are skipped, offsets that the
+log no longer holds fail the task by name; a task that ends has read its whole range.
 """
 
 import json
@@ -48,7 +48,7 @@ OffsetsByTopic = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options, checked. Offsets are `earliest`, `latest` or given by topic and partition."""
+    """Checked options. Offsets are `earliest`, `latest` or given by topic and partition."""
 
     bootstrap: str
     topics: tuple[str, ...]
@@ -72,7 +72,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Raises ConfigurationError naming the option; Spark hands names over without their case."""
+        """Parse options, whose names Spark passes in lower case. Raises ConfigurationError that names the option."""
         given = {key.lower(): value for key, value in options.items()}
         unknown = given.keys() - {key.lower() for key in cls.KEYS} - {"path"}
         if unknown:
@@ -97,7 +97,7 @@ class SourceOptions:
 
     @property
     def client(self) -> ClientConfig:
-        """How to reach the cluster."""
+        """Return the settings of a client of the cluster."""
         return ClientConfig(bootstrap=parse_addresses(self.bootstrap), client_id="pipeline-spark")
 
 
@@ -132,7 +132,7 @@ def _offsets(name: str, text: str) -> str | OffsetsByTopic:
 
 @dataclass(frozen=True)
 class TopicRange(InputPartition):
-    """What one task reads."""
+    """Offset range that one task reads."""
 
     topic: str
     loaded: OffsetRange
@@ -143,7 +143,7 @@ class PipelineDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "pipeline"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -151,15 +151,15 @@ class PipelineDataSource(DataSource):
         self._parsed = SourceOptions.parse(options)
 
     def schema(self) -> StructType:
-        """The columns of Spark's Kafka source, and those of batches if asked for."""
+        """Return the columns of Spark's Kafka source, and with `includeBatches` those of batches."""
         return row_schema(include_batches=self._parsed.include_batches)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         return BatchReader(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         return StreamReader(self._parsed, schema)
 
 
@@ -171,38 +171,38 @@ class BatchReader(DataSourceReader):
         self._reader = _range_reader(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each topic, partition and range of at most `maxRecordsPerTask` offsets."""
+        """Return a task for each topic, partition and range of at most `maxRecordsPerTask` offsets."""
         states = trio.run(_topic_states, self._options)
         start = _resolve(self._options.starting, states)
         end = _resolve(self._options.ending, states)
         return list(_tasks(self._options, states, start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a worker: the rows of one task."""
+        """Yield the rows of one task, in a worker."""
         return _read(self._reader, partition)
 
 
 class StreamReader(DataSourceStreamReader):
-    """Reads what is new since the last micro batch. Spark keeps the offsets in its checkpoint."""
+    """Reads the records that are new since the last micro batch. Spark keeps the offsets in its checkpoint."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._reader = _range_reader(options, schema)
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
-        """Where a stream without a checkpoint begins."""
+        """Return the offsets at which a stream without a checkpoint begins."""
         return _to_spark(_resolve(self._options.starting, trio.run(_topic_states, self._options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """All that is there."""
+        """Return no limit: a micro batch takes all new records."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: ARG002, N802
-        """The high watermarks."""
+        """Return the high watermarks."""
         return _to_spark(_resolve("latest", trio.run(_topic_states, self._options)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of one micro batch; a partition that is new since `start` is read from its beginning."""
+        """Return the tasks of one micro batch. A partition that is new since `start` is read from its beginning."""
         states = trio.run(_topic_states, self._options)
         beginning = _resolve("earliest", states)
         known = _from_spark(start)
@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader):
         return list(_tasks(self._options, states, since, _from_spark(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a worker: the rows of one task."""
+        """Yield the rows of one task, in a worker."""
         return _read(self._reader, partition)
 
 
@@ -235,7 +235,7 @@ async def _topic_states(options: SourceOptions) -> dict[str, TopicState]:
 
 
 def _resolve(wanted: str | OffsetsByTopic, states: Mapping[str, TopicState]) -> OffsetsByTopic:
-    """Offsets as numbers of the log, without names and negative numbers."""
+    """Return offsets as numbers of the log, without names and negative numbers."""
     resolved: OffsetsByTopic = {}
     for topic, state in states.items():
         default = {"earliest": EARLIEST, "latest": LATEST}.get(wanted) if isinstance(wanted, str) else None
@@ -262,7 +262,7 @@ def _tasks(
                 continue
             wanted = OffsetRange(partition=partition, start=start_offset, end=end_offset)
             if bounds is None or end_offset > bounds.high_watermark:
-                raise DataLossError(topic, wanted, "the topic does not hold these offsets (any more)")
+                raise DataLossError(topic, wanted, "the topic does not hold these offsets, or no longer holds them")
             if start_offset < bounds.log_start_offset:
                 if options.fail_on_data_loss:
                     missing = OffsetRange(partition=partition, start=start_offset, end=bounds.log_start_offset)

@@ -1,11 +1,11 @@
-"""What one Spark task does with its rows: splits them by hour and writes one file per partition and hour (and schema).
+"""Splits the rows of one Spark task by hour, and writes one file per partition and hour (and schema).
 
 Runs in a Python worker, without a SparkContext. Files are written under their final names, which carry run, task and
 attempt, so a repeated or speculative attempt never meets another; only the files of the attempt whose result Spark
 hands to the driver come into the manifest.
 
 Invariants: every row is in exactly one file of the result, or the result names the row the load fails for; open files
-and the bytes that wait in them are bounded.
+and the bytes that wait in memory for them are bounded.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -43,7 +43,7 @@ ROW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp_ms", "he
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What all tasks of a run share; picklable. `schemas` is None where values are plain bytes."""
+    """Values that all tasks of a run share; picklable. `schemas` is None if values are plain bytes."""
 
     root: str
     topic: str
@@ -90,7 +90,7 @@ class TaskWriter:
         self._bad_record: tuple[int, int, str] | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows of the source with batch columns, ends of ranges among them."""
+        """Add rows of the source with batch columns, and ends of ranges."""
         is_end = batch.column("batch_base_offset").is_null().to_numpy(zero_copy_only=False)
         if is_end.any():
             for row in batch.filter(pa.array(is_end)).to_pylist():
@@ -109,11 +109,11 @@ class TaskWriter:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a record was found for which the load fails: nothing more need be added."""
+        """True if the load fails for a record: more rows need not be added."""
         return self._bad_record is not None
 
     def finish(self, attempt_number: int) -> TaskResult:
-        """Closes all files and says what was done."""
+        """Close all files and return the result of the task."""
         for key in list(self._open):
             self._close(key)
         counts, fragments = self._tally.finish()
@@ -206,7 +206,7 @@ class TaskWriter:
         return rows.filter(pa.array(~bad)), ids[~bad], kept
 
     def _split(self, rows: pa.RecordBatch, ids: NDArray[np.int64], decoded: Decoded) -> None:
-        """Writes rows to the files of their partition, hour and schema."""
+        """Write rows to the files of their partition, hour and schema."""
         timestamps = rows.column("timestamp_ms").to_numpy()
         file_ids = ids if self._spec.format == "avro" else np.full_like(ids, self._reader_id)
         parts = (rows.column("partition").to_numpy(), timestamps - timestamps % HOUR_MS, file_ids)
@@ -282,7 +282,7 @@ class TaskWriter:
 
 
 def _group_numbers(parts: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
-    """By row the number of its group: rows that are equal in all `parts` have the same, from 0 without gaps."""
+    """Return the group number of each row, from 0 without gaps: rows that are equal in all `parts` are one group."""
     numbers: NDArray[np.intp] = np.zeros(len(parts[0]), dtype=np.intp)
     for part in parts:
         values, at = np.unique(part, return_inverse=True)
@@ -295,7 +295,7 @@ def _first(rows: pa.RecordBatch) -> int:
 
 
 def write_task(spec: TaskSpec, attempt: Attempt, attempt_number: int, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-    """All of one attempt."""
+    """Write all rows of one attempt."""
     files, path = open_filesystem(spec.root)
     writer = TaskWriter(spec, files, topic_layout(path, spec.topic), attempt)
     for batch in batches:

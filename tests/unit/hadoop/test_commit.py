@@ -140,7 +140,7 @@ def test_an_outage_at_the_rename_leaves_the_outcome_to_the_next_run(
     files: LocalFileSystem, layout: TopicLayout, make_manifest: Callable[..., Any], after: bool
 ) -> None:
     head = read_head(files, layout)
-    with pytest.raises(CommitOutcomeUnknownError, match="run again"):
+    with pytest.raises(CommitOutcomeUnknownError, match="Run again"):
         commit(FaultyFileSystem(files, fail_at=4, after=after, outage=True), layout, make_manifest(head), head)
     assert len(read_chain(files, layout)) == after
 

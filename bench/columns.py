@@ -9,8 +9,8 @@ import random
 import time
 from collections.abc import Callable
 
-from aiokafka.record import default_records  # type: ignore[import-untyped]
-from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]
+from aiokafka.record import default_records
+from aiokafka.record.memory_records import MemoryRecords
 
 from bench.report import Options, Row, Show, Target
 from pipeline.records.batch import HEADER_SIZE, iterate_headers, read_header, set_base_offset, verify_crc

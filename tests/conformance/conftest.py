@@ -37,7 +37,10 @@ def our_broker(recorder: Recorder, tmp_path_factory: pytest.TempPathFactory) -> 
 
     Topics are not made by asking, so that clients are told what is missing, as by the `apache_kafka` of these tests.
     """
-    settings = {"advertised.listeners": f"PLAINTEXT://{recorder.address}", "auto.create.topics.enable": False}
+    settings: dict[str, str | int | bool] = {
+        "advertised.listeners": f"PLAINTEXT://{recorder.address}",
+        "auto.create.topics.enable": False,
+    }
     with (
         LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings) as cluster,
         recorder.opened(cluster.bootstrap),

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -109,7 +110,7 @@ class Traffic:
         self.retried: set[int] = set()
 
     def ends(self) -> dict[str, int]:
-        return {name: asked_again(lambda name=name: self.end(name)) for name in self.topics}
+        return {name: asked_again(partial(self.end, name)) for name in self.topics}
 
     def end(self, name: str) -> int:
         asked = TopicPartition(self.topics[name], 0)
@@ -118,8 +119,7 @@ class Traffic:
     def committed(self) -> dict[str, int]:
         asked = [TopicPartition(self.topics["kcat"], 0)]
         found = {
-            name: asked_again(lambda name=name: self.consumers[name].committed(asked, timeout=DEADLINE_S))
-            for name in MEMBERS
+            name: asked_again(partial(self.consumers[name].committed, asked, timeout=DEADLINE_S)) for name in MEMBERS
         }
         return {name: offsets[0].offset for name, offsets in found.items()}
 
@@ -127,12 +127,11 @@ class Traffic:
         """Until every producer has written so many more records, and every group has read on."""
         ends, committed = self.ends(), self.committed()
         for what, now, before in (("records", self.ends, ends), ("commits", self.committed, committed)):
-            wait_for(
-                f"{what} of each client",
-                lambda now=now, before=before: all(
-                    count >= before[name] + RECORDS_BETWEEN_KILLS for name, count in now().items()
-                ),
-            )
+            wait_for(f"{what} of each client", partial(have_grown, now, before))
+
+
+def have_grown(now: Callable[[], dict[str, int]], before: dict[str, int]) -> bool:
+    return all(count >= before[name] + RECORDS_BETWEEN_KILLS for name, count in now().items())
 
 
 def asked_of(name: str, topic: str) -> dict[str, Any]:

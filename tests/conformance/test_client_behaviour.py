@@ -102,7 +102,7 @@ def test_kcat_is_refused(
 def test_topics_are_made_by_producing(tmp_path: Path) -> None:
     settings = {"num.partitions": 3}
     with LocalCluster(tmp_path / "cluster", settings=settings) as cluster:
-        record = [None, "dmFsdWU=", [], 1_431_849_903_000]
+        record: list[Any] = [None, "dmFsdWU=", [], 1_431_849_903_000]
         for name, program in (("a", "confluent_client"), ("b", "aiokafka_client"), ("c", "kafka_python_client")):
             topic = {"name": name, "codec": "none", "records": [record]}
             run_client(program, "write", cluster.bootstrap, {"topics": [topic]})

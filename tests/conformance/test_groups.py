@@ -141,7 +141,7 @@ def restart_in_place(group: Watched) -> None:
 
     def is_back() -> bool:
         now = {member.group_instance_id: member.member_id for member in group.described().members}
-        return now["a"] != ids["a"] and now["b"] == ids["b"]
+        return bool(now["a"] != ids["a"] and now["b"] == ids["b"])
 
     wait_for("the return of a", is_back)
     assert group.wait_for_sizes(3, 3) == before

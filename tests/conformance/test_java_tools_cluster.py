@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,13 @@ def test_what_is_wrong_without_a_broker(cluster: LocalCluster) -> None:
     def listed(option: str) -> set[str]:
         return set(re.findall(r"Topic: (\S+)", run(TOPICS, cluster.bootstrap, "--describe", option)))
 
+    def lists(option: str, topics: set[str]) -> bool:
+        return listed(option) >= topics
+
     wait_for("an offline partition", lambda: listed("--unavailable-partitions") == {"java-single"})
     for option, topics in (
         ("--under-replicated-partitions", {"java-three", "java-moved", "java-strict"}),
         ("--under-min-isr-partitions", {"java-strict"}),
         ("--at-min-isr-partitions", {"java-moved"}),
     ):
-        wait_for(option, lambda option=option, topics=topics: listed(option) >= topics)
+        wait_for(option, partial(lists, option, topics))

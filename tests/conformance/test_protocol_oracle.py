@@ -18,7 +18,7 @@ from kio.serial import entity_reader, entity_writer
 
 from pipeline.protocol.api import ApiKey
 from pipeline.protocol.codec import decode, encode
-from pipeline.protocol.connection import ClientConnection, ServerConnection
+from pipeline.protocol.connection import ClientConnection, Request, ServerConnection
 from pipeline.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -163,7 +163,7 @@ def test_headers_are_those_of_kio(key: ApiKey) -> None:
         server.get_buffer()[: len(expected)] = expected
         server.bytes_received(len(expected))
         request = server.next_request()
-        assert request is not None
+        assert isinstance(request, Request)
         header = kio_class(key.response, version).__header_schema__
         response = server.encode_response(request, key.response())
         assert response == [_framed(header(correlation_id=0), body(key.response(), version))]

@@ -24,7 +24,7 @@ LETTERS = {
 }
 """By what they call themselves; only kcat says no more than the name of its library."""
 
-BY_CHANCE = {(ApiKey.HEARTBEAT.value, "K"), (ApiKey.HEARTBEAT.value, "J")}
+BY_CHANCE = {(int(ApiKey.HEARTBEAT), "K"), (int(ApiKey.HEARTBEAT), "J")}
 """Their members may be gone before the first heartbeat is due."""
 
 Versions = dict[tuple[int, str], set[int]]
@@ -46,7 +46,7 @@ def seen(recorder: Recorder) -> Versions:
         known = "aiokafka" if name.startswith("aiokafka-") else name
         if letter := LETTERS.get(known):
             for key, versions in asked.items():
-                if (key.value, letter) in BY_CHANCE:
+                if (int(key), letter) in BY_CHANCE:
                     continue
                 found[key.value, letter] |= versions if letter != "K" else set()
     return found

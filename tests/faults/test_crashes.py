@@ -4,6 +4,7 @@ there once, at the offset that the producer was told.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
@@ -47,15 +48,18 @@ class Writer:
     sent: int = 0
     stopped: Event = field(default_factory=Event)
 
+    def is_past(self, mark: int) -> bool:
+        return len(self.acknowledged) > mark or bool(self.failures)
+
     def run(self) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, **IDEMPOTENT, **QUIET})
 
         def delivered(error: object, message: Message) -> None:
-            number = int(message.value().split(b" ", 1)[0])
+            number = int((message.value() or b"").split(b" ", 1)[0])
             if error is not None or number in self.acknowledged:
                 self.failures.append(f"{number}: {error or 'told twice'}")
             else:
-                self.acknowledged[number] = message.partition(), message.offset()
+                self.acknowledged[number] = message.partition() or 0, message.offset() or 0
 
         while not self.stopped.is_set():
             if len(producer) < 2000:
@@ -78,9 +82,9 @@ def read_all(bootstrap: str) -> dict[tuple[int, int], int]:
     def reads_to_the_end() -> bool:
         for message in consumer.consume(5000, timeout=1.0):
             if message.error() is None:
-                found[message.partition(), message.offset()] = int(message.value().split(b" ", 1)[0])
+                found[message.partition() or 0, message.offset() or 0] = int((message.value() or b"").split(b" ", 1)[0])
             else:
-                ended.add(message.partition())
+                ended.add(message.partition() or 0)
         return len(ended) == PARTITIONS
 
     wait_for("the end of every partition", reads_to_the_end)
@@ -102,7 +106,7 @@ def test_what_was_acknowledged_is_there_once_and_in_its_place(tmp_path: Path, ki
         try:
             for _ in range(kills):
                 mark = len(writer.acknowledged) + random.randrange(MAX_RECORDS_BEFORE_A_KILL)
-                wait_for("records", lambda mark=mark: len(writer.acknowledged) > mark or writer.failures)
+                wait_for("records", partial(writer.is_past, mark))
                 running = sorted(name for name in cluster.pids if name.startswith("broker"))
                 victim = random.choice(running or ["broker-1"])
                 cluster.wait_restarted(victim)

@@ -106,7 +106,7 @@ class Client:
                 self._machine.bytes_received(received)
         except NetworkError as error:
             raise Disconnected from error
-        return answer[1] if has_answer else None
+        return answer[1] if has_answer and answer is not None else None
 
 
 @dataclass(slots=True)

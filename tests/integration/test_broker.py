@@ -52,7 +52,7 @@ def produce(broker: BrokerProcess, topic: str, values: list[bytes], **settings: 
     failures: list[Any] = []
     for value in values:
         producer.produce(
-            topic, value, key=b"k", headers={"h": b"1"}, on_delivery=lambda e, _m: e and failures.append(e)
+            topic, value, key=b"k", headers={"h": b"1"}, on_delivery=lambda e, _m: failures.append(e) if e else None
         )
     assert producer.flush(DEADLINE_S) == 0
     assert failures == []
@@ -68,7 +68,7 @@ def consume(broker: BrokerProcess, topic: str, count: int, offset: int = 0) -> l
             for message in consumer.consume(1000, 0.5):
                 assert message.error() is None
                 assert message.headers() == [("h", b"1")]
-                values.append(message.value())
+                values.append(message.value() or b"")
         return values
     finally:
         consumer.close()

@@ -52,7 +52,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
                     topic,
                     value,
                     partition=number // 1000 % PARTITIONS,
-                    on_delivery=lambda error, _: error and failures.append(str(error)),
+                    on_delivery=lambda error, _: failures.append(str(error)) if error else None,
                 )
                 break
             except BufferError:

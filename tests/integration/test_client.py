@@ -64,7 +64,7 @@ async def new_topic(cluster: Any, name: Any, partitions: int = 1, **configs: Any
 
 async def read_all(cluster: Any, partitions: Any) -> Any:
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), timeout_s=DEADLINE_S)
-    found = {partition: [] for partition in partitions}
+    found: dict[TopicPartition, list[Any]] = {partition: [] for partition in partitions}
     expected = sum(end.offset for end in ends.values())
     async with open_consumer(cluster, ConsumerConfig()) as consumer:
         consumer.assign(dict.fromkeys(partitions, 0))
@@ -156,7 +156,7 @@ async def test_no_stored_batch_crosses_a_window(cluster: Any) -> None:
 
 async def test_batches_are_copied_as_they_are(cluster: Any) -> None:
     (source,) = await new_topic(cluster, "source")
-    (replica,) = await new_topic(cluster, "replica", **{"mirror.source": "here"})
+    (replica,) = await new_topic(cluster, "replica", 1, **{"mirror.source": "here"})
     leader = cluster.view.leader_of(replica)
     assert await can_keep_offsets(cluster, leader)
     async with produce(cluster, batch_size=500, compression=Codec.ZSTD) as producer:

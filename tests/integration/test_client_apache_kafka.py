@@ -91,7 +91,7 @@ async def test_elections_moves_and_throttles(kafka: Kafka) -> None:
         for kind in ElectionType:
             elected = await elect_leaders(cluster, [moved], kind, timeout_s=DEADLINE_S)
             assert isinstance(elected[moved], KafkaError)
-            assert elected[moved].code is ErrorCode.ELECTION_NOT_NEEDED
+            assert getattr(elected[moved], "code", None) is ErrorCode.ELECTION_NOT_NEEDED
         assert await elect_leaders(cluster, None, ElectionType.PREFERRED, timeout_s=DEADLINE_S) == {}
         assert await alter_reassignments(cluster, {moved: [one]}, timeout_s=DEADLINE_S) == {}
         for target, code in (

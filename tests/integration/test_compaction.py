@@ -50,17 +50,17 @@ def produce(broker: BrokerProcess, topic: str, first: int, count: int, codec: st
     assert producer.flush(DEADLINE_S) == 0
 
 
-def consume(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes, bytes]]:
+def consume(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes, bytes | None]]:
     """All there is, by a client of somebody else."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
     try:
         start, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_S)
         consumer.assign([TopicPartition(topic, 0, start)])
-        found: list[tuple[int, bytes, bytes]] = []
+        found: list[tuple[int, bytes, bytes | None]] = []
         while not found or found[-1][0] < end - 1:
             message = consumer.poll(DEADLINE_S)
             assert message is not None and message.error() is None
-            found.append((message.offset(), message.key(), message.value()))
+            found.append((message.offset() or 0, message.key() or b"", message.value()))
         return found
     finally:
         consumer.close()
@@ -100,10 +100,10 @@ def metric(broker: BrokerProcess, name: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
-def check(found: list[tuple[int, bytes, bytes]], total: int) -> None:
+def check(found: list[tuple[int, bytes, bytes | None]], total: int) -> None:
     offsets = [offset for offset, _, _ in found]
     assert offsets == sorted(set(offsets))
-    assert all(int(value) == offset and int(key) == offset % KEYS for offset, key, value in found)
+    assert all(int(value or b"") == offset and int(key) == offset % KEYS for offset, key, value in found)
     last = {int(key): offset for offset, key, _ in found}
     assert sorted(last.values()) == list(range(total - KEYS, total))
 
@@ -134,7 +134,7 @@ def test_the_broker_and_the_other_topics_live_when_the_cleaner_is_killed_or_hang
     create(broker, "table", min_cleanable_dirty_ratio="0.0")
     produce(broker, "table", 0, 2000)
     killed: list[int] = []
-    wait_until(lambda: killed.extend(cleaners(broker)) or killed, "a cleaner runs")
+    wait_until(lambda: killed.extend(cleaners(broker)) or bool(killed), "a cleaner runs")  # type: ignore[func-returns-value]
     for pid in killed:
         kill(pid)
     produce(broker, "table", 2000, 2000)

@@ -26,15 +26,22 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(result.stdout), directory
 
 
+def path_of(line: str) -> str:
+    """The path that was asked for, without method and version of HTTP."""
+    found = re.match(r"\S+ (.*?)(?: HTTP/\S+)?$", line.split('"')[1])
+    assert found is not None
+    return found[1]
+
+
 def top_pages_of_the_plain_file() -> Any:
     """Computed from the lines alone, with nothing of ours."""
-    views, visitors = Counter(), defaultdict(set)
+    views: Counter[str] = Counter()
+    visitors: dict[str, set[str]] = defaultdict(set)
     for line in gzip.decompress(SAMPLE.read_bytes()).decode().splitlines():
         quoted = line.split('"')
-        method_path = re.match(r"\S+ (.*?)(?: HTTP/\S+)?$", quoted[1])
         if quoted[2].split()[0] == "200":
-            views[method_path[1]] += 1
-            visitors[method_path[1]].add(line.split()[0])
+            views[path_of(line)] += 1
+            visitors[path_of(line)].add(line.split()[0])
     best = sorted(views, key=lambda path: (-views[path], path))[:10]
     return [[path, views[path], len(visitors[path])] for path in best]
 
@@ -52,10 +59,10 @@ def test_every_hour_is_exact_on_the_whole_way(demo: Any) -> None:
 
 
 def test_online_consumers_counted_what_was_published_where_they_are(demo: Any) -> None:
-    paths = {"east": Counter(), "west": Counter()}
+    paths: dict[str, Counter[str]] = {"east": Counter(), "west": Counter()}
     for line in gzip.decompress(SAMPLE.read_bytes()).decode().splitlines():
         home = ("east", "west")[zlib.crc32(line.split()[0].encode()) % 2]
-        paths[home][re.match(r"\S+ (.*?)(?: HTTP/\S+)?$", line.split('"')[1])[1]] += 1
+        paths[home][path_of(line)] += 1
     best = {name: min(counts.items(), key=lambda item: (-item[1], item[0])) for name, counts in paths.items()}
     assert demo[0]["online"] == {
         name: {"group": "online-page-counts", "records": sum(counts.values()), "top_page": list(best[name])}

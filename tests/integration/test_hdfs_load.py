@@ -173,7 +173,7 @@ def test_of_two_loaders_one_wins_and_the_other_says_so(spark: Any, topic: Any, m
         except CommitConflictError as error:
             outcome.append(error)
 
-    real = load_module.open_filesystem
+    real = load_module.open_filesystem  # type: ignore[attr-defined]
     monkeypatch.setattr(load_module, "open_filesystem", lambda url: (paused, path))
     loser = threading.Thread(target=lose)
     loser.start()

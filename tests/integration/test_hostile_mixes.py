@@ -4,7 +4,7 @@ small, and serves the next client. Single kinds are in `test_hostile_clients`.
 
 import struct
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -79,7 +79,7 @@ class Attackers:
             for number in range(CLIENTS):
                 nursery.start_soon(attack, self, number)
 
-    async def begin(self, *data: bytes) -> None:
+    async def begin(self, data: Sequence[bytes]) -> None:
         """Send the beginning of a request on a connection of its own, and wait until the broker ends that."""
         transport = await connect(self.broker)
         try:
@@ -167,7 +167,7 @@ async def send_halves(attackers: Attackers, number: int) -> None:
     for size in (LARGEST_BYTES, 1 << 20):
         head = struct.pack(">ihhih", size, ApiKey.PRODUCE, 9, 1, -1)
         left = size - len(head) - 1
-        attackers.tasks.start_soon(attackers.begin, head, *[CHUNK] * (left >> 20), bytes(left & (len(CHUNK) - 1)))
+        attackers.tasks.start_soon(attackers.begin, [head, *[CHUNK] * (left >> 20), bytes(left & (len(CHUNK) - 1))])
 
 
 async def hear_no_names(attackers: Attackers, number: int) -> None:
@@ -249,4 +249,5 @@ async def _prepare(pool: ConnectionPool, broker: HostPort) -> uuid.UUID:
         while (await pool.request(broker, find, timeout_s=DEADLINE_S)).coordinators[0].error_code:
             await trio.sleep(POLL_S)
     known = await pool.request(broker, MetadataRequest(topics=None), timeout_s=DEADLINE_S)
-    return next(topic.topic_id for topic in known.topics if topic.name == "plain")
+    topic_id: uuid.UUID = next(topic.topic_id for topic in known.topics if topic.name == "plain")
+    return topic_id

@@ -146,7 +146,7 @@ class PausedFileSystem(LocalFileSystem):
 def test_of_two_loaders_one_wins_and_the_other_says_so(spark: Any, topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic.produce(1000)
     paused = PausedFileSystem()
-    real = load_module.open_filesystem
+    real = load_module.open_filesystem  # type: ignore[attr-defined]
     outcome = []
 
     def lose() -> None:
@@ -175,7 +175,9 @@ def test_what_needs_no_spark_starts_none(topic: Any) -> None:
     config = LoadConfig.from_settings(topic.settings())
     assert prepare_load(config, clock=now_ms) is None
     topic.produce(10)
-    assert prepare_load(config, clock=now_ms).plan.ranges
+    prepared = prepare_load(config, clock=now_ms)
+    assert prepared is not None
+    assert prepared.plan.ranges
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def write(bootstrap: str, topic: str, values: list[bytes], partition: int = 0) -
     failures: list[object] = []
     for value in values:
         producer.produce(
-            topic, value, partition=partition, on_delivery=lambda error, _: error and failures.append(error)
+            topic, value, partition=partition, on_delivery=lambda error, _: failures.append(error) if error else None
         )
     assert producer.flush(DEADLINE_S) == 0
     assert not failures
@@ -66,7 +66,7 @@ def read(bootstrap: str, topic: str, count: int, partition: int = 0) -> list[byt
     values: list[bytes] = []
 
     def enough() -> bool:
-        values.extend(message.value() for message in consumer.consume(count, timeout=1))
+        values.extend(message.value() or b"" for message in consumer.consume(count, timeout=1))
         return len(values) >= count
 
     wait_for("records", enough)

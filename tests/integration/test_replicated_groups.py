@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.support.brokers import Brokers, replicated_cluster
 CLICKS = TopicPartition("clicks", 0)
 JOURNAL = "__consumer_offsets"
 TIMEOUT_S = 180
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "offsets_topic_replication_factor": 3,
     "offsets_topic_num_partitions": 1,
     "group_initial_rebalance_delay_ms": 0,
@@ -144,12 +145,16 @@ async def test_offsets_never_go_back_while_coordinators_come_and_go(tmp_path: Pa
                 assert seen[-1] == acknowledged
 
         nursery.start_soon(commit_on)
+
+        def is_past(count: int) -> bool:
+            return acknowledged > count
+
         for broker in (1, 2, 3):
             before = acknowledged
-            await brokers.wait_until(lambda before=before: acknowledged > before + 3)
+            await brokers.wait_until(partial(is_past, before + 3))
             await brokers.stop(broker)
             before = acknowledged
-            await brokers.wait_until(lambda before=before: acknowledged > before + 3)
+            await brokers.wait_until(partial(is_past, before + 3))
             await brokers.start(broker)
             await brokers.wait_for_isr(JOURNAL, 3)
         nursery.cancel_scope.cancel()

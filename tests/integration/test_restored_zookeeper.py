@@ -4,6 +4,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import trio
 
@@ -21,7 +22,7 @@ PARTITIONS = 6
 DEADLINE_S = 120
 LOST_TRANSACTIONS = 1000
 """More than a broker makes in the seconds after its start."""
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "replica_lag_time_max_ms": 5000,
     "replica_fetch_wait_max_ms": 50,
     "min_insync_replicas": 2,

@@ -93,7 +93,7 @@ class RealService:
         second = KazooClient(self.server.connect, client_id=client._kazoo.client_id)
 
         def end_session() -> None:
-            second.start()
+            second.start()  # type: ignore[attr-defined]
             second.stop()
             second.close()
 
@@ -474,7 +474,7 @@ async def test_a_registration_that_somebody_else_took_over_is_given_up(service: 
                         client, "/ids/1", lambda: b"first", hooks=Hooks(lost=note_loss), task_status=task_status
                     )
                 )
-                await other.transaction(taken)
+                await other.transaction(taken)  # type: ignore[arg-type]
         assert lost.is_set()
         assert (await client.get("/ids/1")).data == b"second"
 

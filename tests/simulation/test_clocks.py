@@ -14,7 +14,7 @@ from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.model import TopicPartition
 from pipeline.testing.simulation.client_context import client_config, wall_clock
-from pipeline.testing.simulation.cluster import SimulatedCluster, StateInZooKeeper
+from pipeline.testing.simulation.cluster import SimulatedCluster, StateInZooKeeper  # type: ignore[attr-defined]
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.plan import SETTINGS
 from pipeline.testing.simulation.process import run_simulated

@@ -140,7 +140,7 @@ class Brokers:
         found = (handle.replicas.partitions.get(name) for _, handle in sorted(self.handles.items()))
         return [replica for replica in found if replica is not None]
 
-    def leader(self, topic: str, index: int = 0) -> BrokerId:
+    def leader(self, topic: str, index: int = 0) -> BrokerId | None:
         """Who thinks to lead it."""
         return next((replica.own_id for replica in self.replicas(topic, index) if replica.is_leader), None)
 

@@ -29,7 +29,7 @@ class RunningClient:
         """Tell it to end and return what it found."""
         out, err = self._process.communicate(timeout=CLIENT_DEADLINE_S)
         if self._process.returncode != 0:
-            raise AssertionError(f"{self._process.args} failed:\n{err[-3000:]}")
+            raise AssertionError(f"{self._process.args!r} failed:\n{err[-3000:]}")
         return json.loads(out)
 
 

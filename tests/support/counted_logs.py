@@ -50,11 +50,11 @@ class Log:
     """A log as the broker shows it to its observer; alone it is all committed, and led."""
 
     topic_id: uuid.UUID = FIRST_TOPIC_ID
-    batches: list = field(default_factory=list)
+    batches: list[Any] = field(default_factory=list)
     log_start_offset: int = 0
     is_leader: bool = True
     leader_epoch: int = 0
-    starts: dict = field(default_factory=lambda: {0: 0})
+    starts: dict[int, int] = field(default_factory=lambda: {0: 0})
     committed: int | None = None
     topic_partition = CLICKS
 
@@ -74,7 +74,7 @@ class Log:
         self.is_leader, self.leader_epoch = True, epoch
         self.starts[epoch] = self.log_end_offset
 
-    def epoch_start(self, epoch: int) -> int:
+    def epoch_start(self, epoch: int) -> int | None:
         return self.starts.get(epoch)
 
     def append(self, *shapes: tuple[int, ...]) -> list[BatchHeader]:
@@ -96,7 +96,7 @@ def counter(checkpoints: PartitionCheckpoints, now_ms: Any = lambda: 5) -> Broke
     return BrokerCounter("east", WINDOW_MS, checkpoints, clock=now_ms)
 
 
-def load(broker: BrokerCounter, log: Log) -> None:
+def load(broker: BrokerCounter, log: Any) -> None:
     broker.loaded(log)
 
 

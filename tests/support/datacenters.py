@@ -27,7 +27,7 @@ def running_datacenters(directory: Path, topics: list[str]) -> Iterator[dict[str
 
     with ThreadPoolExecutor(1) as threads:
         served = threads.submit(trio.run, serve)
-        served.add_done_callback(lambda done: started.done() or started.set_exception(_failure(done)))
+        served.add_done_callback(lambda done: None if started.done() else started.set_exception(_failure(done)))
         token, ended = started.result(START_DEADLINE_S)
         try:
             yield datacenters.bootstrap

@@ -44,13 +44,13 @@ class KillingFileSystem:
 
 def main() -> None:
     order = json.loads(sys.argv[1])
-    real = load_module.open_filesystem
+    real = load_module.open_filesystem  # type: ignore[attr-defined]
 
     def open_filesystem(url: Any) -> Any:
         files, path = real(url)
         return KillingFileSystem(files, order["kill"]), path
 
-    load_module.open_filesystem = open_filesystem
+    load_module.open_filesystem = open_filesystem  # type: ignore[attr-defined]
     spark = local_session(memory="512m", with_source=False, is_short=True)
     sys.stdin.readline()
     try:

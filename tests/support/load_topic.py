@@ -59,13 +59,13 @@ class LoadedTopic:
     def manifests(self) -> Any:
         return read_manifests(self.root, self.name)
 
-    def rows(self) -> Iterator[None]:
+    def rows(self) -> Iterator[Any]:
         """All committed rows, as plain values, in no order."""
         files, path = open_filesystem(self.root)
         for file in committed_files(self.manifests()):
             content = files.read(f"{path}/{self.name}/{file.path}")
             assert len(content) == file.bytes
-            rows = (
+            rows: list[Any] = (
                 pq.read_table(io.BytesIO(content)).to_pylist()
                 if file.path.endswith(".parquet")
                 else list(fastavro.reader(io.BytesIO(content)))

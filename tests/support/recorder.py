@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 
 from pipeline.protocol.api import ApiKey
-from pipeline.protocol.connection import Request, ServerConnection
+from pipeline.protocol.connection import LargeRequest, Request, ServerConnection
 from pipeline.protocol.messages.api_versions import ApiVersionsRequest
 from pipeline.protocol.schema import Message
 
@@ -78,7 +78,7 @@ class Recorder:
                 self.seen[name][request.api_key].add(request.api_version)
 
 
-def _name(request: Request[Message]) -> tuple[str, str] | None:
+def _name(request: Request[Message] | LargeRequest) -> tuple[str, str] | None:
     body = request.body
     if isinstance(body, ApiVersionsRequest) and body.client_software_name:
         return body.client_software_name, body.client_software_version

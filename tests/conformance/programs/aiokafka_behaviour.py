@@ -54,7 +54,8 @@ class Behaviour:
         async with AIOKafkaConsumer(bootstrap_servers=self.bootstrap, **settings) as consumer:
             consumer.assign([partition])
             consumer.seek(partition, offset)
-            found, deadline = [], Deadline(f"reading {topic}")
+            found: list[Any] = []
+            deadline = Deadline(f"reading {topic}")
             while len(found) < count:
                 deadline.check()
                 found += (await consumer.getmany(partition, timeout_ms=500)).get(partition, [])

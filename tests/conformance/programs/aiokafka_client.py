@@ -24,7 +24,7 @@ async def write(bootstrap: Any, asked: Any) -> Any:
 
 
 async def read(bootstrap: Any, asked: Any) -> Any:
-    found = {name: [] for name in asked["counts"]}
+    found: dict[str, list[Any]] = {name: [] for name in asked["counts"]}
     deadline = Deadline("reading")
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
         partitions = [TopicPartition(name, 0) for name in asked["counts"]]

@@ -10,7 +10,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from exchange import main, was_told_to_stop
 
 
-class Listener(ConsumerRebalanceListener):
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     """Notes when how many partitions were given."""
 
     def __init__(self, given: Any) -> None:
@@ -25,7 +25,8 @@ class Listener(ConsumerRebalanceListener):
 
 async def join(bootstrap: Any, asked: Any) -> Any:
     """What it read, when it was given how many partitions, and the error that ended it."""
-    given, values, error = [], [], None
+    given: list[Any] = []
+    values, error = [], None
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=asked["group"],

@@ -67,7 +67,8 @@ class Behaviour:
         """Messages or error names of partition 0, as soon as there are `count`."""
         consumer = self.consumer(**settings)
         consumer.assign([TopicPartition(topic, 0, offset)])
-        found, deadline = [], Deadline(f"reading {topic}")
+        found: list[Any] = []
+        deadline = Deadline(f"reading {topic}")
         while len(found) < count:
             deadline.check()
             found += [m.error().name() if m.error() else m for m in consumer.consume(count - len(found), timeout=1)]
@@ -215,9 +216,9 @@ def listing_offsets(server: Any) -> Any:
         "exact": at(FIRST_MS + 3000),
         "between": at(FIRST_MS + 3001),
         "after": at(FIRST_MS + 99_000),
-        "earliest": listed(OffsetSpec.earliest()),
-        "latest": listed(OffsetSpec.latest()),
-        "newest": listed(OffsetSpec.max_timestamp()),
+        "earliest": listed(OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
+        "latest": listed(OffsetSpec.latest()),  # type: ignore[no-untyped-call]
+        "newest": listed(OffsetSpec.max_timestamp()),  # type: ignore[no-untyped-call]
         "by time": listed(OffsetSpec.for_timestamp(FIRST_MS + 8500)),
     }
     consumer.close()
@@ -307,7 +308,7 @@ def configuring(server: Any) -> Any:
     set_, delete, append, subtract = (
         AlterConfigOpType.SET, AlterConfigOpType.DELETE, AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT,
     )  # fmt: skip
-    broker = {"kind": ConfigResource.Type.BROKER, "target": "1"}
+    broker: dict[str, Any] = {"kind": ConfigResource.Type.BROKER, "target": "1"}
     return {
         "given": told("flush.ms"),
         "default": told("max.message.bytes"),

@@ -22,7 +22,7 @@ def write(bootstrap: Any, asked: Any) -> Any:
                 partition=0,
                 headers=headers,
                 timestamp=timestamp_ms,
-                on_delivery=lambda error, _: error and failures.append(str(error)),
+                on_delivery=lambda error, _: failures.append(str(error)) if error else None,
             )
         assert producer.flush(DEADLINE_S) == 0
     assert not failures, failures
@@ -32,13 +32,13 @@ def write(bootstrap: Any, asked: Any) -> Any:
 def read(bootstrap: Any, asked: Any) -> Any:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **QUIET})
     consumer.assign([TopicPartition(name, 0, OFFSET_BEGINNING) for name in asked["counts"]])
-    found = {name: [] for name in asked["counts"]}
+    found: dict[str, list[Any]] = {name: [] for name in asked["counts"]}
     deadline = Deadline("reading")
     while any(len(found[name]) < count for name, count in asked["counts"].items()):
         deadline.check()
         for message in consumer.consume(1000, timeout=1):
             assert message.error() is None, message.error()
-            found[message.topic()].append(
+            found[message.topic() or ""].append(
                 write_record(
                     message.offset(), message.key(), message.value(), message.headers() or [], message.timestamp()[1]
                 )

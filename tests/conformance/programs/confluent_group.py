@@ -9,7 +9,9 @@ from exchange import main, was_told_to_stop
 
 def member(bootstrap: Any, asked: Any) -> Any:
     """What it read, when it was given how many partitions, and the error that ended it."""
-    given, values, error = [], [], None
+    given: list[Any] = []
+    values: list[str] = []
+    error: str | None = None
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -27,8 +29,8 @@ def member(bootstrap: Any, asked: Any) -> Any:
     while not was_told_to_stop():
         try:
             messages = consumer.consume(100, timeout=0.1)
-            read = [message.value().decode() for message in messages if not message.error()]
-            failed = [message.error() for message in messages if message.error()]
+            read = [(message.value() or b"").decode() for message in messages if not message.error()]
+            failed = [found for message in messages if (found := message.error())]
             if failed and failed[0].fatal():
                 error = failed[0].name()
                 break

@@ -50,7 +50,8 @@ class Behaviour:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek(partition, offset)
-        found, deadline = [], Deadline(f"reading {topic}")
+        found: list[Any] = []
+        deadline = Deadline(f"reading {topic}")
         try:
             while len(found) < count:
                 deadline.check()

@@ -31,7 +31,7 @@ def read(bootstrap: Any, asked: Any) -> Any:
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(name, 0) for name in asked["counts"]])
     consumer.seek_to_beginning()
-    found = {name: [] for name in asked["counts"]}
+    found: dict[str, list[Any]] = {name: [] for name in asked["counts"]}
     deadline = Deadline("reading")
     while any(len(found[name]) < count for name, count in asked["counts"].items()):
         deadline.check()

@@ -16,7 +16,7 @@ from exchange import main, was_told_to_stop
 ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
 
-class Listener(ConsumerRebalanceListener):
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     """Notes when how many partitions were given."""
 
     def __init__(self, given: Any) -> None:
@@ -31,7 +31,8 @@ class Listener(ConsumerRebalanceListener):
 
 def member(bootstrap: Any, asked: Any) -> Any:
     """What it read, when it was given how many partitions, and the error that ended it."""
-    given, values, error = [], [], None
+    given: list[Any] = []
+    values, error = [], None
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=asked["group"],

@@ -42,6 +42,11 @@ Place = tuple[str, int]
 """A topic and a partition."""
 
 
+def place_of(message: Message) -> "Place":
+    """The topic and partition that a message came from or went to."""
+    return message.topic() or "", message.partition() or 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What the client is to do."""
@@ -76,11 +81,11 @@ class Written:
             self.failed[str(error)] += 1
             return
         now = time.monotonic()
-        place = message.topic(), message.partition()
+        place = place_of(message)
         self.longest_stop_s = max(self.longest_stop_s, now - self.acknowledged_at.get(place, now))
         self.acknowledged_at[place] = now
         self.longest_wait_s = max(self.longest_wait_s, message.latency() or 0.0)
-        self.acknowledged.add(int(message.value()))
+        self.acknowledged.add(int(message.value() or b""))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +105,7 @@ class Read:
                 if message.error() is not None:
                     self.errors[str(message.error())] += 1
                     continue
-                self.values.add(int(message.value()))
+                self.values.add(int(message.value() or b""))
                 self.longest_stop_s = max(self.longest_stop_s, now - (self.read_at or now))
                 self.read_at = now
 
@@ -207,9 +212,9 @@ def read_back(asked: Asked) -> Log:
             raise TimeoutError(f"not read to their ends: {[(place, ends[place]) for place in sorted(unfinished)]}")
         for message in consumer.consume(1000, timeout=POLL_S):
             if message.error() is None:
-                place = message.topic(), message.partition()
-                log[place].append((message.key(), int(message.value())))
-                if message.offset() >= ends[place] - 1:
+                place = place_of(message)
+                log[place].append((message.key() or b"", int(message.value() or b"")))
+                if (message.offset() or 0) >= ends[place] - 1:
                     unfinished.discard(place)
     consumer.close()
     return log

@@ -5,6 +5,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import ElectionType, KafkaException
@@ -34,7 +35,7 @@ class Observer:
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICKLY})
         for node in cluster.nodes.values():
             address = f"{node.host}:{node.port}"
-            wait_until(f"{address} knows all brokers", lambda address=address: self._knows_all(address))
+            wait_until(f"{address} knows all brokers", partial(self._knows_all, address))
 
     def partitions(self, topic: str) -> dict[int, Any]:
         """Metadata by partition: `leader`, `replicas`, `isrs`. Empty while the topic is not known."""

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def main() -> None:
 
 def _outcomes(
     asked: Mapping[str, Any], scenarios: Sequence[Scenario], hosts: Network, directory: Path
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """Until one cannot be run on this cluster any more, at least one."""
     name = scenarios[0].name
     with ExitStack() as stack:

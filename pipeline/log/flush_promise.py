@@ -11,6 +11,8 @@ from pathlib import Path
 
 from pipeline.log.checkpoint import FLUSHED_FIRST
 from pipeline.log.files import Files
+from pipeline.log.log_failure import check_online, failing_unless_full
+from pipeline.log.unified_log import UnifiedLog
 
 
 def has_promise(files: Files, directory: Path) -> bool:
@@ -18,13 +20,23 @@ def has_promise(files: Files, directory: Path) -> bool:
     return files.exists(directory / FLUSHED_FIRST)
 
 
-def make_promise(files: Files, directory: Path) -> None:
-    """Return once the note is on the disk. Raises StorageError."""
-    files.open(directory / FLUSHED_FIRST, create=True).sync()
-    files.sync_directory(directory)
+def promise_flushes(log: UnifiedLog, *, is_promised: bool) -> None:
+    """Return once the note that nothing is acknowledged before it is flushed is on the disk, after a flush; or once no
+    loss of power brings that note back.
 
-
-def end_promise(files: Files, directory: Path) -> None:
-    """Return once no loss of power brings the note back. Raises StorageError."""
-    files.unlink(directory / FLUSHED_FIRST)
-    files.sync_directory(directory)
+    A log that bears the note is flushed, too: a process that was killed may have left what it did not flush. The
+    caller flushes before it acknowledges from before this is called with True until it has returned with False.
+    Raises StorageError; the log is offline then, unless the disk is full.
+    """
+    if is_promised and (not log.is_flushed_first or log.recovery_point < log.log_end_offset):
+        log.flush()
+    if is_promised == log.is_flushed_first:
+        return
+    check_online(log)
+    with failing_unless_full(log):
+        if is_promised:
+            log.files.open(log.directory / FLUSHED_FIRST, create=True).sync()
+        else:
+            log.files.unlink(log.directory / FLUSHED_FIRST)
+        log.files.sync_directory(log.directory)
+    log.is_flushed_first = is_promised

@@ -1,10 +1,10 @@
-"""What of a log is on the disk, and how the rest gets there.
+"""Tracks how much of a log is on the disk, and flushes the rest.
 
 Invariants:
 
 - Everything before `recovery_point` survives a crash. It moves forward only after a sync that succeeded, and back only
   with the end of the log.
-- One flush at a time: for whoever holds `lock` neither the recovery point nor the leader epochs on the disk move.
+- One flush at a time: while `lock` is held, neither the recovery point nor the leader epochs on the disk move.
 - What is appended while a flush is under way is either flushed by it or waits for the next one.
 """
 
@@ -16,12 +16,10 @@ from pipeline.errors import StorageError
 from pipeline.log.checkpoint import replace_file
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
-from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from pipeline.log.leader_epochs import LEADER_EPOCHS
+from pipeline.log.log_snapshot import LogSnapshot
 from pipeline.log.segment import Segment
 from pipeline.model import Offset
-
-Row = tuple[Offset, Sequence[Segment], LeaderEpochs]
-"""The end of a log, its segments and its epochs, taken in this order."""
 
 
 class Flusher:
@@ -44,16 +42,17 @@ class Flusher:
         self.lock = threading.Lock()
         self.recovery_point = recovery_point
         self.has_new_names = True
-        """May there be names in the directory that are not on the disk?"""
+        """True if names in the directory may not be on the disk."""
         self.metadata: Path | None = None
         """The file of the topic id, if that may not be on the disk."""
         self.unflushed_messages = 0
         self.unflushed_since_ms: int | None = None
 
-    def flush(self, take_row: Callable[[], Row]) -> None:
-        """Bring to the disk what `take_row` gives; `lock` is held by the caller. Raises StorageError."""
+    def flush(self, take_snapshot: Callable[[], LogSnapshot]) -> None:
+        """Bring the snapshot to the disk; `lock` is held by the caller. Raises StorageError."""
+        # before the snapshot is taken: what is appended between the two counts as unflushed, and is flushed
         self.unflushed_messages, self.unflushed_since_ms = 0, None
-        log_end_offset, segments, epochs = take_row()
+        segments, _, log_end_offset, epochs = take_snapshot()
         try:
             for segment in reversed(segments):
                 if segment.is_synced:
@@ -76,7 +75,7 @@ class Flusher:
         self.recovery_point = log_end_offset
 
     def is_due(self, segments: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
-        """Has a record waited for `flush_ms`, or has a segment been closed that may not be on disk yet?
+        """True if a record has waited for `flush_ms`, or if a segment was closed that may not be on the disk yet.
 
         A record that was appended after `now_ms` has waited for an unknown time: the clock was set back.
         """

@@ -33,7 +33,9 @@ from pipeline.log.checkpoint import (
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
 from pipeline.log.flush_promise import has_promise
+from pipeline.log.held_files import release_files
 from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from pipeline.log.log_snapshot import LogSnapshot
 from pipeline.log.partition_files import is_own_file
 from pipeline.log.producer_snapshots import restore_producers
 from pipeline.log.producer_state import ProducerStates
@@ -103,25 +105,13 @@ def load_log(
         topic_partition,
         config,
         topic_id=topic_id,
-        segments=segments,
+        snapshot=LogSnapshot(segments, Offset(max(log_start_offset, segments[0].base_offset)), log_end_offset, epochs),
         producers=producers,
-        epochs=epochs,
         aborted=aborted,
         is_clean=is_trusted or (not log_end_offset and known is None),
-        log_start_offset=Offset(max(log_start_offset, segments[0].base_offset)),
-        log_end_offset=log_end_offset,
         recovery_point=log_end_offset if is_trusted else min(recovery_point, log_end_offset),
     )
-    restore_producers(
-        files,
-        directory,
-        producers,
-        log_start_offset=log.log_start_offset,
-        log_end_offset=log_end_offset,
-        headers_from=log.headers,
-        take=partial(log.take_producer, now_ms=now_ms),
-        aborted=aborted,
-    )
+    restore_producers(files, directory, producers, log.snapshot, partial(log.take_producer, now_ms=now_ms), aborted)
     if known is None or not is_trusted:
         epochs.truncate_from_end(log_end_offset)
         epochs.note(log.headers(log.log_start_offset if known is None else log.recovery_point))
@@ -130,10 +120,10 @@ def load_log(
     log.may_lack_tail = loader.has_lost_tail or log_end_offset < recovery_point
     log.is_flushed_first = has_promise(files, directory)
     if log.recovery_point < log_end_offset:
-        log.note_unflushed(now_ms)
+        log.flusher.unflushed_since_ms = now_ms  # the former process left records that are flushed as if new
     if topic_id is not None and not recovery_point:
-        log.note_unsynced(directory / PARTITION_METADATA)  # its process may have ended before the first flush
-    log.release_files()
+        log.flusher.metadata = directory / PARTITION_METADATA  # its process may have ended before the first flush
+    release_files(log)
     return log
 
 
@@ -164,17 +154,14 @@ def create_log(
         topic_partition,
         config,
         topic_id=topic_id,
-        segments=(segment,),
+        snapshot=LogSnapshot((segment,), Offset(0), Offset(0), LeaderEpochs()),
         producers=ProducerStates(expiration_ms=config.producer_expiration_ms),
-        epochs=LeaderEpochs(),
         aborted=AbortedTransactions(files, directory),
         is_clean=True,
-        log_start_offset=Offset(0),
-        log_end_offset=Offset(0),
         recovery_point=Offset(0),
     )
     if topic_id is not None:
-        log.note_unsynced(metadata)
+        log.flusher.metadata = metadata
     return log
 
 

@@ -1,29 +1,35 @@
-"""Failures of one log alone: an error that nobody foresaw ends the use of the log that met it, and of nothing else.
+"""How a log fails: with its log dir if the disk refused something, else alone.
 
 Invariants:
 
-- Such a log refuses every call from then on, and the next start recovers it, as after a failure of the disk.
-- Its log dir and the other logs there go on: the disk has refused nothing.
+- A log that failed refuses every call from then on, and the next start recovers it.
+- An error that nobody foresaw, and an odd entry in its directory, end the use of the log that met it, and of nothing
+  else: its log dir and the other logs there go on, for the disk has refused nothing.
+- A full disk is no failure where what was begun could be taken back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from pipeline.errors import LogFailedError, PipelineError, StorageError
+from pipeline.errors import DiskFullError, LogFailedError, OddEntryError, PipelineError, StorageError
+from pipeline.log.files import Files
+from pipeline.log.unsynced import note_failure
 
 logger = structlog.get_logger()
 
 
 class FallibleLog(Protocol):
-    """A log that can fail alone."""
+    """A log that can fail. `on_failure` is called once, if its disk refused something."""
 
-    def fail_alone(self, error: Exception) -> LogFailedError:
-        """Take the log offline; returns the error that its calls raise from then on."""
-        ...
+    files: Files
+    directory: Path
+    failure: StorageError | None
+    on_failure: Callable[[StorageError], None]
 
 
 _Log = TypeVar("_Log", bound=FallibleLog)
@@ -31,24 +37,74 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def fails_alone(method: Callable[Concatenate[_Log, _P], _T]) -> Callable[Concatenate[_Log, _P], _T]:
-    """Have a method of a log raise LogFailedError, with the log offline, where it would raise an unforeseen error."""
+def fails_alone(function: Callable[Concatenate[_Log, _P], _T]) -> Callable[Concatenate[_Log, _P], _T]:
+    """Have a function of a log raise LogFailedError, with the log offline, where it would raise an unforeseen error."""
 
-    @wraps(method)
+    @wraps(function)
     def guarded(log: _Log, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
-            return method(log, *args, **kwargs)
+            return function(log, *args, **kwargs)
         except PipelineError:
             raise
         except Exception as error:
-            raise log.fail_alone(error) from error
+            raise fail_alone(log, error) from error
 
     return guarded
 
 
-def describe_failure(directory: Path, error: Exception) -> LogFailedError:
-    """Log the error, with its traceback, and return the one that the calls of the log raise from now on."""
-    logger.error("log_failed", topic_partition=directory.name, exc_info=error)
+def check_online(log: FallibleLog) -> None:
+    """Raises StorageError if the log has failed, was closed, or was deleted."""
+    if log.failure is not None:
+        raise StorageError(log.failure.path, log.failure.reason)
+
+
+def abandon(log: FallibleLog, reason: str) -> None:
+    """End all use of a log; nothing is written."""
+    log.failure = log.failure or StorageError(str(log.directory), reason)
+
+
+def fail_alone(log: FallibleLog, error: Exception) -> LogFailedError:
+    """Take a log offline, with its log dir left as it is; returns the error that its calls raise from now on."""
+    logger.error("log_failed", topic_partition=log.directory.name, exc_info=error)
     reason = error.reason if isinstance(error, StorageError) else f"an error that nobody foresaw: {error!r}"
-    path = error.path if isinstance(error, StorageError) else str(directory)
-    return LogFailedError(path, f"{reason}; this partition is offline until the broker is started again")
+    path = error.path if isinstance(error, StorageError) else str(log.directory)
+    failure = LogFailedError(path, f"{reason}; this partition is offline until the broker is started again")
+    note_failure(log.files, log.directory)
+    log.failure = log.failure or failure
+    return failure
+
+
+def fail(log: FallibleLog, error: StorageError) -> None:
+    """Take a log offline whose disk refused something, and have its log dir notified."""
+    if isinstance(error, OddEntryError):
+        fail_alone(log, error)
+        return
+    note_failure(log.files, log.directory)
+    if log.failure is None:
+        log.failure = error
+        log.on_failure(error)
+
+
+@contextmanager
+def failing_unless_full(log: FallibleLog) -> Iterator[None]:
+    """Take a log offline at any refusal of the disk but a lack of space."""
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except StorageError as error:
+        fail(log, error)
+        raise
+
+
+@contextmanager
+def failing_half_way(log: FallibleLog) -> Iterator[None]:
+    """Take a log offline of which a change was carried out in part; for want of space of this log alone."""
+    try:
+        yield
+    except StorageError as error:
+        if isinstance(error, DiskFullError):
+            fail_alone(log, error)
+        else:
+            fail(log, error)
+        raise

@@ -1,14 +1,16 @@
-"""Reads in a row of segments: of the snapshot that the caller took, so no append or deletion is in the way."""
+"""Reads of a log: of the snapshot that the caller took, so no append or deletion is in the way."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from pipeline.errors import CorruptBatchError, SegmentClosedError
+from pipeline.errors import CorruptBatchError, OffsetOutOfRangeError, SegmentClosedError
 from pipeline.log.batch_places import BatchPlace, damage
+from pipeline.log.leader_epochs import LeaderEpochs
 from pipeline.log.segment import Segment
 from pipeline.model import FileRegion, Offset
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
@@ -17,7 +19,7 @@ from pipeline.records.reopening import START_BYTES, payload_pieces, scan_memory
 from pipeline.records.turns import Steps, scan_in_turns
 
 MAX_SKIPPED = 5000
-"""Batches without records that a request passes over: some milliseconds of the event loop."""
+"""Batches without records that a request skips: some milliseconds of the event loop."""
 
 PLACES_OF_A_STEP = 1000
 """Batches that a search by time looks at before others have their turn."""
@@ -26,7 +28,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class SkipBudget:
-    """Counts the batches without records that one request may still pass over, in all its partitions."""
+    """Batches without records that one request may still skip, in all its partitions together."""
 
     __slots__ = ("left",)
 
@@ -62,68 +64,124 @@ class LogSlice(NamedTuple):
         return self.end_offset
 
 
-def read(
-    segments: Sequence[Segment],
-    offset: Offset,
-    max_bytes: int,
-    *,
-    up_to_offset: Offset,
-    log_end_offset: Offset,
-    skips: SkipBudget,
-    waits: bool,
-    holds: bool,
-) -> LogSlice:
-    """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
-    `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
+class LogSnapshot(NamedTuple):
+    """What a log holds at one moment: all of it that a reader needs. A log replaces its snapshot as a whole.
 
-    Batches that compaction left without records are passed over at the beginning, unless nothing follows: librdkafka
-    takes an answer without any record for one that was cut off, and in the end gives up (MSG_SIZE_TOO_LARGE). Where
-    `skips` allows no more of them, the last one is returned, and a reader goes on behind it.
-
-    With `holds` the segments that are looked at hold their files open from then on. Raises StorageError, and without
-    `waits` SegmentClosedError for a segment of which a file that is needed is not open, or not in the page cache.
+    Batches that are appended later may show at the end of the last segment, so readers stop at `end_offset`.
     """
-    end_offset = min(log_end_offset, up_to_offset)
-    without_records: LogSlice | None = None
-    for number in range(segment_number(segments, offset), len(segments)):
-        segment = segments[number]
-        if segment.base_offset >= end_offset or offset >= end_offset:
-            break
-        if not (waits or segment.is_at_hand(offset)):
-            raise SegmentClosedError(f"{segment.path} or its index is not open")
-        if holds:
-            segment.hold_open()
-        first = segment.locate(offset, waits=waits)
-        if first is None or first.base_offset > offset:
-            _require_gap(segment, offset, first, waits=waits)
-        if first is None:
-            continue
-        if first.last_offset >= end_offset:
-            break
-        if first.size_bytes == HEADER_SIZE:
-            last, place = _skip(segment, first, end_offset, skips, waits=waits)
-            if place is None:
-                without_records = LogSlice(
-                    FileRegion(segment.file, last.position, last.size_bytes),
-                    Offset(last.base_offset),
-                    end_offset=Offset(last.last_offset + 1),
-                )
-                if skips.left <= 0:
-                    break
+
+    segments: tuple[Segment, ...]
+    start_offset: Offset
+    end_offset: Offset
+    epochs: LeaderEpochs
+    """Shared by the snapshots of a log from one truncation to the next."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The newest timestamp of all records, in ms; -1 if there is none."""
+        return max(segment.max_timestamp for segment in self.segments)
+
+    def closed_segments(self) -> list[tuple[Segment, Offset]]:
+        """All segments but the active one, each with the offset at which the next one starts."""
+        return [(segment, Offset(after.base_offset)) for segment, after in pairwise(self.segments)]
+
+    def read(
+        self, offset: Offset, max_bytes: int, up_to_offset: Offset, skips: SkipBudget, *, waits: bool, holds: bool
+    ) -> LogSlice:
+        """Batches from the one that holds `offset` (or, in a gap, the next one) on, of one segment, ending before
+        `up_to_offset`. At least one whole batch, also if it is longer than `max_bytes`; none at the end.
+
+        Batches that compaction left without records are skipped at the beginning, unless nothing follows: librdkafka
+        takes an answer without any record for one that was truncated, and in the end gives up (MSG_SIZE_TOO_LARGE).
+        Where `skips` are used up, the last one is returned, and a reader goes on behind it.
+
+        With `holds` the segments that are looked at hold their files open from then on. Raises OffsetOutOfRangeError,
+        StorageError, and without `waits` SegmentClosedError for a segment of which a file that is needed is not open,
+        or not in the page cache.
+        """
+        segments, start_offset, log_end_offset, _ = self
+        if not start_offset <= offset <= log_end_offset:
+            raise OffsetOutOfRangeError(offset, start_offset, log_end_offset)
+        end_offset = min(log_end_offset, up_to_offset)
+        without_records: LogSlice | None = None
+        for number in range(segment_number(segments, offset), len(segments)):
+            segment = segments[number]
+            if segment.base_offset >= end_offset or offset >= end_offset:
+                break
+            if not (waits or segment.is_at_hand(offset)):
+                raise SegmentClosedError(f"{segment.path} or its index is not open")
+            if holds:
+                segment.hold_open()
+            first = segment.locate(offset, waits=waits)
+            if first is None or first.base_offset > offset:
+                _require_gap(segment, offset, first, waits=waits)
+            if first is None:
                 continue
-            first = place
-        if number + 1 < len(segments):
-            is_whole = segments[number + 1].base_offset <= end_offset
-        else:
-            is_whole = log_end_offset == end_offset
-        limit = None if is_whole else segment.locate(end_offset, waits=waits)
-        end = segment.size_bytes if limit is None else limit.position
-        size = min(end - first.position, max(max_bytes, first.size_bytes))
-        following = Offset(segments[number + 1].base_offset) if number + 1 < len(segments) and is_whole else end_offset
-        records = (following - first.base_offset) * size / (end - first.position)
-        region = FileRegion(segment.file, first.position, size)
-        return LogSlice(region, Offset(first.base_offset), records, following, segment)
-    return without_records or LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
+            if first.last_offset >= end_offset:
+                break
+            if first.size_bytes == HEADER_SIZE:
+                last, place = _skip(segment, first, end_offset, skips, waits=waits)
+                if place is None:
+                    without_records = LogSlice(
+                        FileRegion(segment.file, last.position, last.size_bytes),
+                        Offset(last.base_offset),
+                        end_offset=Offset(last.last_offset + 1),
+                    )
+                    if skips.left <= 0:
+                        break
+                    continue
+                first = place
+            following = Offset(segments[number + 1].base_offset) if number + 1 < len(segments) else log_end_offset
+            limit = None if following <= end_offset else segment.locate(end_offset, waits=waits)
+            end = segment.size_bytes if limit is None else limit.position
+            following = min(following, end_offset)
+            size = min(end - first.position, max(max_bytes, first.size_bytes))
+            records = (following - first.base_offset) * size / (end - first.position)
+            region = FileRegion(segment.file, first.position, size)
+            return LogSlice(region, Offset(first.base_offset), records, following, segment)
+        return without_records or LogSlice(FileRegion(segments[-1].file, 0, 0), Offset(offset))
+
+    def read_batch(self, header: BatchHeader) -> bytes:
+        """All of the batch with this header. Raises StorageError."""
+        segment = self.segments[segment_number(self.segments, header.base_offset)]
+        place = segment.locate(header.base_offset)
+        return b"" if place is None else segment.file.read_at(place.size_bytes, place.position)
+
+    def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
+        """The header of each batch from the one that holds `from_offset` on. Raises StorageError."""
+        for segment in self.segments[segment_number(self.segments, from_offset) :]:
+            first = segment.locate(from_offset)
+            if first is None:
+                continue
+            for header in segment.headers(first.position):
+                if header.base_offset >= self.end_offset:
+                    return
+                yield header
+
+    def first_record_since(self, timestamp: int, max_opened_bytes: int) -> Steps[tuple[int, Offset] | None]:
+        """Time and offset of the first record that is not older than `timestamp` (ms); None if all are older.
+
+        A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset. Raises
+        StorageError.
+        """
+        start_offset = self.start_offset
+        for segment in self.segments:
+            if segment.max_timestamp < timestamp:
+                continue
+            for number, place in enumerate(segment.places(segment.position_before(timestamp)), 1):
+                if place.last_offset >= start_offset and place.max_timestamp >= timestamp:
+                    found = yield from _first_record(segment, place, timestamp, start_offset, max_opened_bytes)
+                    if found is not None:
+                        return found
+                    yield None
+                elif not number % PLACES_OF_A_STEP:
+                    yield None
+        return None
 
 
 def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None, *, waits: bool) -> None:
@@ -147,8 +205,8 @@ def _require_gap(segment: Segment, offset: Offset, following: BatchPlace | None,
 def _skip(
     segment: Segment, first: BatchPlace, end_offset: Offset, skips: SkipBudget, *, waits: bool
 ) -> tuple[BatchPlace, BatchPlace | None]:
-    """The last batch that was passed over, of those without records from `first` on, and the one with records behind
-    it; None if there is none before `end_offset`, or if `skips` ended before.
+    """The last batch that was skipped, of those without records from `first` on, and the one with records behind it;
+    None if there is none before `end_offset`, or if `skips` were used up before.
     """
     last = first
     for place in segment.places(first.position, waits=waits):
@@ -166,47 +224,6 @@ def _skip(
 def segment_number(segments: Sequence[Segment], offset: int) -> int:
     """The number of the segment in which `offset` is, if it is anywhere; 0 for one before all of them."""
     return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
-
-
-def read_batch(segments: Sequence[Segment], header: BatchHeader) -> bytes:
-    """All of the batch with this header. Raises StorageError."""
-    segment = segments[segment_number(segments, header.base_offset)]
-    place = segment.locate(header.base_offset)
-    return b"" if place is None else segment.file.read_at(place.size_bytes, place.position)
-
-
-def headers(segments: Sequence[Segment], from_offset: Offset, end_offset: Offset) -> Iterator[BatchHeader]:
-    """The header of each batch from the one that holds `from_offset` up to `end_offset`. Raises StorageError."""
-    for segment in segments[segment_number(segments, from_offset) :]:
-        first = segment.locate(from_offset)
-        if first is None:
-            continue
-        for header in segment.headers(first.position):
-            if header.base_offset >= end_offset:
-                return
-            yield header
-
-
-def first_record_since(
-    segments: Sequence[Segment], timestamp: int, log_start_offset: Offset, max_opened_bytes: int
-) -> Steps[tuple[int, Offset] | None]:
-    """Time and offset of the first record from `log_start_offset` on that is not older than `timestamp` (ms); None if
-    all are older. A batch that cannot be opened within `max_opened_bytes` counts as one record, at its base offset.
-
-    Raises StorageError.
-    """
-    for segment in segments:
-        if segment.max_timestamp < timestamp:
-            continue
-        for number, place in enumerate(segment.places(segment.position_before(timestamp)), 1):
-            if place.last_offset >= log_start_offset and place.max_timestamp >= timestamp:
-                found = yield from _first_record(segment, place, timestamp, log_start_offset, max_opened_bytes)
-                if found is not None:
-                    return found
-                yield None
-            elif not number % PLACES_OF_A_STEP:
-                yield None
-    return None
 
 
 class _FirstSince:

@@ -7,15 +7,16 @@ Invariants:
   from what it tells of.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.errors import DiskFullError
 from pipeline.log.checkpoint import read_file
 from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
+from pipeline.log.log_snapshot import LogSnapshot
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import SNAPSHOT_SUFFIX, Segment, segment_offsets, segment_path
+from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_offsets, segment_path
 from pipeline.log.transactions import AbortedTransactions, take_batch
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
@@ -56,10 +57,7 @@ def restore_producers(
     files: Files,
     directory: Path,
     producers: ProducerStates,
-    *,
-    log_start_offset: Offset,
-    log_end_offset: Offset,
-    headers_from: Callable[[Offset], Iterator[BatchHeader]],
+    snapshot: LogSnapshot,
     take: Callable[[BatchHeader], None],
     aborted: AbortedTransactions,
 ) -> None:
@@ -68,11 +66,11 @@ def restore_producers(
     Snapshots of what is no longer in the log, and damaged ones, are removed. When a batch was appended is not known
     from its header: producers found there count as heard of now.
     """
-    start = log_start_offset
+    start = snapshot.start_offset
     has_removed = False
     for offset in reversed(segment_offsets(files.names(directory), SNAPSHOT_SUFFIX)):
         path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
-        if log_start_offset <= offset <= log_end_offset:
+        if snapshot.start_offset <= offset <= snapshot.end_offset:
             try:
                 producers.restore(read_file(files, path) or b"")
             except ValueError:
@@ -85,9 +83,8 @@ def restore_producers(
     if has_removed:
         files.sync_directory(directory)
     aborted.forget_from(start)  # also where nothing is behind: a crash may have left what the log has lost
-    if start < log_end_offset:
-        for header in headers_from(start):
-            take(header)
+    for header in snapshot.headers(start) if start < snapshot.end_offset else ():
+        take(header)
 
 
 def rebuild_producers(
@@ -95,11 +92,7 @@ def rebuild_producers(
     directory: Path,
     known: ProducerStates,
     config: LogConfig,
-    *,
-    log_start_offset: Offset,
-    log_end_offset: Offset,
-    headers_from: Callable[[Offset], Iterator[BatchHeader]],
-    segments: Sequence[Segment],
+    snapshot: LogSnapshot,
     aborted: AbortedTransactions,
 ) -> ProducerStates:
     """Make the state of the producers of a truncated log anew. Raises StorageError.
@@ -112,10 +105,8 @@ def rebuild_producers(
         files,
         directory,
         producers,
-        log_start_offset=log_start_offset,
-        log_end_offset=log_end_offset,
-        headers_from=headers_from,
-        take=lambda header: take_batch(header, now_ms, producers, aborted, segments),
-        aborted=aborted,
+        snapshot,
+        lambda header: take_batch(header, now_ms, producers, aborted, snapshot),
+        aborted,
     )
     return producers

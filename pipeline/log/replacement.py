@@ -21,6 +21,7 @@ import structlog
 
 from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
+from pipeline.log.log_failure import check_online, failing_half_way, failing_unless_full, fails_alone
 from pipeline.log.partition_files import is_own_file
 from pipeline.log.recovery import check_segment
 from pipeline.log.segment import (
@@ -36,6 +37,8 @@ from pipeline.log.segment import (
     segment_offsets,
     segment_path,
 )
+from pipeline.log.unified_log import UnifiedLog
+from pipeline.model import Offset
 
 REFUSED_SUFFIX = ".refused"
 
@@ -83,6 +86,50 @@ def swap_files(files: Files, directory: Path, old: Sequence[Segment], new: Segme
     new.change_suffix("")
     files.sync_directory(directory)
     return [path for segment in old for path in segment.paths()]
+
+
+@fails_alone
+def replace_segments(
+    log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
+) -> list[Path] | None:
+    """Put the cleaned segment that lies beside them in the place of the closed segments from `base_offset` up to
+    `end_offset`; returns the names of their files, to be unlinked later. None if they are no longer there, or the
+    log was truncated since it was read: `truncations` is its count of then.
+
+    To be called in a thread. Readers of the old segments read on. Raises StorageError; the log is offline then,
+    unless there was no room, or no open file, to begin with.
+    """
+    with log.locks.files:
+        check_online(log)
+        if truncations != log.truncations:
+            return None
+        with failing_unless_full(log):
+            interval = log.config.index_interval_bytes
+            new = load_cleaned(log.files, log.directory, base_offset, index_interval_bytes=interval, now_ms=now_ms)
+            closed = log.snapshot.closed_segments()
+            old = [segment for segment, _ in closed if base_offset <= segment.base_offset < end_offset]
+            for segment in old:
+                segment.hold_open()
+        with failing_half_way(log):
+            with log.locks.snapshot:
+                row = row_after_swap(log.snapshot.segments, old, new, end_offset)
+                if row is None:
+                    return None
+                log.snapshot = log.snapshot._replace(segments=row)
+            log.aborted.take_cleaned(base_offset)
+            return swap_files(log.files, log.directory, old, new)
+
+
+def note_cleaned(log: UnifiedLog, end_offset: Offset, truncations: int) -> bool:
+    """Remember that everything before this offset was compacted; False if the log was truncated since it was read.
+
+    To be called in a thread: waits for a truncation that is under way.
+    """
+    with log.locks.files:
+        if truncations != log.truncations:
+            return False
+        log.clean_offset = end_offset
+        return True
 
 
 def remove_cleaned(files: Files, directory: Path) -> None:

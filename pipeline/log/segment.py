@@ -206,7 +206,7 @@ class Segment:
     def is_ready(self) -> bool:
         """True if an append has nothing to do with the disk but to write to the log file (`prepare`).
 
-        It also opens the file if that is not held open (`UnifiedLog.hold_end_open`). If each replica waited for a
+        It also opens the file if that is not held open (`hold_end_open`). If each replica waited for a
         thread, all were held up.
         """
         return not (self.offset_index.is_tail_full or self.time_index.is_tail_full)

@@ -22,9 +22,9 @@ from typing import NamedTuple
 from pipeline.errors import CorruptBatchError, SegmentClosedError
 from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
-from pipeline.log.log_snapshot import read_batch, segment_number
+from pipeline.log.log_snapshot import LogSnapshot, segment_number
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, segment_offsets, segment_path
+from pipeline.log.segment import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_offsets, segment_path
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 from pipeline.records.record import records_of_batch
@@ -247,16 +247,16 @@ def take_batch(
     now_ms: int,
     producers: ProducerStates,
     aborted: AbortedTransactions,
-    segments: Sequence[Segment],
+    snapshot: LogSnapshot,
 ) -> None:
     """Remember what a batch in the log tells of its producer; a marker ends its transaction. Raises StorageError."""
     producers.update(header, now_ms)
     if not header.is_control or header.producer_id < 0:
         return
-    aborts = is_abort(read_batch(segments, header), header)
+    aborts = is_abort(snapshot.read_batch(header), header)
     ended = None if aborts is None else producers.end_transaction(header)
     if ended is not None and aborts:
         unstable = producers.first_unstable_offset
         stable = Offset(header.next_offset) if unstable is None else unstable
-        segment = segments[segment_number(segments, header.base_offset)]
+        segment = snapshot.segments[segment_number(snapshot.segments, header.base_offset)]
         aborted.append(segment.base_offset, AbortedTransaction(*ended, stable))

@@ -3,7 +3,7 @@
 Invariants:
 
 - A cut goes between batches: the one that holds the offset goes as a whole.
-- After a crash at any step the log is a beginning of what it was, at least up to the cut. The order of the steps says
+- After a crash at any step the log is a beginning of what it was, at least up to the plan. The order of the steps says
   so: first what tells of the part to be cut off (the callers' checkpoints, the leader epochs, producer snapshots behind
   the cut, the index of aborted transactions), which a start makes anew from the batches; then the batches, the last
   segment first, brought to the disk before anything can be appended.
@@ -16,9 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import StorageError
+from pipeline.log.checkpoint import replace_file
 from pipeline.log.files import Files
-from pipeline.log.log_snapshot import segment_number
+from pipeline.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from pipeline.log.log_failure import check_online, failing_half_way, failing_unless_full, fails_alone
+from pipeline.log.log_snapshot import LogSnapshot, segment_number
+from pipeline.log.producer_snapshots import rebuild_producers, remove_snapshots_behind
 from pipeline.log.segment import Segment
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
 
 
@@ -59,25 +64,93 @@ def _end_of(segment: Segment, size_bytes: int) -> Offset:
     return Offset(end_offset)
 
 
-def hold_open_behind(segments: Sequence[Segment], cut: TruncationPlan) -> None:
+def hold_open_behind(segments: Sequence[Segment], plan: TruncationPlan) -> None:
     """Open all of which something will be cut off, so that a lack of open files is met before anything is. Raises
     StorageError.
     """
-    for segment in segments[len(cut.kept) :]:
+    for segment in segments[len(plan.kept) :]:
         segment.hold_open()
 
 
 def truncate_files(
-    files: Files, directory: Path, segments: Sequence[Segment], cut: TruncationPlan
+    files: Files, directory: Path, segments: Sequence[Segment], plan: TruncationPlan
 ) -> tuple[Segment, ...]:
     """Do to the files what was planned; returns when it would survive a crash. Raises StorageError.
 
     Readers of `segments` keep what they need open: it was opened before (`hold_open_behind`).
     """
-    behind = segments[len(cut.kept) :]
-    removed = behind if cut.split is None else behind[1:]
+    behind = segments[len(plan.kept) :]
+    removed = behind if plan.split is None else behind[1:]
     for segment in reversed(removed):
         segment.remove()
     if removed:
         files.sync_directory(directory)
-    return cut.kept if cut.split is None else (*cut.kept, cut.split.cut(cut.size_bytes))
+    return plan.kept if plan.split is None else (*plan.kept, plan.split.cut(plan.size_bytes))
+
+
+@fails_alone
+def truncate_to(log: UnifiedLog, offset: Offset) -> bool:
+    """Drop the batch that holds this offset and all behind it, for good; False if there is none.
+
+    To be called in a thread. The log may end before `offset` then. One before the log start offset, or whose batch
+    reaches there, leaves nothing. Raises StorageError: the log is offline then; DiskFullError: to be called again.
+    """
+    with log.locks.change, log.flusher.lock, log.locks.files:
+        check_online(log)
+        if offset >= log.log_end_offset:
+            return False
+        log_start_offset = Offset(min(log.log_start_offset, offset))
+        plan = plan_truncation(log.snapshot.segments, offset)
+        if plan.end_offset <= log_start_offset:
+            plan = plan_removal(log_start_offset)
+        _truncate(log, plan, log_start_offset)
+        return True
+
+
+@fails_alone
+def restart_at(log: UnifiedLog, offset: Offset) -> None:
+    """Drop everything, for good; the log starts and ends at this offset then. As `truncate_to` else."""
+    with log.locks.change, log.flusher.lock, log.locks.files:
+        check_online(log)
+        _truncate(log, plan_removal(offset), offset)
+
+
+def _truncate(log: UnifiedLog, plan: TruncationPlan, log_start_offset: Offset) -> None:
+    end_offset, segments, known = plan.end_offset, log.snapshot.segments, log.snapshot.epochs
+    log.is_changed = True
+    log.flusher.recovery_point = min(log.flusher.recovery_point, end_offset)
+    if log.clean_offset is not None:
+        log.clean_offset = min(log.clean_offset, end_offset)
+    epochs = LeaderEpochs(known.entries if plan.kept or plan.split else ())
+    epochs.truncate_from_end(end_offset)
+    epochs.is_changed = known.is_changed
+    with failing_unless_full(log):
+        log.on_moving_back()
+        if epochs.entries != known.entries:
+            replace_file(log.files, log.directory / LEADER_EPOCHS, epochs.encode())
+            epochs.is_changed = False
+        remove_snapshots_behind(log.files, log.directory, end_offset)
+        hold_open_behind(segments, plan)
+    log.is_truncating = True
+    log.truncations += 1
+    try:
+        with failing_half_way(log):
+            log.aborted.forget_from(end_offset)
+            log.aborted.sync()
+            kept = truncate_files(log.files, log.directory, segments, plan)
+            row = kept or (log.create_segment(end_offset, segments[-1].created_ms),)
+            with log.locks.snapshot:
+                log.snapshot = LogSnapshot(row, log_start_offset, end_offset, epochs)
+            log.truncations += 1
+            log.producers = rebuild_producers(
+                log.files, log.directory, log.producers, log.config, log.snapshot, log.aborted
+            )
+            log.on_moving_back()  # the first call came before the log end offset moved
+    finally:
+        log.is_truncating = False
+    try:
+        if kept:  # nothing is appended to a truncated segment
+            log.add_segment(end_offset, segments[-1].created_ms)
+    except StorageError:
+        kept[-1].is_synced = False
+        raise

@@ -42,7 +42,7 @@ from pipeline.log.compaction.plan import (
 )
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.files import Files
-from pipeline.log.replacement import remove_cleaned
+from pipeline.log.replacement import note_cleaned, remove_cleaned
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Clock, Offset, TopicPartition
@@ -249,7 +249,7 @@ class LogCleaner:
     ) -> Cleaned | Failed | None:
         """Swap in what is cleaned until the job is over. None: what was to be cleaned is no longer there."""
         log = partition.log
-        await _in_thread(partition, log.write_aborted_transactions)
+        await _in_thread(partition, log.aborted.write_tail)
         await child.begin(job)
         while True:
             report = await child.report()
@@ -270,7 +270,7 @@ class LogCleaner:
                     if not await _in_thread(partition, replace):
                         return None
                 case Cleaned():
-                    note = partial(log.note_cleaned, Offset(report.end_offset), truncations)
+                    note = partial(note_cleaned, log, Offset(report.end_offset), truncations)
                     if not await _in_thread(partition, note):
                         return None
                     await _in_thread(partition, partial(self._directories.checkpoint_clean_offset, log))
@@ -292,7 +292,7 @@ class LogCleaner:
             map_bytes=config.log_cleaner_dedupe_buffer_size // config.log_cleaner_threads,
             map_load_factor=config.log_cleaner_io_buffer_load_factor,
             bytes_per_second=config.log_cleaner_io_max_bytes_per_second / config.log_cleaner_threads,
-            kept_offsets=tuple(log.last_offsets_of_producers()),
+            kept_offsets=tuple(log.producers.last_offsets()),
             hash_key=(self._random.getrandbits(64), self._random.getrandbits(64)),
         )
 
@@ -321,7 +321,7 @@ class LogCleaner:
 def _has_first(log: UnifiedLog, cleanable: Cleanable) -> bool:
     """Return False if retention or DeleteRecords took the first segment of a job, which keeps its base offset."""
     first = cleanable.segments[0].base_offset
-    return any(segment.base_offset == first for segment, _ in log.closed_segments())
+    return any(segment.base_offset == first for segment, _ in log.snapshot.closed_segments())
 
 
 def _compaction_settings(settings: TopicSettings) -> CompactionSettings:
@@ -346,7 +346,7 @@ def _segments_without_time(partition: Partition) -> Sequence[Segment]:
     first_dirty = _first_dirty(log)
     return [
         segment
-        for segment, end_offset in log.closed_segments()
+        for segment, end_offset in log.snapshot.closed_segments()
         if end_offset > first_dirty and segment.size_bytes and segment.first_timestamp_read is None
     ]
 
@@ -362,7 +362,7 @@ def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: 
     log = partition.log
     first_dirty = _first_dirty(log)
     closed = []
-    for segment, end_offset in log.closed_segments():
+    for segment, end_offset in log.snapshot.closed_segments():
         first_ms = segment.first_timestamp_read if end_offset > first_dirty else None
         closed.append(
             SegmentAge(

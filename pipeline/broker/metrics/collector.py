@@ -93,8 +93,8 @@ class BrokerCollector(Collector):
         for directory in replicas.directories.opened:
             waiting.add_metric([str(directory.path)], replicas.disks.waiting_s(directory.path))
         yield waiting
-        yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.size_bytes)
-        yield self._per_partition("numlogsegments", "Segments.", lambda partition: partition.log.segment_count)
+        yield self._per_partition("size", "Bytes on disk.", lambda partition: partition.log.snapshot.size_bytes)
+        yield self._per_partition("numlogsegments", "Segments.", lambda partition: len(partition.log.snapshot.segments))
         yield self._per_partition("logstartoffset", "Oldest offset.", lambda partition: partition.log.log_start_offset)
         yield self._per_partition("logendoffset", "Next offset.", lambda partition: partition.log.log_end_offset)
 

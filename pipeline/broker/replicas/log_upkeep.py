@@ -21,6 +21,7 @@ from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.errors import DiskFullError, PipelineError, RollDueError, StorageError
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.expiry import take_expired
 from pipeline.log.segment import Segment
 from pipeline.model import Clock, Offset, TopicPartition
 from pipeline.protocol.errors import KafkaError
@@ -205,10 +206,10 @@ async def _take_expired(partition: Partition, now_ms: int) -> Sequence[Segment]:
     """Raises StorageError, and RollDueError if others appended meanwhile."""
     log = partition.log
     try:
-        return log.take_expired(partition.high_watermark, now_ms)
+        return take_expired(log, partition.high_watermark, now_ms)
     except RollDueError as due:
         try:
             await partition.roll(due, now_ms)
         except DiskFullError:  # the closed segments make room for the new one that the last waits for
-            return log.take_expired(partition.high_watermark, now_ms, keeps_last=True)
-        return log.take_expired(partition.high_watermark, now_ms)
+            return take_expired(log, partition.high_watermark, now_ms, keeps_last=True)
+        return take_expired(log, partition.high_watermark, now_ms)

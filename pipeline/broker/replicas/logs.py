@@ -30,6 +30,9 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories, create_each
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.directories.logs_set_aside import HeldLog, LogName
+from pipeline.log.directories.tails import assign_topic_id
+from pipeline.log.flush_promise import promise_flushes
+from pipeline.log.held_files import hold_end_open
 from pipeline.log.loader import NewLog
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Clock, TopicPartition
@@ -408,7 +411,7 @@ def _open_logs(directory: LogDirectory, share: _Share, new: Sequence[NewLog], no
     if is_half_free():
         for opened_log in opened:
             with suppress(StorageError):  # appends raise it, too
-                opened_log.hold_end_open()
+                hold_end_open(opened_log)
     return found
 
 
@@ -421,7 +424,7 @@ def _find_log(directory: LogDirectory, item: AssignedPartition) -> UnifiedLog:
         raise found.failure
     if found.topic_id is None:
         with suppress(DiskFullError):  # the next start asks again
-            found.assign_topic_id(item.topic_id)
+            assign_topic_id(found, item.topic_id)
     return found
 
 
@@ -429,7 +432,7 @@ def _with_promise(found: UnifiedLog, settings: TopicSettings) -> UnifiedLog | St
     """The log, with its promise of flushes as the settings want it, or why the disk refused that. In a thread."""
     try:
         with suppress(DiskFullError):  # no promise is made then; one that is kept for too long costs flushes alone
-            found.promise_flushes(is_promised=settings.flush_messages == 1)
+            promise_flushes(found, is_promised=settings.flush_messages == 1)
     except StorageError as error:
         return error
     return found

@@ -57,7 +57,7 @@ class Leadership:
     _is_over: bool = False
 
     def __post_init__(self, view: PartitionView) -> None:
-        self.visible_end, self.hidden_bytes = self.replica.high_watermark, self.replica.log.size_bytes
+        self.visible_end, self.hidden_bytes = self.replica.high_watermark, self.replica.log.snapshot.size_bytes
         self._begin_state(view, self.replica.high_watermark)
 
     def _begin_state(self, view: PartitionView, committed: Offset) -> None:

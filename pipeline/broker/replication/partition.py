@@ -31,7 +31,9 @@ from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.settings.topic import LOG_APPEND_TIME, TopicSettings
 from pipeline.errors import DamagedSegmentError, OffsetOutOfRangeError, RollDueError, StorageError
 from pipeline.log.appends import AppendInfo, within_reach
+from pipeline.log.flush_promise import promise_flushes
 from pipeline.log.log_snapshot import LogSlice, SkipBudget
+from pipeline.log.truncation import restart_at, truncate_to
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -203,7 +205,7 @@ class Partition:
         Whatever comes between, flushes go before acknowledgements until the log has no promise any more.
         """
         while self.is_promise_due:
-            promise = partial(self.log.promise_flushes, is_promised=not self.log.is_flushed_first)
+            promise = partial(promise_flushes, self.log, is_promised=not self.log.is_flushed_first)
             await self.upkeep.disks.run(self.log.directory.parent, promise)
         self.keeps_promise = self.log.is_flushed_first
 
@@ -356,16 +358,16 @@ class Partition:
         return info
 
     async def truncate_to(self, offset: Offset) -> bool:
-        """Drop all from this offset on, as `UnifiedLog.truncate_to`, while nothing is appended. Raises StorageError."""
+        """Drop all from this offset on, as `truncate_to`, while nothing is appended. Raises StorageError."""
         try:
-            return await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.truncate_to, offset))
+            return await self.upkeep.disks.run(self.log.directory.parent, partial(truncate_to, self.log, offset))
         finally:
             self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
             self.observer.truncated(self.topic_partition)
 
     async def restart_at(self, offset: Offset) -> None:
         """Replace the log by an empty one that starts here, while nothing is appended. Raises StorageError."""
-        await self.upkeep.disks.run(self.log.directory.parent, partial(self.log.restart_at, offset))
+        await self.upkeep.disks.run(self.log.directory.parent, partial(restart_at, self.log, offset))
         self.high_watermark = offset
         self.observer.truncated(self.topic_partition)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, TAIL_LOST, read_file, replace_file
+from pipeline.log.directories.tails import POWER_LOST
 from pipeline.log.files import Files
 from pipeline.log.flush_promise import has_promise
 from pipeline.model import TopicPartition
@@ -46,7 +47,7 @@ def note_tails(files: Files, root: Path, unclosed: Collection[str]) -> None:
         directory = root / name
         with suppress(StorageError):
             if files.exists(directory) and not has_promise(files, directory):
-                replace_file(files, directory / TAIL_LOST, b"the power was lost")
+                replace_file(files, directory / TAIL_LOST, POWER_LOST)
 
 
 def remove_mark(files: Files, root: Path) -> None:

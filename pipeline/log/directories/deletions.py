@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.errors import DiskFullError, StorageError
+from pipeline.log.expiry import delete_segments
 from pipeline.log.files import Files
 from pipeline.log.partition_files import is_deleted
 from pipeline.log.segment import Segment
@@ -63,7 +64,7 @@ class Deletions:
     def _rename(self, log: UnifiedLog, now_ms: int, *, is_noted: bool) -> None:
         waiting = self._expired[log]
         while waiting:
-            self.add(now_ms + log.config.delete_delay_ms, log.delete_segments(waiting[:1], for_good=not is_noted))
+            self.add(now_ms + log.config.delete_delay_ms, delete_segments(log, waiting[:1], for_good=not is_noted))
             del waiting[0]
 
     def add(self, due_ms: int, paths: Sequence[Path]) -> None:

@@ -55,7 +55,9 @@ from pipeline.log.directories.served_replicas import ReplicaId, ServedReplicas, 
 from pipeline.log.directories.shutdown import close_all
 from pipeline.log.directories.tails import note_failed_tails, settle_tail
 from pipeline.log.files import FileLock, Files, Volume
+from pipeline.log.held_files import drop_files, release_files
 from pipeline.log.loader import NewLog, create_logs, load_log
+from pipeline.log.log_failure import abandon
 from pipeline.log.partition_files import (
     is_deleted,
     is_own_file,
@@ -64,6 +66,7 @@ from pipeline.log.partition_files import (
     name_deleted,
     parse_directory_name,
 )
+from pipeline.log.replacement import replace_segments
 from pipeline.log.segment import Segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.log.unsynced import note_failure
@@ -295,7 +298,7 @@ class LogDirectory:
         self.failure = error
         logger.error("log_dir_offline", log_dir=str(self.path), error=str(error))
         for log in list(self._logs.values()):
-            log.abandon(f"its log dir is offline: {error}")
+            abandon(log, f"its log dir is offline: {error}")
 
     def _check_online(self) -> None:
         if self.failure is not None:
@@ -507,9 +510,10 @@ class LogDirectory:
         """End the use of a log that is to be deleted: no flush of it meets one that is made anew under the name."""
         log = self._logs.get(name.topic_partition)
         if log is not None and log.topic_id == name.topic_id and name not in self.set_aside.paths:
-            log.abandon("the partition was deleted")
-            log.wait_until_flushed()
-            log.drop_files()
+            abandon(log, "the partition was deleted")
+            with log.flusher.lock:  # a flush that is under way writes by the names of files
+                pass
+            drop_files(log)
 
     def _take_out(self, name: LogName) -> tuple[Path, int] | None:
         """Let go of a log: where it lies, and how long its files stay. None if there is no such log."""
@@ -528,7 +532,7 @@ class LogDirectory:
         return None
 
     def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
-        """Rename the files of segments that `UnifiedLog.take_expired` took out. To be called in a thread.
+        """Rename the files of segments that `take_expired` took out. To be called in a thread.
 
         Raises StorageError.
         """
@@ -546,8 +550,8 @@ class LogDirectory:
     def replace_segments(
         self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
     ) -> bool:
-        """As `UnifiedLog.replace_segments`: False if what was cleaned is no longer there. To be called in a thread."""
-        replaced = log.replace_segments(base_offset, end_offset, now_ms, truncations)
+        """As `replace_segments`: False if what was cleaned is no longer there. To be called in a thread."""
+        replaced = replace_segments(log, base_offset, end_offset, now_ms, truncations)
         if replaced is None:
             return False
         self._deletions.add(now_ms + log.config.delete_delay_ms, replaced)
@@ -599,7 +603,7 @@ class LogDirectory:
                     logger.error("log_not_flushed", topic_partition=str(topic_partition), error=str(error))
                 except StorageError:
                     logger.exception("log_offline", topic_partition=str(topic_partition))
-            log.release_files()
+            release_files(log)
         was_set_back, self._looked_ms = now_ms < self._looked_ms, now_ms
         with self._noticing_failure():
             self._deletions.remove_due(now_ms, is_all_due=was_set_back)

@@ -31,6 +31,8 @@ from pipeline.log.checkpoint import (
     replace_file,
 )
 from pipeline.log.files import Files
+from pipeline.log.held_files import drop_files
+from pipeline.log.log_failure import abandon
 from pipeline.log.partition_files import may_be_partition, parse_directory_name
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset, TopicPartition
@@ -101,8 +103,8 @@ class LogsSetAside:
         """
         if log.failure is None:
             log.flush()
-            log.abandon("another topic has its name")
-            log.drop_files()
+            abandon(log, "another topic has its name")
+            drop_files(log)
         if log.may_lack_tail:
             replace_file(self._files, log.directory / TAIL_LOST, b"set aside")
         offsets = {log.topic_partition: log.log_start_offset}

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from pipeline.errors import LogFailedError, StorageError
+from pipeline.log.held_files import release_files
+from pipeline.log.log_failure import abandon, check_online, failing_unless_full, fails_alone
+from pipeline.log.producer_snapshots import write_snapshot
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import TopicPartition
 
@@ -20,14 +23,39 @@ logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Closed:
+class CloseResult:
     """What came of closing logs: each log that is not wholly on the disk, and the first reason (None: all are)."""
 
     unclosed: set[TopicPartition] = field(default_factory=set)
     error: StorageError | None = None
 
 
-def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> Closed:
+@fails_alone
+def close_log(log: UnifiedLog) -> None:
+    """Bring everything to disk so that the next start trusts it, and end appends. Raises StorageError.
+
+    Regions that were handed out stay readable.
+    """
+    check_online(log)
+    if log.is_changed:
+        try:
+            with failing_unless_full(log):
+                last = log.snapshot.segments[-1]
+                last.seal()
+                last.sync(with_indexes=True)
+                log.aborted.sync()
+                write_snapshot(log.files, log.directory, log.log_end_offset, log.producers, durable=True)
+                log.flusher.has_new_names = True
+                log.flush()
+        except StorageError as error:
+            abandon(log, f"the log had no room to be closed: {error}")
+            raise
+        log.holds_end = False
+        release_files(log)
+    abandon(log, "the log is closed")
+
+
+def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> CloseResult:
     """Close them, many of them in several threads, for so long; logs that are not closed by then are unclosed.
 
     The threads do not keep a process alive that has waited long enough.
@@ -42,7 +70,7 @@ def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> Closed:
                 if log.failure is not None:
                     continue  # it was told when it failed
                 try:
-                    log.close()
+                    close_log(log)
                     closed.add(log.topic_partition)
                 except LogFailedError:
                     continue  # that log says why, and its log dir is closed without it
@@ -64,4 +92,4 @@ def close_all(logs: Sequence[UnifiedLog], timeout_s: float) -> Closed:
         reason = f"the disk took longer than {timeout_s:g} s for {len(late)} of {len(logs)} logs"
         error = StorageError(str(logs[0].directory.parent), reason)
     unclosed = {log.topic_partition for log in logs} - closed.copy()
-    return Closed(unclosed, error)
+    return CloseResult(unclosed, error)

@@ -1,7 +1,7 @@
 """The log start offset as it moves inside the brokers, and what must hold of it at each of its steps.
 
-`watched_log_starts` wraps the methods of a log that move it, for the length of a run. Invariants, for each log while it
-is open:
+`watched_log_starts` wraps the functions of a log that move it, for the length of a run. Invariants, for each log while
+it is open:
 
   1. The log start offset never goes back while the log holds records. An empty log that begins within a batch of its
      leader's goes back to the batch's first record, and on again with the batch.
@@ -13,18 +13,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.broker.replication import partition
+from pipeline.log import truncation
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
 
 Moved = Callable[[UnifiedLog, Offset, Offset], None]
 """A log, its start offset before, and now."""
-MOVING = ("delete_records", "take_expired", "_truncate")
+MOVING = ((UnifiedLog, "delete_records"), (partition, "take_expired"), (truncation, "_truncate"))
 
 
 @contextmanager
 def watched_log_starts(moved: Moved) -> Generator[None]:
-    """Have each step of each log start offset in this process told."""
-    known = {name: UnifiedLog.__dict__[name] for name in MOVING}
+    """Report each step of each log start offset in this process to `moved`."""
+    known = [(owner, name, owner.__dict__[name]) for owner, name in MOVING]
 
     def watched(move: Callable[..., Any]) -> Callable[..., Any]:
         def move_and_tell(log: UnifiedLog, *args: Any, **options: Any) -> Any:
@@ -37,13 +39,13 @@ def watched_log_starts(moved: Moved) -> Generator[None]:
 
         return move_and_tell
 
-    for name, move in known.items():
-        setattr(UnifiedLog, name, watched(move))
+    for owner, name, move in known:
+        setattr(owner, name, watched(move))
     try:
         yield
     finally:
-        for name, move in known.items():
-            setattr(UnifiedLog, name, move)
+        for owner, name, move in known:
+            setattr(owner, name, move)
 
 
 @dataclass(eq=False)

@@ -39,6 +39,7 @@ from pipeline.log import unified_log
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.logs_set_aside import HeldLog
 from pipeline.log.producer_state import ProducerStates
+from pipeline.log.truncation import truncate_to
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.signals import Wakeup
@@ -91,7 +92,7 @@ def _truncating_to_high_watermark(follow: Any) -> Any:
     def broken(fetcher: Any, replica: Any, partition: Any) -> None:
         log: UnifiedLog = replica.log
         if log.log_end_offset > replica.high_watermark:
-            log.truncate_to(max(replica.high_watermark, log.log_start_offset))
+            truncate_to(log, max(replica.high_watermark, log.log_start_offset))
         follow(fetcher, replica, partition)
 
     return broken

@@ -99,7 +99,7 @@ class WatermarkRules:
         if replica.log.failure is not None or not replica.log.log_start_offset < now <= leader.log.log_end_offset:
             return
         last = Offset(now - 1)
-        epochs = leader.log.epoch_at(last), replica.log.epoch_at(last)
+        epochs = leader.log.snapshot.epochs.epoch_at(last), replica.log.snapshot.epochs.epoch_at(last)
         if replica.log.log_end_offset < now or epochs[0] != epochs[1]:
             self.problems.append(
                 f"{leader.topic_partition}: high watermark {now} of broker {leader.own_id}; broker {replica.own_id} is "

@@ -9,7 +9,6 @@ from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.index import Index
 from pipeline.log.loader import load_log
-from pipeline.log.log_snapshot import read_batch
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import (
@@ -97,7 +96,7 @@ class Batches:
 
     def raw(self, log: UnifiedLog) -> list[bytes]:
         """The bytes of all batches."""
-        return [read_batch(log._segments, header) for header in self.read_all(log)]
+        return [log.snapshot.read_batch(header) for header in self.read_all(log)]
 
     def header(self, batch: bytes) -> BatchHeader:
         """The header of a batch."""
@@ -118,7 +117,7 @@ class Batches:
 
     def check_indexes(self, log: UnifiedLog) -> None:
         """Every index entry points at its batch; every offset and time is found through them."""
-        for segment in log._segments:
+        for segment in log.snapshot.segments:
             places = list(segment.places())
             assert sum(place.size_bytes for place in places) == segment.size_bytes
             by_position = {place.position: place for place in places}

@@ -8,6 +8,8 @@ import pytest
 
 from pipeline.errors import StorageError
 from pipeline.log.config import LogConfig
+from pipeline.log.directories.shutdown import close_log
+from pipeline.log.expiry import take_expired
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.records.turns import to_end
 from tests.unit.log.conftest import Batches
@@ -23,17 +25,17 @@ def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Call
     for day in range(60):
         batches.append(log, batches.make(1, size=100, timestamp=batches.now_ms + day * DAY_MS))
     if request.param == "clean":
-        log.close()
+        close_log(log)
     else:
         log.flush()
     recovery_point = log.recovery_point
-    assert log.segment_count > 4
+    assert len(log.snapshot.segments) > 4
 
     def reopen(config: LogConfig = CONFIG) -> Callable[..., Any] | UnifiedLog:
         return open_log(config, recovery_point=recovery_point, clean=request.param == "clean")
 
-    reopen.bases = [segment.base_offset for segment in log._segments]
-    reopen.newest = [segment.max_timestamp for segment in log._segments]
+    reopen.bases = [segment.base_offset for segment in log.snapshot.segments]
+    reopen.newest = [segment.max_timestamp for segment in log.snapshot.segments]
     return reopen
 
 
@@ -51,7 +53,7 @@ def test_an_index_that_is_cut_at_an_entry_is_made_anew(
     for count in range(len(content) // size):
         path.write_bytes(content[: count * size])
         log = reopen()
-        assert [segment.max_timestamp for segment in log._segments] == reopen.newest
+        assert [segment.max_timestamp for segment in log.snapshot.segments] == reopen.newest
         batches.check_indexes(log)
         if suffix == ".timeindex":
             assert path.read_bytes() == content
@@ -65,7 +67,7 @@ def test_retention_never_takes_a_segment_for_older_than_its_newest_record(
         path.write_bytes(path.read_bytes()[:24])
     log = reopen()
     now_ms = reopen.newest[0] + CONFIG.retention_ms
-    assert not log.take_expired(log.log_end_offset, now_ms)
+    assert not take_expired(log, log.log_end_offset, now_ms)
     for day in range(60):
         assert to_end(log.offset_for_timestamp(batches.now_ms + day * DAY_MS))[1] == day
 

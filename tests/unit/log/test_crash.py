@@ -14,6 +14,7 @@ from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.checkpoint import read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.shutdown import close_log
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
@@ -142,7 +143,7 @@ def test_a_failed_sync_takes_the_log_offline(open_log: Callable[..., Any], batch
     with pytest.raises(StorageError, match="Input/output"):
         log.flush()
     assert log.recovery_point == 1
-    for action in (log.flush, log.close, lambda: batches.append(log, batches.make(1))):
+    for action in (log.flush, lambda: close_log(log), lambda: batches.append(log, batches.make(1))):
         with pytest.raises(StorageError, match="Input/output"):
             action()
     assert log.recovery_point == 1
@@ -245,7 +246,7 @@ def test_a_full_disk_refuses_appends_and_the_log_goes_on_when_there_is_room(
         batches.append(log, batches.make(1, size=150))
         assert [header.base_offset for header in batches.read_all(log)] == list(range(log.log_end_offset))
         batches.check_indexes(log)
-        log.close()
+        close_log(log)
         log = open_log(clean=True)
         assert log.log_end_offset == start + done + 1
         batches.check_indexes(log)

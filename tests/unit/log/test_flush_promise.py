@@ -10,6 +10,7 @@ from pipeline.log.checkpoint import FLUSHED_FIRST
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
+from pipeline.log.flush_promise import promise_flushes
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.testing.faulty_files import Crash, FaultyFiles
@@ -36,7 +37,7 @@ def test_a_log_with_the_promise_lacks_nothing_after_another_boot(tmp_path: Path,
     for number in range(2):
         log = directory.create(TopicPartition("events", number), now_ms=NOW_MS)
         batches.append(log, batches.make(2))
-    directory.logs[NAME].promise_flushes(is_promised=True)
+    promise_flushes(directory.logs[NAME], is_promised=True)
     directory.release()
     found = opened(FaultyFiles(DiskFiles(), random.Random(1)), tmp_path, boot="second").logs
     assert [found[TopicPartition("events", number)].may_lack_tail for number in range(2)] == [False, True]
@@ -47,8 +48,8 @@ def test_a_promise_that_ended_is_gone_after_another_boot(tmp_path: Path, batches
     directory = opened(FaultyFiles(DiskFiles(), random.Random(1)), tmp_path)
     log = directory.create(NAME, now_ms=NOW_MS)
     batches.append(log, batches.make(2))
-    log.promise_flushes(is_promised=True)
-    log.promise_flushes(is_promised=False)
+    promise_flushes(log, is_promised=True)
+    promise_flushes(log, is_promised=False)
     directory.release()
     assert not (tmp_path / "events-0" / FLUSHED_FIRST).exists()
     assert opened(FaultyFiles(DiskFiles(), random.Random(1)), tmp_path, boot="second").logs[NAME].may_lack_tail
@@ -60,12 +61,12 @@ def test_what_a_killed_process_did_not_flush_is_flushed_before_it_counts(
 ) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(seed))
     log = opened(files, tmp_path).create(NAME, now_ms=NOW_MS)
-    log.promise_flushes(is_promised=True)
+    promise_flushes(log, is_promised=True)
     batches.append(log, batches.make(2))
     files = files.end_process()
     log = opened(files, tmp_path).logs[NAME]
     assert (log.log_end_offset, log.recovery_point, log.is_flushed_first) == (2, 0, True)
-    log.promise_flushes(is_promised=True)
+    promise_flushes(log, is_promised=True)
     assert log.recovery_point == 2
     files.lose_power()
     found = opened(FaultyFiles(DiskFiles(), random.Random(seed)), tmp_path, boot="second").logs[NAME]
@@ -131,5 +132,5 @@ class _History:
         is_promised = not self._log.is_flushed_first
         self._flushes_first = True
         self.has_promised = False
-        self._log.promise_flushes(is_promised=is_promised)
+        promise_flushes(self._log, is_promised=is_promised)
         self._flushes_first = self.has_promised = is_promised

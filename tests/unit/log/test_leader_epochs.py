@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.log.directories.shutdown import close_log
 from pipeline.log.leader_epochs import LEADER_EPOCHS, EpochStart, LeaderEpochs
 from pipeline.model import LeaderEpoch, Offset
 from tests.unit.log.conftest import Batches
@@ -71,15 +72,15 @@ def test_epochs_of_a_log_are_kept_and_found_again(
     log.begin_epoch(LeaderEpoch(7))
     assert log.end_offset_for(LeaderEpoch(7)) == (7, 3)
     assert log.end_offset_for(LeaderEpoch(5)) == (3, 3)
-    assert [log.epoch_at(Offset(offset)) for offset in (0, 2, 3)] == [3, 3, 7]
+    assert [log.snapshot.epochs.epoch_at(Offset(offset)) for offset in (0, 2, 3)] == [3, 3, 7]
     path = tmp_path / "events-0" / LEADER_EPOCHS
     assert not path.exists()
     log.flush()
     assert path.read_text() == "0\n2\n3 0\n7 3\n"
-    log.close()
+    close_log(log)
     log = open_log(clean=True)
     assert log.end_offset_for(LeaderEpoch(6)) == (3, 3)
-    log.close()
+    close_log(log)
     for content in (None, b"nonsense", b"0\n1\n3 0\n", b"0\n2\n3 0\n9 40\n"):
         path.unlink() if content is None else path.write_bytes(content)
         log = open_log()

@@ -17,6 +17,7 @@ from pipeline.log import log_failure
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, LOG_START_OFFSETS, TAIL_LOST
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles
 from pipeline.log.index import Index
 from pipeline.log.segment import Segment
@@ -86,7 +87,7 @@ def test_an_append_leaves_nothing_behind_the_end(
     if method == "_append_info":  # it was in the log by then
         assert log.log_end_offset == 5
         return
-    assert (log.directory / f"{0:020d}.log").stat().st_size == log.size_bytes
+    assert (log.directory / f"{0:020d}.log").stat().st_size == log.snapshot.size_bytes
     check_others_go_on(directory, batches, tmp_path)
 
 
@@ -105,12 +106,12 @@ def test_retention_ends_one_log(directory: Any, batches: Any, tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(Index, "append", explode)
         with pytest.raises(LogFailedError):
-            directory.logs[FAILING].take_expired(Offset(3), batches.now_ms + 8 * DAY_MS)
+            take_expired(directory.logs[FAILING], Offset(3), batches.now_ms + 8 * DAY_MS)
     check_others_go_on(directory, batches, tmp_path)
 
 
 def test_a_close_ends_one_log(directory: Any, batches: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seal, failing = Segment.seal, directory.logs[FAILING]._segments[-1]
+    seal, failing = Segment.seal, directory.logs[FAILING].snapshot.segments[-1]
 
     def seal_others(segment: Any) -> Any:
         return explode() if segment is failing else seal(segment)

@@ -10,6 +10,7 @@ import pytest
 from pipeline.errors import StorageError
 from pipeline.log import recovery
 from pipeline.log.config import LogConfig
+from pipeline.log.directories.shutdown import close_log
 from pipeline.log.files import DiskFiles
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
@@ -31,7 +32,7 @@ def filled(
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_blocks_never_written(open_log: Callable[..., Any], batches: Batches, tmp_path: Path, clean: bool) -> None:
-    filled(open_log, batches).close()
+    close_log(filled(open_log, batches))
     path = log_file(tmp_path)
     whole = path.read_bytes()
     size = len(whole) // 10
@@ -44,7 +45,7 @@ def test_blocks_never_written(open_log: Callable[..., Any], batches: Batches, tm
 
 
 def test_blocks_without_meaning(open_log: Callable[..., Any], batches: Batches, tmp_path: Path) -> None:
-    filled(open_log, batches).close()
+    close_log(filled(open_log, batches))
     path = log_file(tmp_path)
     whole = path.read_bytes()
     size = len(whole) // 10
@@ -67,7 +68,7 @@ def test_blocks_without_meaning(open_log: Callable[..., Any], batches: Batches, 
 
 
 def test_zeros_behind_the_end(open_log: Callable[..., Any], batches: Batches, tmp_path: Path) -> None:
-    filled(open_log, batches).close()
+    close_log(filled(open_log, batches))
     path = log_file(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole + bytes(8192))
@@ -78,7 +79,7 @@ def test_zeros_behind_the_end(open_log: Callable[..., Any], batches: Batches, tm
 def test_an_older_batch_behind_the_end_is_no_part_of_the_log(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
-    filled(open_log, batches).close()
+    close_log(filled(open_log, batches))
     path = log_file(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole + whole[: len(whole) // 10])
@@ -91,9 +92,9 @@ def test_segments_behind_a_damaged_one_are_removed(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig, offset: int
 ) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
-    segments = [segment.base_offset for segment in log._segments]
+    segments = [segment.base_offset for segment in log.snapshot.segments]
     victim = max(base_offset for base_offset in segments if base_offset <= offset)
-    place = next(s for s in log._segments if s.base_offset == victim).locate(offset)
+    place = next(s for s in log.snapshot.segments if s.base_offset == victim).locate(offset)
     content = bytearray(log_file(tmp_path, victim).read_bytes())
     content[place.position + 70] ^= 1
     log_file(tmp_path, victim).write_bytes(content)
@@ -107,11 +108,11 @@ def test_whole_batches_lost_at_the_end_of_a_segment_show(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
 ) -> None:
     log = filled(open_log, batches, config=small_segments, size=200)
-    first = log._segments[0]
+    first = log.snapshot.segments[0]
     *_, last = first.places()
     log_file(tmp_path).write_bytes(log_file(tmp_path).read_bytes()[: last.position])
     again = open_log(small_segments)
-    assert (again.log_end_offset, again.segment_count) == (last.base_offset, 1)
+    assert (again.log_end_offset, len(again.snapshot.segments)) == (last.base_offset, 1)
 
 
 def test_segments_before_the_recovery_point_are_not_read(
@@ -134,7 +135,7 @@ def test_damaged_indexes_are_made_anew(
 ) -> None:
     config = LogConfig(segment_bytes=3000, index_interval_bytes=1)
     log = filled(open_log, batches, 60, config)
-    log.close()
+    close_log(log)
     expected = batches.read_all_offline(tmp_path)
     for path in sorted((tmp_path / "events-0").glob(f"*.{suffix}")):
         content = path.read_bytes()
@@ -169,7 +170,7 @@ def test_a_middle_entry_that_lies_is_noticed_when_it_is_used(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
     config = LogConfig(segment_bytes=3000, index_interval_bytes=1)
-    filled(open_log, batches, 60, config).close()
+    close_log(filled(open_log, batches, 60, config))
     path = log_file(tmp_path).with_suffix(".index")
     content = bytearray(path.read_bytes())
     content[3 * 8 + 7] ^= 3
@@ -199,7 +200,7 @@ def test_batches_larger_than_the_buffer(
 def test_files_that_belong_to_no_segment_are_removed(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
-    filled(open_log, batches).close()
+    close_log(filled(open_log, batches))
     directory = tmp_path / "events-0"
     for name in ("00000000000000000777.index", "00000000000000000777.timeindex", "00000000000000000777.snapshot"):
         (directory / name).write_bytes(b"x")
@@ -223,9 +224,9 @@ def test_gaps_within_and_between_segments_survive(
 def test_opening_twice_changes_nothing(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path, small_segments: LogConfig
 ) -> None:
-    filled(open_log, batches, config=small_segments, size=200).close()
+    close_log(filled(open_log, batches, config=small_segments, size=200))
     before = {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()}
-    open_log(small_segments, clean=True).close()
+    close_log(open_log(small_segments, clean=True))
     assert {path.name: path.read_bytes() for path in (tmp_path / "events-0").iterdir()} == before
     assert DiskFiles().names(tmp_path / "events-0") == sorted(before)
 
@@ -254,7 +255,7 @@ def test_messages_of_an_older_format_are_refused_and_kept(
     clean: bool,
 ) -> None:
     monkeypatch.setattr(recovery, "_CHUNK_BYTES", 4096)
-    filled(open_log, batches, good).close()
+    close_log(filled(open_log, batches, good))
     content = log_file(tmp_path).read_bytes() + old_message(2 * good, message_format, value, codec)
     log_file(tmp_path).write_bytes(content)
     for _ in range(2):
@@ -266,7 +267,7 @@ def test_messages_of_an_older_format_are_refused_and_kept(
 def test_what_merely_looks_like_an_older_message_is_damage(
     open_log: Callable[..., Any], batches: Batches, tmp_path: Path
 ) -> None:
-    filled(open_log, batches, 3).close()
+    close_log(filled(open_log, batches, 3))
     whole = log_file(tmp_path).read_bytes()
     message = old_message(6, 1, b"value")
     for damaged in (message[:-1], message[:-1] + b"!", message[:16] + b"\x03" + message[17:], message[:20]):

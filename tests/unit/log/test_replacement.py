@@ -16,8 +16,11 @@ from pipeline.log.compaction.jobs import Cleaned, CleaningJob, GroupCleaned
 from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFile, DiskFiles, Files
+from pipeline.log.held_files import release_files
 from pipeline.log.segment import CLEANED_SUFFIX
+from pipeline.log.truncation import truncate_to
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import iterate_headers, read_header, set_base_offset, validate_for_append
@@ -78,7 +81,7 @@ def _last(data: bytes) -> int:
 def job_for(log: UnifiedLog, now_ms: int = NOW_MS) -> CleaningJob:
     return CleaningJob(
         directory=str(log.directory),
-        segments=tuple(SegmentRange(s.base_offset, end, s.size_bytes) for s, end in log.closed_segments()),
+        segments=tuple(SegmentRange(s.base_offset, end, s.size_bytes) for s, end in log.snapshot.closed_segments()),
         first_dirty_offset=log.clean_offset or 0,
         now_ms=now_ms,
         delete_retention_ms=1000,
@@ -154,7 +157,7 @@ def test_the_state_stays_and_old_files_go_after_their_delay(tmp_path: Path) -> N
     log = directory.create(NAME, now_ms=NOW_MS)
     append(log, 30)
     before = {record.key: record.value for record in read(log)}
-    size = log.size_bytes
+    size = log.snapshot.size_bytes
     offsets = [record.offset for record in read(log)]
     run = Run()
     for report in clean(job_for(log), DiskFiles(), lambda _: None):
@@ -164,8 +167,8 @@ def test_the_state_stays_and_old_files_go_after_their_delay(tmp_path: Path) -> N
     after = read(log)
     assert {record.key: record.value for record in after} == before
     assert [record.offset for record in after] == [o for o in offsets if o in {r.offset for r in after}]
-    assert log.size_bytes < size / 3 and log.log_end_offset == 60
-    assert [segment.base_offset for segment, _ in log.closed_segments()] == [base for base, _ in run.groups]
+    assert log.snapshot.size_bytes < size / 3 and log.log_end_offset == 60
+    assert [segment.base_offset for segment, _ in log.snapshot.closed_segments()] == [base for base, _ in run.groups]
     folder = tmp_path / "logs" / "table-0"
     assert list(folder.glob("*.deleted")) and not list(folder.glob("*.swap")) + list(folder.glob("*.cleaned"))
     directory.flush_due(NOW_MS + CONFIG.delete_delay_ms)
@@ -184,7 +187,7 @@ def test_a_reader_of_the_old_segments_reads_on(tmp_path: Path) -> None:
     directory.close()
     directory = open_directory(tmp_path / "logs", DiskFiles())
     log = directory.logs[NAME]
-    old = log.closed_segments()
+    old = log.snapshot.closed_segments()
     region = log.read(Offset(0), 1 << 20, log.log_end_offset).region
     compact(directory, DiskFiles(), Run())
     directory.flush_due(NOW_MS + CONFIG.delete_delay_ms)
@@ -204,7 +207,7 @@ def test_what_was_deleted_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
     first = next(report for report in clean(job_for(log), DiskFiles(), lambda _: None))
     assert isinstance(first, GroupCleaned)
     log.delete_records(Offset(first.end_offset - 1))
-    expired = log.take_expired(log.log_end_offset, NOW_MS)
+    expired = take_expired(log, log.log_end_offset, NOW_MS)
     assert expired
     assert not directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS, log.truncations)
     directory.delete_segments({log: expired}, NOW_MS)
@@ -221,7 +224,7 @@ def test_what_was_truncated_meanwhile_is_not_brought_back(tmp_path: Path) -> Non
     truncations = log.truncations
     first = next(report for report in clean(job_for(log), DiskFiles(), lambda _: None))
     assert isinstance(first, GroupCleaned)
-    assert log.truncate_to(Offset(first.end_offset - 1))
+    assert truncate_to(log, Offset(first.end_offset - 1))
     append(log, 20)
     before = read(log, Offset(0))
     assert not directory.replace_segments(log, first.base_offset, first.end_offset, NOW_MS, truncations)
@@ -274,9 +277,9 @@ def test_a_reader_that_opens_a_file_while_it_is_renamed_reads_the_old_one(
 
     def delete() -> None:
         log.delete_records(Offset(group.end_offset))
-        directory.delete_segments({log: log.take_expired(log.log_end_offset, NOW_MS)}, NOW_MS)
+        directory.delete_segments({log: take_expired(log, log.log_end_offset, NOW_MS)}, NOW_MS)
 
-    log.release_files()
+    release_files(log)
     files.name, files.happens = f"{0:020d}{suffix}", delete if is_deleted else swap
     region = log.read(Offset(2), 1 << 20, log.log_end_offset).region
     assert files.name is None
@@ -319,9 +322,9 @@ def test_a_lack_of_open_files_takes_no_log_dir_offline_and_a_log_only_half_way(t
         log = directory.create(NAME, now_ms=NOW_MS)
         append(log, 20)
         log.flush()
-        log.release_files()
+        release_files(log)
         expected = state(read(log))
-        log.release_files()
+        release_files(log)
         group = next(report for report in clean(job_for(log), files, lambda _: None))
         assert isinstance(group, GroupCleaned)
         files.left = number
@@ -425,12 +428,12 @@ def test_batches_without_records_are_passed_over_unless_nothing_follows(tmp_path
     directory = open_directory(tmp_path / "logs", DiskFiles())
     log = directory.create(NAME, now_ms=NOW_MS)
     append(log, 30, lambda offset: b"same" if offset != 59 else b"last")
-    cleaned_end = log.closed_segments()[-1][1]
+    cleaned_end = log.snapshot.closed_segments()[-1][1]
     compact(directory, DiskFiles(), Run())
     found = log.read(Offset(0), 1, log.log_end_offset)
     data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
     assert next(iterate_records(data)).offset == cleaned_end - 1
-    end = log.closed_segments()[2][1]
+    end = log.snapshot.closed_segments()[2][1]
     found = log.read(Offset(0), 1, end)
     data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
     assert [header.next_offset for _, header in iterate_headers(data)] == [end]
@@ -461,7 +464,7 @@ def prepare_transactions(path: Path) -> None:
 def committed_state(log: UnifiedLog) -> dict[bytes | None, bytes | None]:
     """What a reader of committed records has in the end, of the keys that `prepare_transactions` wrote."""
     content = bytearray()
-    for segment in (*[segment for segment, _ in log.closed_segments()], log._segments[-1]):
+    for segment in (*[segment for segment, _ in log.snapshot.closed_segments()], log.snapshot.segments[-1]):
         content += segment.file.read_at(segment.size_bytes, 0)
     found = state(committed(bytes(content), log.aborted_transactions(Offset(0), log.log_end_offset)))
     return {key: value for key, value in found.items() if key is not None and len(key) == 1}

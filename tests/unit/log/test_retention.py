@@ -13,6 +13,7 @@ from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
 from pipeline.log.checkpoint import LOG_START_OFFSETS, read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles
 from pipeline.log.retention import SegmentFacts, count_expired
 from pipeline.log.unified_log import UnifiedLog
@@ -35,7 +36,7 @@ def open_directory(path: Path, files: Any, now_ms: int, config: LogConfig = KEEP
 def expire(
     directory: LogDirectory, log: UnifiedLog, now_ms: int, high_watermark: int | None = None
 ) -> list[Any] | Sequence[int]:
-    segments = log.take_expired(log.log_end_offset if high_watermark is None else Offset(high_watermark), now_ms)
+    segments = take_expired(log, log.log_end_offset if high_watermark is None else Offset(high_watermark), now_ms)
     if segments:
         directory.delete_segments({log: segments}, now_ms)
     return [segment.base_offset for segment in segments]
@@ -84,7 +85,7 @@ def filled(directory: LogDirectory, batches: Batches, count: int = 12) -> Unifie
     log = directory.create(NAME, now_ms=batches.now_ms)
     for number in range(count):
         batches.append(log, batches.make(2, size=100, timestamp=batches.now_ms + number * 100))
-    assert log.segment_count > 3
+    assert len(log.snapshot.segments) > 3
     return log
 
 
@@ -92,10 +93,10 @@ def test_old_segments_go_and_what_is_left_is_whole(tmp_path: Path, batches: Batc
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms, BRIEF)
     log = filled(directory, batches)
     everything = batches.read_all(log)
-    first = log._segments[0]
+    first = log.snapshot.segments[0]
     assert expire(directory, log, first.max_timestamp + 1000) == []
     assert expire(directory, log, first.max_timestamp + 1001) == [0]
-    assert log.log_start_offset == log._segments[0].base_offset > 0
+    assert log.log_start_offset == log.snapshot.segments[0].base_offset > 0
     assert batches.read_all(log) == [header for header in everything if header.base_offset >= log.log_start_offset]
     with pytest.raises(OffsetOutOfRangeError):
         log.read(Offset(0), 1, log.log_end_offset)
@@ -116,10 +117,10 @@ def test_an_active_segment_that_expired_is_closed_first(tmp_path: Path, batches:
     log = filled(directory, batches)
     end = log.log_end_offset
     assert expire(directory, log, batches.now_ms + 10**6, high_watermark=end - 1) != []
-    assert log.segment_count == 1
+    assert len(log.snapshot.segments) == 1
     assert expire(directory, log, batches.now_ms + 10**6, high_watermark=end - 1) == []
     assert len(expire(directory, log, batches.now_ms + 10**6)) == 1
-    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (end, end, 0)
+    assert (log.log_start_offset, log.log_end_offset, log.snapshot.size_bytes) == (end, end, 0)
     assert expire(directory, log, batches.now_ms + 10**7) == []
     info = batches.append(log, batches.make(1))
     assert info.base_offset == end
@@ -135,7 +136,7 @@ def test_size_keeps_at_least_what_was_asked_for(tmp_path: Path, batches: Batches
     log = filled(directory, batches)
     log.config = LogConfig(segment_bytes=700, retention_ms=None, retention_bytes=1000)
     assert expire(directory, log, batches.now_ms)
-    assert 1000 <= log.size_bytes < 1700
+    assert 1000 <= log.snapshot.size_bytes < 1700
     log.config = LogConfig(segment_bytes=700, retention_bytes=0, retention_ms=0, deletes=False)
     assert expire(directory, log, batches.now_ms + 10**9) == []
     directory.close()
@@ -149,7 +150,7 @@ def test_a_reader_of_a_deleted_segment_reads_on(tmp_path: Path, batches: Batches
     log = directory.logs[NAME]
     region = log.read(Offset(0), 10_000, log.log_end_offset).region
     headers = log.headers(Offset(0))
-    snapshot = log._segments[:2]
+    snapshot = log.snapshot.segments[:2]
     assert next(headers).base_offset == 0
     assert len(expire(directory, log, batches.now_ms + 10**6)) > 3
     directory.flush_due(batches.now_ms + 10**7)
@@ -168,7 +169,7 @@ def test_a_reader_of_a_deleted_segment_reads_on(tmp_path: Path, batches: Batches
 def test_records_can_be_deleted_within_a_segment(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)
     log = filled(directory, batches)
-    base = log._segments[1].base_offset
+    base = log.snapshot.segments[1].base_offset
     assert log.delete_records(Offset(base + 1)) == base + 1
     assert log.delete_records(Offset(1)) == base + 1
     with pytest.raises(OffsetOutOfRangeError):
@@ -200,7 +201,7 @@ def test_a_log_that_lost_its_end_starts_where_records_were_deleted(tmp_path: Pat
     paths[-1].write_bytes(b"")
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms)
     log = directory.logs[NAME]
-    assert (log.log_start_offset, log.log_end_offset, log.segment_count) == (end, end, 1)
+    assert (log.log_start_offset, log.log_end_offset, len(log.snapshot.segments)) == (end, end, 1)
     assert batches.append(log, batches.make(1)).base_offset == end
     directory.close()
 
@@ -223,7 +224,7 @@ def test_a_failed_rename_takes_the_directory_offline(tmp_path: Path, batches: Ba
     directory = open_directory(tmp_path / "logs", files, batches.now_ms, BRIEF)
     log = filled(directory, batches)
     directory.checkpoint_log_start_offsets()
-    segments = log.take_expired(log.log_end_offset, batches.now_ms + 10**6)
+    segments = take_expired(log, log.log_end_offset, batches.now_ms + 10**6)
     files.fail_rename_in = 3
     with pytest.raises(StorageError):
         directory.delete_segments({log: segments}, batches.now_ms)
@@ -237,7 +238,7 @@ def test_a_failed_rename_takes_the_directory_offline(tmp_path: Path, batches: Ba
 def test_a_log_deleted_while_its_segments_are_is_no_failure_of_the_disk(tmp_path: Path, batches: Batches) -> None:
     directory = open_directory(tmp_path / "logs", DiskFiles(), batches.now_ms, BRIEF)
     log = filled(directory, batches)
-    segments = log.take_expired(log.log_end_offset, batches.now_ms + 10**6)
+    segments = take_expired(log, log.log_end_offset, batches.now_ms + 10**6)
     directory.delete(NAME, batches.now_ms)
     directory.delete_segments({log: segments}, batches.now_ms)
     assert directory.failure is None
@@ -254,12 +255,12 @@ def test_a_full_disk_lets_segments_go(tmp_path: Path, batches: Batches, deleted_
         batches.append(log, batches.make(20, size=100))
     now_ms = batches.now_ms
     if deleted_by == "time":
-        now_ms = log._segments[-1].max_timestamp + 1000
+        now_ms = log.snapshot.segments[-1].max_timestamp + 1000
     else:
-        log.delete_records(log._segments[-1].base_offset)
+        log.delete_records(log.snapshot.segments[-1].base_offset)
     assert len(expire(directory, log, now_ms)) > 1
     names = [path.name for path in sorted((tmp_path / "logs" / "a-0").glob("*.log"))]
-    assert names == [log._segments[-1].path.name]
+    assert names == [log.snapshot.segments[-1].path.name]
     with suppress(DiskFullError):
         directory.flush_due(now_ms + 3_600_000)
     assert files.used_bytes < files.capacity_bytes
@@ -289,7 +290,7 @@ def test_segments_that_no_file_could_be_opened_for_go_later(tmp_path: Path, batc
     for later_ms in (10**7, 10**8):
         directory.flush_due(batches.now_ms + later_ms)
     left = {path.name for path in (tmp_path / "logs" / "a-0").iterdir() if path.suffix in {".log", ".deleted"}}
-    assert left == {log._segments[-1].path.name}
+    assert left == {log.snapshot.segments[-1].path.name}
     directory.close()
 
 

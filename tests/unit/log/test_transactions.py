@@ -11,6 +11,8 @@ import pytest
 from crc32c import crc32c
 
 from pipeline.log.config import LogConfig
+from pipeline.log.directories.shutdown import close_log
+from pipeline.log.expiry import delete_segments, take_expired
 from pipeline.log.files import DiskFiles
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.transactions import is_abort
@@ -85,7 +87,7 @@ def test_what_is_stable_and_what_was_aborted(
                 assert log.aborted_transactions(Offset(start), Offset(end)) == expected
         assert log.last_stable_offset == 13
         if clean:
-            log.close()
+            close_log(log)
         else:
             for path in (tmp_path / "events-0").glob("*.snapshot"):
                 path.unlink()
@@ -101,9 +103,9 @@ def test_the_index_is_kafkas_and_goes_with_its_segment(
     for batch, _ in history(batches)[0][:4]:
         batches.append_keeping(log, batch)
     path = tmp_path / "events-0" / "00000000000000000000.txnindex"
-    expired = log.take_expired(log.log_end_offset, batches.now_ms + 10**6)
+    expired = take_expired(log, log.log_end_offset, batches.now_ms + 10**6)
     assert path.read_bytes() == struct.pack(">hqqqq", 0, 1, 0, 5, 3)
-    assert path.with_name(path.name + ".deleted") in log.delete_segments(expired)
+    assert path.with_name(path.name + ".deleted") in delete_segments(log, expired)
     assert log.aborted_transactions(Offset(0), Offset(9)) == []
 
 

@@ -8,8 +8,13 @@ import pytest
 
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
 from pipeline.log.config import LogConfig
+from pipeline.log.directories.shutdown import close_log
+from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFile, DiskFiles
+from pipeline.log.held_files import release_files
 from pipeline.log.leader_epochs import EpochStart
+from pipeline.log.replacement import note_cleaned
+from pipeline.log.truncation import restart_at, truncate_to
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import BatchHeader, read_header
@@ -60,11 +65,11 @@ def test_truncation_leaves_the_batches_before(
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
     for offset in (0, 1, 2, 7, 10, 15, 16):
         log = open_log(config)
-        log.restart_at(Offset(0))
+        restart_at(log, Offset(0))
         headers = fill(log, batches)
         if flushed:
             log.flush()
-        assert log.truncate_to(Offset(offset)) is (offset < 16)
+        assert truncate_to(log, Offset(offset)) is (offset < 16)
         left = headers[: offset // 2]
         assert batches.read_all(log) == left
         assert log.log_end_offset == 2 * len(left)
@@ -75,27 +80,27 @@ def test_truncation_leaves_the_batches_before(
         again = fill(log, batches, 3)
         assert batches.read_all(log) == left + again
         batches.check_indexes(log)
-        log.close()
+        close_log(log)
         log = open_log(config, clean=True)
         assert batches.read_all(log) == left + again
         batches.check_indexes(log)
-        assert not log.truncate_to(log.log_end_offset)
+        assert not truncate_to(log, log.log_end_offset)
 
 
 def test_a_log_starts_again_anywhere(open_log: Callable[..., Any], batches: Batches, small_segments: LogConfig) -> None:
     for offset in (0, 7, 8, 1000, 2**40):
         log = open_log(small_segments)
-        log.restart_at(Offset(0))
+        restart_at(log, Offset(0))
         fill(log, batches)
         log.delete_records(Offset(5))
-        log.restart_at(Offset(offset))
-        assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (offset, offset, 0)
-        assert (log.last_epoch, log.active_producers) == (-1, [])
+        restart_at(log, Offset(offset))
+        assert (log.log_start_offset, log.log_end_offset, log.snapshot.size_bytes) == (offset, offset, 0)
+        assert (log.last_epoch, log.producers.active()) == (-1, [])
         with pytest.raises(OffsetOutOfRangeError):
             log.read(Offset(offset - 1), 1, log.log_end_offset)
         headers = fill(log, batches, 2)
         assert headers[0].base_offset == offset
-        log.close()
+        close_log(log)
         log = open_log(small_segments, clean=True)
         assert batches.read_all(log) == headers
 
@@ -105,12 +110,12 @@ def test_a_truncation_before_the_log_start_offset_empties_the_log(
 ) -> None:
     for offset, start in ((0, 0), (3, 3), (4, 4), (5, 5), (6, 5), (7, 5)):
         log = open_log(small_segments)
-        log.restart_at(Offset(0))
+        restart_at(log, Offset(0))
         batches.append_copied(log, batches.copied(2, base_offset=0, epoch=3))
         batches.append_copied(log, batches.copied(6, base_offset=2, epoch=3))
         log.delete_records(Offset(5))
-        assert log.truncate_to(Offset(offset))
-        assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (start, start, 0)
+        assert truncate_to(log, Offset(offset))
+        assert (log.log_start_offset, log.log_end_offset, log.snapshot.size_bytes) == (start, start, 0)
 
 
 def test_gaps_are_cut_where_the_batches_end(open_log: Callable[..., Any], batches: Batches) -> None:
@@ -118,14 +123,14 @@ def test_gaps_are_cut_where_the_batches_end(open_log: Callable[..., Any], batche
     rng = random.Random(1)
     for _ in range(20):
         log = open_log(LogConfig(segment_bytes=rng.choice([1, 250, 1 << 20]), index_interval_bytes=1))
-        log.restart_at(Offset(0))
+        restart_at(log, Offset(0))
         headers: list[Any] = []
         for base in bases:
             headers += batches.append_copied(log, batches.copied(1, base_offset=base, epoch=2)).headers
         for _ in range(3):
             offset = rng.choice(bases) + rng.randint(0, 2)
             end = log.log_end_offset
-            assert log.truncate_to(Offset(offset)) is (offset < end)
+            assert truncate_to(log, Offset(offset)) is (offset < end)
             headers = [header for header in headers if header.last_offset < offset]
             assert batches.read_all(log) == headers
             assert log.log_end_offset == (headers[-1].next_offset if headers else 0)
@@ -141,7 +146,7 @@ def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log: Callable[..
     fill(log, batches)
     regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
     before = [region.file.read_at(region.size, region.position) for region in regions]
-    log.truncate_to(Offset(8))
+    truncate_to(log, Offset(8))
     fill(log, batches)
     after = [region.file.read_at(region.size, region.position) for region in regions]
     assert after == before[:4] + [b""] * 4
@@ -155,9 +160,9 @@ def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(
     regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
     before = [region.file.read_at(region.size, region.position) for region in regions]
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_create", refuse_to_open)
+        patch.setattr(log, "create_segment", refuse_to_open)
         with pytest.raises(DiskFullError):
-            log.truncate_to(Offset(8))
+            truncate_to(log, Offset(8))
         assert (log.failure, log.log_end_offset) == (None, 8)
         with pytest.raises(DiskFullError):
             fill(log, batches)
@@ -166,7 +171,7 @@ def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(
     assert after == before[:4] + [b""] * 4
     assert batches.read_all(log) == headers
     batches.check_indexes(log)
-    log.close()
+    close_log(log)
     log = open_log(log.config, clean=True)
     assert batches.read_all(log) == headers
     batches.check_indexes(log)
@@ -177,11 +182,11 @@ def test_a_disk_that_fails_while_truncating_takes_the_log_offline(
 ) -> None:
     for number in range(1, 4):
         log = open_log(files=faulty)
-        log.restart_at(Offset(0))
+        restart_at(log, Offset(0))
         fill(log, batches)
         faulty.fail_sync_in = number
         with pytest.raises(StorageError, match="Input/output"):
-            log.truncate_to(Offset(7))
+            truncate_to(log, Offset(7))
         with pytest.raises(StorageError, match="Input/output"):
             batches.append_copied(log, batches.copied(1, base_offset=100, epoch=9))
 
@@ -192,13 +197,13 @@ def test_nothing_expires_while_a_log_is_truncated(open_log: Callable[..., Any], 
     found = []
 
     def expire() -> None:
-        found.append(log.take_expired(log.log_end_offset, batches.now_ms + 10**9))
+        found.append(take_expired(log, log.log_end_offset, batches.now_ms + 10**9))
 
     log.on_moving_back = expire
-    log.truncate_to(Offset(9))
+    truncate_to(log, Offset(9))
     assert found == [(), ()]
     assert log.log_start_offset == 0
-    assert len(log.take_expired(Offset(5), batches.now_ms + 10**9)) == 2
+    assert len(take_expired(log, Offset(5), batches.now_ms + 10**9)) == 2
     assert (log.log_start_offset, log.log_end_offset) == (4, 8)
 
 
@@ -208,15 +213,15 @@ def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(
     config = LogConfig(index_interval_bytes=1)
     for capacity in (0, 10, 100, 150):
         log = open_log(config, files=faulty)
-        log.restart_at(Offset(0))
+        restart_at(log, Offset(0))
         headers = fill(log, batches)
         faulty.capacity_bytes = faulty.used_bytes + capacity
         try:
-            log.truncate_to(Offset(9))
+            truncate_to(log, Offset(9))
         except DiskFullError:
             assert log.failure is None
         faulty.capacity_bytes = None
-        log.truncate_to(Offset(9))
+        truncate_to(log, Offset(9))
         headers = headers[:4] + fill(log, batches, 2)
         assert batches.read_all(log) == headers
         batches.check_indexes(log)
@@ -237,7 +242,7 @@ def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(
         def unlink(self, path: Path) -> None:
             if not threads and path.suffix == ".log":
                 threads.append(
-                    threading.Thread(target=lambda: noted.append(log.note_cleaned(Offset(14), truncations_then)))
+                    threading.Thread(target=lambda: noted.append(note_cleaned(log, Offset(14), truncations_then)))
                 )
                 threads[0].start()
                 threads[0].join(0.05)
@@ -246,14 +251,14 @@ def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(
     log = open_log(LogConfig(segment_bytes=1), files=Ending())
     fill(log, batches)
     truncations_then = log.truncations
-    assert log.note_cleaned(Offset(12), truncations_then)
-    log.truncate_to(Offset(6))
+    assert note_cleaned(log, Offset(12), truncations_then)
+    truncate_to(log, Offset(6))
     threads[0].join()
     assert noted == [False]
     assert log.clean_offset == 6
     fill(log, batches)
     assert log.clean_offset == 6
-    assert log.note_cleaned(Offset(10), log.truncations)
+    assert note_cleaned(log, Offset(10), log.truncations)
     assert log.clean_offset == 10
 
 
@@ -266,8 +271,8 @@ def test_a_lack_of_open_files_half_way_ends_this_log_alone(
     log.flush()
     log.on_failure = told.append
     with monkeypatch.context() as patch, pytest.raises(StorageError):
-        patch.setattr(log, "_create", refuse_to_open)
-        log.truncate_to(Offset(0))
+        patch.setattr(log, "create_segment", refuse_to_open)
+        truncate_to(log, Offset(0))
     with pytest.raises(StorageError, match="Too many open files"):
         log.flush()
     assert not told
@@ -291,19 +296,19 @@ def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(
     for left in range(100):
         files = FewOpenFiles()
         log = open_log(config, files=files)
-        log.restart_at(Offset(0))
+        restart_at(log, Offset(0))
         headers = fill(log, batches)
         log.flush()
-        log.release_files()
+        release_files(log)
         files.left = left
         is_enough = True
         try:
-            log.truncate_to(Offset(0))
+            truncate_to(log, Offset(0))
         except DiskFullError:
             is_enough = False
             files.left = None
             assert batches.read_all(log) == headers
-            log.truncate_to(Offset(0))
+            truncate_to(log, Offset(0))
         files.left = None
         headers = fill(log, batches, 2)
         assert batches.read_all(log) == headers

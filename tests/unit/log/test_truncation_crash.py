@@ -15,6 +15,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
 from pipeline.log.loader import load_log
+from pipeline.log.truncation import restart_at, truncate_to
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import place_batch
@@ -118,7 +119,7 @@ class Follower:
         left = [batch for batch, end in zip(self.held, self.ends()[1:], strict=True) if end <= offset]
         self.possible = [self.held]
         self.synced = min(self.synced, len(left))
-        self.log.truncate_to(Offset(offset))
+        truncate_to(self.log, Offset(offset))
         assert self.log.log_end_offset == (self.batches.next_offset(left[-1]) if left else 0)
         self.held, self.possible = left, [left]
         self.leader.epoch += 1
@@ -155,7 +156,7 @@ class Follower:
         log = self.log
         assert self.batches.raw(log) == self.held
         self.batches.check_indexes(log)
-        for earlier, later in pairwise(log._segments):
+        for earlier, later in pairwise(log.snapshot.segments):
             assert earlier.base_offset < later.base_offset
         path = tmp_path / f"never-{self.rng.getrandbits(64):x}"
         path.mkdir()
@@ -170,16 +171,16 @@ class Follower:
 def facts(log: UnifiedLog) -> tuple[Any, ...]:
     producers = {
         producer_id: (producer.epoch, producer.transaction_start, list(producer.batches))
-        for producer_id, producer in log._producers._producers.items()
+        for producer_id, producer in log.producers._producers.items()
     }
     return (
         log.log_end_offset,
         log.last_stable_offset,
-        log._epochs.entries,
+        log.snapshot.epochs.entries,
         log.last_epoch,
         producers,
         list(log.aborted_transactions(Offset(0), log.log_end_offset)),
-        log.max_timestamp,
+        log.snapshot.max_timestamp,
     )
 
 
@@ -251,7 +252,7 @@ def test_a_stop_at_every_step_of_a_new_beginning(tmp_path: Path, batches: Batche
             follower.directory.checkpoint_log_start_offsets()
             follower.files.crash_in = step
             try:
-                follower.log.restart_at(Offset(start))
+                restart_at(follower.log, Offset(start))
             except Crash:
                 follower.files.lose_power()
                 follower.open()

@@ -17,6 +17,7 @@ from pipeline.errors import (
 )
 from pipeline.log import log_snapshot
 from pipeline.log.config import LogConfig
+from pipeline.log.directories.shutdown import close_log
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iterate_headers, write_crc, write_header
@@ -166,7 +167,7 @@ def test_segments_roll_by_size_and_reads_go_on_in_the_next(
     log = open_log(small_segments)
     for _ in range(50):
         batches.append(log, batches.make(3, size=100))
-    assert log.segment_count > 10
+    assert len(log.snapshot.segments) > 10
     assert [header.base_offset for header in batches.read_all(log)] == list(range(0, 150, 3))
     assert [header.base_offset for header in log.headers(Offset(70))] == list(range(69, 150, 3))
     for offset in range(150):
@@ -180,7 +181,7 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own(
     log = open_log(small_segments)
     for size in (5000, 10, 5000, 5000):
         batches.append(log, batches.make(1, size=size))
-    assert log.segment_count == 4
+    assert len(log.snapshot.segments) == 4
     assert len(batches.read_all(log)) == 4
 
 
@@ -189,18 +190,18 @@ def test_segments_roll_by_the_age_of_records_not_by_the_clock(open_log: Callable
     old = batches.now_ms - 10**9
     batches.append(log, batches.make(1, timestamp=old))
     batches.append(log, batches.make(1, timestamp=old + 1000), now_ms=batches.now_ms + 5000)
-    assert log.segment_count == 1
+    assert len(log.snapshot.segments) == 1
     batches.append(log, batches.make(1, timestamp=old + 1001))
-    assert log.segment_count == 2
+    assert len(log.snapshot.segments) == 2
 
 
 def test_segments_roll_by_the_clock_where_records_have_no_time(open_log: Callable[..., Any], batches: Batches) -> None:
     log = open_log(LogConfig(segment_ms=1000))
     batches.append(log, batches.make(1, timestamp=-1))
     batches.append(log, batches.make(1, timestamp=-1), now_ms=batches.now_ms + 1000)
-    assert log.segment_count == 1
+    assert len(log.snapshot.segments) == 1
     batches.append(log, batches.make(1, timestamp=-1), now_ms=batches.now_ms + 1001)
-    assert log.segment_count == 2
+    assert len(log.snapshot.segments) == 2
 
 
 def test_kept_offsets_may_leave_gaps_and_a_read_in_a_gap_gives_the_next_batch(
@@ -276,7 +277,7 @@ def test_duplicates_are_known_after_a_restart(
     for batch in sent:
         batches.append(log, batch)
     if clean:
-        log.close()
+        close_log(log)
     again = open_log(small_segments, clean=clean)
     for number in range(5, 10):
         assert batches.append(again, sent[number]).base_offset == 2 * number
@@ -295,7 +296,7 @@ def test_offsets_by_time_are_exact(open_log: Callable[..., Any], batches: Batche
                 expected = max(0, -(-(timestamp - 1000) // 10))
                 found = to_end(log.offset_for_timestamp(timestamp))
                 assert found == ((1000 + expected * 10, expected) if expected < 200 else None)
-        assert log.max_timestamp == 1000 + 19 * 100 + 90
+        assert log.snapshot.max_timestamp == 1000 + 19 * 100 + 90
 
 
 def test_offsets_by_time_where_time_goes_back(
@@ -378,7 +379,7 @@ def test_a_region_outlives_the_log(open_log: Callable[..., Any], batches: Batche
     batch = batches.make(3)
     batches.append(log, batch)
     region = log.read(Offset(0), 1000, Offset(3)).region
-    log.close()
+    close_log(log)
     del log
     (tmp_path / "events-0" / "00000000000000000000.log").unlink()
     assert os.pread(region.file.fileno(), region.size, region.position)[16:] == batch[16:]
@@ -386,7 +387,7 @@ def test_a_region_outlives_the_log(open_log: Callable[..., Any], batches: Batche
 
 def test_a_closed_log_refuses(open_log: Callable[..., Any], batches: Batches) -> None:
     log = open_log()
-    log.close()
+    close_log(log)
     with pytest.raises(StorageError, match="closed"):
         batches.append(log, batches.make(1))
     with pytest.raises(StorageError, match="closed"):
@@ -397,7 +398,7 @@ def test_memory_of_an_index_is_bounded(open_log: Callable[..., Any], batches: Ba
     log = open_log(LogConfig(index_interval_bytes=1))
     for _ in range(3000):
         batches.append(log, batches.make(1))
-    index = log._segments[-1].offset_index
+    index = log.snapshot.segments[-1].offset_index
     assert len(index) == 2999
     assert index.path.stat().st_size > 2000 * 8
     for offset in range(0, 3000, 17):

@@ -81,7 +81,7 @@ async def _describe(
     for name, log in sorted(directory.logs.items(), key=itemgetter(0)):
         if wanted is None or name in wanted:
             size = DescribeLogDirsPartition(
-                partition_index=name.partition, partition_size=log.size_bytes, offset_lag=lags.get(name, 0)
+                partition_index=name.partition, partition_size=log.snapshot.size_bytes, offset_lag=lags.get(name, 0)
             )
             topics.setdefault(name.topic, []).append(size)
         await turns.after()

@@ -50,7 +50,7 @@ async def _handle(
 
 def _count_producers(broker: BrokerContext, topic: str, index: int) -> int:
     try:
-        return broker.find_partition(topic, index).log.producer_count
+        return len(broker.find_partition(topic, index).log.producers)
     except PipelineError:
         return 0
 
@@ -75,9 +75,9 @@ async def _describe(broker: BrokerContext, topic: str, index: int, turns: Turns)
         failure = failure_of(error)
         return PartitionResponse(partition_index=index, error_code=failure.code, error_message=failure.message)
     producers: list[ProducerState] = []
-    ids = partition.log.producer_ids
+    ids = partition.log.producers.ids
     for start in range(0, len(ids), PRODUCERS_AT_ONCE):
-        some = partition.log.some_producers(ids[start : start + PRODUCERS_AT_ONCE])
+        some = partition.log.producers.some(ids[start : start + PRODUCERS_AT_ONCE])
         producers += map(_described, some)
         await turns.after(len(some))
     return PartitionResponse(partition_index=index, active_producers=producers)

@@ -124,7 +124,7 @@ async def _search_and_answer(
             partition_index=asked.partition_index,
             timestamp=timestamp,
             offset=offset,
-            leader_epoch=partition.log.epoch_at(found[1]) if found is not None else UNKNOWN,
+            leader_epoch=partition.log.snapshot.epochs.epoch_at(found[1]) if found is not None else UNKNOWN,
         )
     return _answer(request, answers)
 
@@ -133,7 +133,7 @@ def find_timestamp(partition: Partition, timestamp: int | None) -> Steps[tuple[i
     """Find time and offset of the first record at or after a time, or (None) of the newest one. Raises what
     `offset_for_timestamp` of the log raises.
     """
-    newest = partition.log.max_timestamp
+    newest = partition.log.snapshot.max_timestamp
     if timestamp is None and newest < 0:
         return None
     return (
@@ -159,7 +159,7 @@ def _find_end(
         offset: int = reader.end_of(partition)
     elif asked.timestamp in {EARLIEST, EARLIEST_LOCAL}:
         offset = partition.log.log_start_offset
-        epoch = partition.log.epoch_at(partition.log.log_start_offset)
+        epoch = partition.log.snapshot.epochs.epoch_at(partition.log.log_start_offset)
     elif asked.timestamp in {LATEST_REMOTE, EARLIEST_PENDING_UPLOAD}:
         offset = epoch = UNKNOWN
     else:

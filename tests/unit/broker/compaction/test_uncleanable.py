@@ -17,7 +17,9 @@ from pipeline.broker.settings.topic import topic_settings
 from pipeline.log.compaction.jobs import CleaningJob, Failed
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories
+from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles, Files
+from pipeline.log.held_files import release_files
 from pipeline.log.segment import LOG_SUFFIX
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append
@@ -134,8 +136,8 @@ async def test_a_partition_whose_segments_go_while_they_are_read_is_not_given_up
 
     def delete_first() -> None:
         if is_deleted:
-            table.log.delete_records(table.log.closed_segments()[0][1])
-            table.directories.delete_segments({table.log: table.log.take_expired(table.log.log_end_offset, 0)}, 0)
+            table.log.delete_records(table.log.snapshot.closed_segments()[0][1])
+            table.directories.delete_segments({table.log: take_expired(table.log, table.log.log_end_offset, 0)}, 0)
 
     child = _Jobs(delete_first, MAX_FAILURES)
     cleaner = table.cleaner(child)
@@ -159,7 +161,7 @@ async def test_a_partition_that_is_truncated_while_it_is_read_is_not_given_up(tm
 
     child = _Jobs(lambda: None, MAX_FAILURES)
     cleaner = table.cleaner(child)
-    for segment, _ in table.log.closed_segments():
+    for segment, _ in table.log.snapshot.closed_segments():
         segment._files = Slow()
     end_offset = table.log.log_end_offset
     thread = threading.Thread(target=table.log.truncate_to, args=[Offset(end_offset - 2)])
@@ -187,14 +189,14 @@ async def test_nothing_is_cleaned_that_is_not_on_the_disk(tmp_path: Path) -> Non
     assert cleaner._choose() is None
     table.log.flush()
     await _run_until(cleaner, lambda: bool(child.jobs))
-    assert child.jobs[0].segments[-1].end_offset == table.log.closed_segments()[-1][1]
+    assert child.jobs[0].segments[-1].end_offset == table.log.snapshot.closed_segments()[-1][1]
 
 
 async def test_a_disk_that_hangs_while_ages_of_segments_are_read_holds_up_nobody(tmp_path: Path) -> None:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     table = _Table(tmp_path / "logs", files, max_compaction_lag_ms="500", min_cleanable_dirty_ratio="1.0")
     table.log.flush()
-    table.log.release_files()
+    release_files(table.log)
     child = _Jobs(lambda: None, 0)
     files.hangs_below, files.hangs_in = table.log.directory, {"opening"}
     release = threading.Timer(HANG_S, files.released.set)

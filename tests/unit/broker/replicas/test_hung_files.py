@@ -16,6 +16,7 @@ from pipeline.broker.runtime.disk_threads import STALLED_S
 from pipeline.errors import RollDueError, StorageError
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN
 from pipeline.log.files import DiskFiles
+from pipeline.log.held_files import release_files
 from pipeline.model import Offset
 from pipeline.net.nurseries import unwrapped_errors
 from pipeline.protocol.errors import ErrorCode
@@ -111,7 +112,7 @@ async def test_an_index_that_is_not_written_holds_up_its_own_partition(start: St
 async def test_an_append_opens_no_file(start: Start, tmp_path: Path) -> None:
     async with hung(start, tmp_path) as found:
         found.partition.log.flush()
-        found.partition.log.release_files()
+        release_files(found.partition.log)
         await _produce_beside_the_hang(found.broker, found)
     async with start(files=found.files, log_dirs=",".join(map(str, found.dirs))) as broker:
         await _produce_beside_the_hang(broker, found)
@@ -133,7 +134,7 @@ async def test_an_append_opens_its_file_where_half_of_the_descriptors_are_used(
     monkeypatch.setattr("pipeline.broker.replicas.logs.is_half_free", lambda: False)
     async with hung(start, tmp_path) as found:
         found.partition.log.flush()
-        found.partition.log.release_files()
+        release_files(found.partition.log)
         assert (await found.broker.produce("t", batch(b"y"), partition=found.hung)).base_offset == 1
 
 
@@ -146,7 +147,7 @@ async def test_a_closed_segment_that_is_not_opened_holds_up_no_reads_of_others(
             made = await found.broker.produce("t", batch(bytes(900)), partition=found.hung)
             assert made.error_code == ErrorCode.NONE
         found.partition.log.flush()
-        found.partition.log.release_files()
+        release_files(found.partition.log)
         async with trio.open_nursery() as nursery:
             answers = []
 
@@ -212,7 +213,7 @@ async def test_a_closed_segment_that_cannot_be_opened_is_an_error_of_its_partiti
         for _ in range(2):
             await found.broker.produce("t", batch(bytes(900)), partition=found.hung)
         found.partition.log.flush()
-        found.partition.log.release_files()
+        release_files(found.partition.log)
         path = found.partition.log.directory / f"{0:020d}.log"
         path.rename(path.with_name("away"))
         data = await found.broker.fetch("t", 0, partition=found.hung)
@@ -277,7 +278,7 @@ async def test_searches_in_a_log_dir_that_hangs_hold_up_none_of_others(start: St
         for _ in range(2):
             await found.broker.produce("t", batch(bytes(900)), partition=found.hung)
         found.partition.log.flush()
-        found.partition.log.release_files()
+        release_files(found.partition.log)
         async with trio.open_nursery() as nursery:
             found.hang()
             for number in range(SEARCHERS):
@@ -305,7 +306,7 @@ async def test_a_stop_gives_up_calls_that_hang_and_leaves_no_mark_of_their_log_d
             if call == "sync":
                 nursery.start_soon(partial(broker.produce, "t", batch(b"x"), partition=hung))
             else:
-                broker.handle.replicas.partitions[names([hung])[0]].log.release_files()
+                release_files(broker.handle.replicas.partitions[names([hung])[0]].log)
                 nursery.start_soon(_search, broker, hung)
             await until(lambda: files.hanging == 1)
             nursery.cancel_scope.cancel()

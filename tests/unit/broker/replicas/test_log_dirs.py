@@ -314,7 +314,7 @@ async def test_a_log_that_meets_an_error_that_nobody_foresaw_fails_alone(
 ) -> None:
     async with start(log_dirs=str(dirs[0]), log_retention_check_interval_ms=1) as broker:
         await broker.create("t", 2, retention_ms="1000")
-        roll = UnifiedLog._roll
+        roll = UnifiedLog.add_segment
 
         def roll_others(log: UnifiedLog, base_offset: Offset, now_ms: int) -> Segment:
             if log.topic_partition.partition == 0:
@@ -322,7 +322,7 @@ async def test_a_log_that_meets_an_error_that_nobody_foresaw_fails_alone(
             return roll(log, base_offset, now_ms)
 
         with monkeypatch.context() as patch, trio.fail_after(TIMEOUT_S):
-            patch.setattr(UnifiedLog, "_roll", roll_others)
+            patch.setattr(UnifiedLog, "add_segment", roll_others)
             for index in range(2):
                 await broker.produce("t", batch(b"old", timestamp_ms=NOW_MS - 10_000_000), partition=index)
             while TopicPartition("t", 0) not in broker.handle.replicas.failed:

@@ -30,6 +30,7 @@ from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.log.files import DiskFiles
+from pipeline.log.log_failure import abandon
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.network import SOCKETS
 from pipeline.net.nurseries import unwrapped_errors
@@ -311,7 +312,7 @@ async def test_a_log_that_cannot_be_opened_is_named_and_leaves_the_others_alone(
     with opened(tmp_path) as (replicas, directories):
         log = directories.get(TopicPartition("t", 0))
         assert log is not None
-        log.abandon("it is broken")
+        abandon(log, "it is broken")
         assert replicas.lacks(TopicPartition("t", 0), TOPIC_ID)
         await replicas.assign([assigned(0, leader=1, epoch=0), assigned(1, leader=1, epoch=0)])
         assert list(replicas.partitions) == [TopicPartition("t", 1)]

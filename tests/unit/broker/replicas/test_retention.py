@@ -62,7 +62,7 @@ async def test_closed_segments_of_a_full_disk_go_though_the_active_one_cannot_be
         with suppress(DiskFullError):
             await delete_for_good(broker.handle.replicas)
         log = broker.handle.replicas.partitions[T].log
-        assert (log.log_start_offset, log.segment_count) == (4, 1)
+        assert (log.log_start_offset, len(log.snapshot.segments)) == (4, 1)
         assert (await broker.produce("t", batch(b"x" * 1500))).error_code == ErrorCode.NONE
         files.capacity_bytes = None
 

@@ -30,6 +30,8 @@ from pipeline.broker.settings.topic import topic_settings
 from pipeline.errors import DiskFullError
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.loader import load_log
+from pipeline.log.log_failure import abandon
+from pipeline.log.truncation import truncate_to
 from pipeline.model import BrokerId, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.answers import Peer
 from pipeline.net.network import SOCKETS
@@ -377,14 +379,13 @@ async def test_a_change_of_role_waits_for_the_cut_of_the_old_one(
     partition.append_fetched(memoryview(own), Offset(0), Offset(0), NOW_MS)
     leader.epoch_end = (3, 0)
     reached, may_go = threading.Event(), threading.Event()
-    truncate_to = type(partition.log).truncate_to
 
     def slow(log: Any, offset: Offset) -> bool:
         reached.set()
         assert may_go.wait(TIMEOUT_S)
         return truncate_to(log, offset)
 
-    monkeypatch.setattr(type(partition.log), "truncate_to", slow)
+    monkeypatch.setattr("pipeline.broker.replication.partition.truncate_to", slow)
     async with fetching(leader, partition) as fetchers, trio.open_nursery() as nursery:
         await trio.to_thread.run_sync(reached.wait, TIMEOUT_S)
         events: list[str] = []
@@ -413,7 +414,6 @@ async def test_nothing_is_fetched_before_a_cut_that_the_disk_refused_was_made(
     leader.append(0, b"z")
     leader.epoch_end = (3, 1)
     refusals = 2
-    truncate_to = type(partition.log).truncate_to
 
     def refuse(log: Any, offset: Offset) -> bool:
         nonlocal refusals
@@ -423,7 +423,7 @@ async def test_nothing_is_fetched_before_a_cut_that_the_disk_refused_was_made(
         assert not leader.fetches
         return truncate_to(log, offset)
 
-    monkeypatch.setattr(type(partition.log), "truncate_to", refuse)
+    monkeypatch.setattr("pipeline.broker.replication.partition.truncate_to", refuse)
     async with fetching(leader, partition):
         await until(lambda: partition.log.log_end_offset == 3)
         assert leader.questions == 3
@@ -452,7 +452,7 @@ async def test_a_full_disk_is_tried_again_and_a_failed_one_takes_its_partition_o
         await until(lambda: full.problem is not None and fine.log.log_end_offset == 1)
         files.capacity_bytes = None
         await until(lambda: full.log.log_end_offset == 1)
-        full.log.abandon("the disk failed")
+        abandon(full.log, "the disk failed")
         leader.append(0, b"c")
         leader.append(1, b"d")
         await until(lambda: fine.log.log_end_offset == 2)

@@ -224,7 +224,7 @@ async def test_very_many_producers_are_described_in_slices(start: Start, claimed
         log = broker.handle.replicas.partitions[TopicPartition("topic", 0)].log
         header = read_header(batch(b"", producer_id=1, producer_epoch=0, base_sequence=0))
         for producer_id in range(MANY):
-            log._producers.update(header._replace(producer_id=producer_id), NOW_MS)
+            log.producers.update(header._replace(producer_id=producer_id), NOW_MS)
         topics = [ProducersOfTopic(name="topic", partition_indexes=[0])]
         with measured_steps() as steps:
             answer = await ask_raw(broker, DescribeProducersRequest(topics=topics), 0)

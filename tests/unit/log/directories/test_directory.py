@@ -17,7 +17,9 @@ from pipeline.log.directories.broker_directories import LogDirectories, create_e
 from pipeline.log.directories.directory import CHECKPOINT_INTERVAL_MS, LogDirectory
 from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.log.directories.shutdown import LOGS_PER_CLOSING_THREAD
+from pipeline.log.directories.tails import assign_topic_id
 from pipeline.log.files import DiskFile, DiskFiles
+from pipeline.log.held_files import hold_end_open, release_files
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.loader import NewLog
 from pipeline.log.partition_files import is_deleted, parse_directory_name
@@ -274,7 +276,7 @@ def test_files_are_open_only_while_they_are_needed(
     assert open_files() == 0
     for log in logs:
         batches.append(log, batches.make(1))
-        log.release_files()
+        release_files(log)
     assert open_files() >= 10  # each has data that was not synced
     directory.close()
     directory = open_directory()
@@ -302,7 +304,7 @@ def test_a_file_that_is_just_written_to_is_not_let_go(open_directory: Callable[.
         def write_at(self, data: bytearray | bytes | memoryview, position: int) -> None:
             super().write_at(data, position)
             if self.is_log:
-                threads.append(threading.Thread(target=log.release_files))
+                threads.append(threading.Thread(target=release_files, args=[log]))
                 threads[-1].start()
                 threads[-1].join(0.05)
 
@@ -310,7 +312,7 @@ def test_a_file_that_is_just_written_to_is_not_let_go(open_directory: Callable[.
     log = directory.create(TopicPartition("a", 0), now_ms=batches.now_ms)
     batches.append(log, batches.make(1))
     threads[-1].join()
-    assert log._segments[-1].is_open
+    assert log.snapshot.segments[-1].is_open
     directory.close()
 
 
@@ -542,7 +544,7 @@ def test_a_log_that_there_was_no_descriptor_to_flush_is_flushed_later_and_not_ca
     log = directory.create(TopicPartition("a", 0), topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     for _ in range(20):
         batches.append(log, batches.make(3))
-    log.release_files()
+    release_files(log)
     with no_descriptor_left(), capture_logs() as logged:
         directory.flush_due(batches.now_ms + 2000)
     assert [line["event"] for line in logged] == ["log_not_flushed"]
@@ -650,7 +652,7 @@ def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(
     directory.close()
     directory = open_directory()
     assert directory.logs[name].recovery_point == 2
-    directory.logs[name].assign_topic_id(topic_id)
+    assign_topic_id(directory.logs[name], topic_id)
     directory.release()
     assert open_directory().logs[name].topic_id == topic_id
 
@@ -687,10 +689,10 @@ def test_a_log_that_is_deleted_holds_no_files_open(
 ) -> None:
     directory, name = open_directory(), TopicPartition("a", 0)
     log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
-    log.hold_end_open()
+    hold_end_open(log)
     batches.append(log, batches.make(3))
     log.flush()
-    log.release_files()
+    release_files(log)
     assert _open_below(tmp_path, "a-0") == [f"{0:020d}.log"]
     directory.delete(name, batches.now_ms, log.topic_id)
     assert _open_below(tmp_path, "a-0") == []

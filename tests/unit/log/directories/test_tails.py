@@ -15,6 +15,7 @@ from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.files import DiskFiles
+from pipeline.log.truncation import truncate_to
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 from tests.unit.log.conftest import Batches
@@ -294,7 +295,7 @@ def test_what_was_truncated_is_not_missing(machine: Machine) -> None:
     directory.checkpoint_high_watermarks(dict.fromkeys(NAMES, Offset(12)))
     for name in NAMES:
         directory.logs[name].flush()
-        directory.logs[name].truncate_to(Offset(5))
+        truncate_to(directory.logs[name], Offset(5))
     assert directory.high_watermark(directory.logs[NAMES[0]]) == 4
     machine.kill()
     machine.open()

@@ -1,0 +1,39 @@
+"""Files that a log holds open: the one that it appends to, those with data that was not synced, those read of late."""
+
+from pipeline.log.log_failure import fails_alone
+from pipeline.log.unified_log import UnifiedLog
+
+
+def hold_end_open(log: UnifiedLog) -> None:
+    """Have the next append wait for nothing but its write, and hold the file that it writes to open from now on.
+
+    To be called in a thread, before anything is appended. Raises StorageError; the log is as it was then.
+    """
+    with log.locks.files:
+        log.snapshot.segments[-1].prepare()
+        log.holds_end = True
+
+
+@fails_alone
+def release_files(log: UnifiedLog) -> None:
+    """Hold no files open but those with data that was not synced, until they are needed again, and the one that
+    `hold_end_open` is about.
+    """
+    log.aborted.forget_read()
+    segments = log.snapshot.segments
+    held = segments[-1] if log.holds_end else None
+    if not any(segment.is_index_open if segment is held else segment.is_open for segment in segments):
+        return
+    with log.locks.files, log.locks.snapshot:
+        is_synced = log.recovery_point == log.log_end_offset
+        segments = log.snapshot.segments
+        for segment in segments:
+            if segment.is_synced or is_synced:
+                segment.release(keeps_log=log.holds_end and segment is segments[-1])
+
+
+def drop_files(log: UnifiedLog) -> None:
+    """Hold no files open, of a log that was abandoned: deleted files take space as long as they are open."""
+    with log.locks.files, log.locks.snapshot:
+        for segment in log.snapshot.segments:
+            segment.release()

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.broker.replication import partition
+from pipeline.broker.replicas import log_upkeep
 from pipeline.log import truncation
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
 
 Moved = Callable[[UnifiedLog, Offset, Offset], None]
 """A log, its start offset before, and now."""
-MOVING = ((UnifiedLog, "delete_records"), (partition, "take_expired"), (truncation, "_truncate"))
+MOVING = ((UnifiedLog, "delete_records"), (log_upkeep, "take_expired"), (truncation, "_truncate"))
 
 
 @contextmanager

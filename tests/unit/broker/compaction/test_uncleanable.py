@@ -21,6 +21,7 @@ from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.held_files import release_files
 from pipeline.log.segment import LOG_SUFFIX
+from pipeline.log.truncation import truncate_to
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append
 from pipeline.testing.faulty_files import FaultyFiles
@@ -164,7 +165,7 @@ async def test_a_partition_that_is_truncated_while_it_is_read_is_not_given_up(tm
     for segment, _ in table.log.snapshot.closed_segments():
         segment._files = Slow()
     end_offset = table.log.log_end_offset
-    thread = threading.Thread(target=table.log.truncate_to, args=[Offset(end_offset - 2)])
+    thread = threading.Thread(target=truncate_to, args=[table.log, Offset(end_offset - 2)])
 
     async def begin(job: CleaningJob) -> None:
         child.jobs.append(job)

@@ -118,7 +118,7 @@ async def test_commits_go_on_from_segment_to_segment(start: Start) -> None:
         for number, group in enumerate(groups):
             assert await commit(broker, group, "clicks", (0, number, "x" * 700)) == [ErrorCode.NONE]
         journal = broker.handle.replicas.partitions[TopicPartition("__consumer_offsets", 0)].log
-        assert journal.segment_count == len(groups)
+        assert len(journal.snapshot.segments) == len(groups)
         for number, group in enumerate(groups):
             _, committed = await fetch(broker, group)
             assert committed["clicks", 0][0] == number

@@ -5,7 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.broker.groups import transitions
-from pipeline.broker.groups.events import Answer, Identity, Join, Leaver, Result, Sync, Timer, Write, WriteResult
+from pipeline.broker.groups.events import (
+    CoordinatorResult,
+    Identity,
+    Join,
+    Leaver,
+    Reply,
+    Sync,
+    Timer,
+    Write,
+    WriteResult,
+)
 from pipeline.broker.groups.group import Group, GroupLimits
 from pipeline.broker.groups.model import Generation
 from pipeline.protocol.errors import ErrorCode
@@ -28,10 +38,10 @@ class Driver:
         self.numbers = itertools.count(1)
         self.waiting: set[Any] = set()
 
-    def do(self, result: Result) -> Result:
+    def do(self, result: CoordinatorResult) -> CoordinatorResult:
         for action in result.actions:
             match action:
-                case Answer(waiter=waiter, response=response):
+                case Reply(waiter=waiter, response=response):
                     assert waiter in self.waiting, "answered twice, or never asked"
                     self.waiting.remove(waiter)
                     self.answers[waiter] = response
@@ -43,7 +53,7 @@ class Driver:
             self.end_write()
         return result
 
-    def end_write(self, error: ErrorCode = ErrorCode.NONE) -> Result:
+    def end_write(self, error: ErrorCode = ErrorCode.NONE) -> CoordinatorResult:
         write = self.writes.pop(0)
         if error is ErrorCode.NONE:
             self.written.append(write.value)

@@ -12,7 +12,7 @@ from itertools import count
 import structlog
 
 from pipeline.broker.groups.coordinator_runtime import CoordinatorRuntime
-from pipeline.broker.groups.entries import Entries, Entry
+from pipeline.broker.groups.entries import GroupEntries, GroupEntry
 from pipeline.broker.groups.events import UNKNOWN_MEMBER, Identity, Join, Leaver, Sync, WaiterId
 from pipeline.broker.groups.group import Group, GroupLimits
 from pipeline.broker.groups.lifecycle import load
@@ -33,7 +33,7 @@ MAX_ID_PREFIX = 249
 logger = structlog.get_logger()
 
 
-class Coordinator:
+class GroupCoordinator:
     """The groups of this broker. `runtime.run` must be running for anything but refusals to be answered."""
 
     __slots__ = ("_entries", "_journal", "_limits", "_most_bytes", "_numbers", "_random", "runtime")
@@ -45,7 +45,7 @@ class Coordinator:
         self._limits = limits
         self._random = random
         self._numbers = count()
-        self._entries = Entries()
+        self._entries = GroupEntries()
         self._most_bytes = kept.add_use("members", lambda: self._entries.held_bytes)
         self.runtime = CoordinatorRuntime(journal, self._entries, clock)
 
@@ -206,7 +206,7 @@ class Coordinator:
         if count:
             logger.info("groups_unloaded", partition=partition, groups=count)
 
-    def _check_room(self, group_id: str, entry: Entry | None, request: Join) -> None:
+    def _check_room(self, group_id: str, entry: GroupEntry | None, request: Join) -> None:
         """Raise KafkaError if the member would take more memory than there is for all groups together."""
         member = None if entry is None else entry.group.roster.members.get(request.member_id)
         more = protocols_bytes(request.protocols)
@@ -217,22 +217,22 @@ class Coordinator:
         if more > 0 and self._entries.held_bytes + more > self._most_bytes():
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def _checked(self, group_id: str) -> Entry | None:
+    def _checked(self, group_id: str) -> GroupEntry | None:
         """Raises KafkaError if the group is not coordinated here."""
         self._journal.check(group_id)
         return self._find(group_id)
 
-    def _find(self, group_id: str) -> Entry | None:
+    def _find(self, group_id: str) -> GroupEntry | None:
         return self._entries.find(group_id, self._journal.partition_for(group_id))
 
-    def _add(self, group_id: str, partition: int | None = None) -> Entry:
+    def _add(self, group_id: str, partition: int | None = None) -> GroupEntry:
         if partition is None:
             partition = self._journal.partition_for(group_id)
-        entry = Entry(Group(group_id, self._limits), partition)
+        entry = GroupEntry(Group(group_id, self._limits), partition)
         self._entries.add(entry)
         return entry
 
 
-def _refuse_if_removed(entry: Entry) -> None:
+def _refuse_if_removed(entry: GroupEntry) -> None:
     if entry.is_being_removed:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

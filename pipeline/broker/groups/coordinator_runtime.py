@@ -6,7 +6,7 @@ for each group that is writing; a member costs an entry in a heap, and a heartbe
 A client that goes away while its request waits changes nothing, as in Kafka: its join holds until its time is over.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -14,13 +14,13 @@ from typing import TypeVar
 import structlog
 import trio
 
-from pipeline.broker.groups.entries import Entries, Entry, Job, Record
+from pipeline.broker.groups.entries import GroupEntries, GroupEntry, Job
 from pipeline.broker.groups.events import (
     Action,
-    Answer,
+    CoordinatorResult,
     Join,
     Purpose,
-    Result,
+    Reply,
     Sync,
     Timer,
     WaiterId,
@@ -29,10 +29,10 @@ from pipeline.broker.groups.events import (
 )
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.lifecycle import load
-from pipeline.broker.groups.model import GroupLog, GroupMetadataValue, GroupState
+from pipeline.broker.groups.model import GroupLog, GroupMetadataValue, GroupState, Records
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.timers import Timers
-from pipeline.broker.groups.transitions import UNLOAD, WRITTEN, Reactions, fire
+from pipeline.broker.groups.transitions import UNLOAD, WRITTEN, React, Reactions, fire
 from pipeline.errors import PipelineError
 from pipeline.model import Clock
 from pipeline.net.signals import Outcome
@@ -64,7 +64,7 @@ class CoordinatorRuntime:
     """Runs the groups in `entries`. `run` must be running for anything but refusals to be answered."""
 
     journal: GroupLog
-    entries: Entries
+    entries: GroupEntries
     clock: Clock
     rebalances: int = 0
     """Rebalances that were completed: all members got their assignments."""
@@ -99,7 +99,7 @@ class CoordinatorRuntime:
 
     # Events
 
-    def perform(self, entry: Entry, react: Callable[[Group, E, int], Result], event: E) -> Result:
+    def perform(self, entry: GroupEntry, react: React[E], event: E) -> CoordinatorResult:
         """Have an event happen to a group, and carry out what the group decides."""
         before = entry.group.state
         now_ms = _now_ms()
@@ -121,7 +121,7 @@ class CoordinatorRuntime:
         return result
 
     def ask(
-        self, entry: Entry, reactions: Reactions[Request], request: Request, kind: type[Response]
+        self, entry: GroupEntry, reactions: Reactions[Request], request: Request, kind: type[Response]
     ) -> Response | Awaitable[Response]:
         """Have a request happen to a group that may wait for other members. Raises KafkaError."""
         waiter = self._waiters[request.waiter] = _Waiter(entry.group.id)
@@ -140,7 +140,7 @@ class CoordinatorRuntime:
             self._nursery.start_soon(self._unload, entries)
         return len(entries)
 
-    async def _unload(self, entries: Sequence[Entry]) -> None:
+    async def _unload(self, entries: Sequence[GroupEntry]) -> None:
         for number, entry in enumerate(entries, 1):
             self.perform(entry, UNLOAD.react, None)
             if number % MAX_AT_ONCE == 0:
@@ -153,7 +153,7 @@ class CoordinatorRuntime:
             await self.timers.wait()
             await trio.lowlevel.checkpoint()
 
-    def _start_anew(self, entry: Entry, now_ms: int) -> Result:
+    def _start_anew(self, entry: GroupEntry, now_ms: int) -> CoordinatorResult:
         """Replace a group that broke its own rules: its members find it empty and join again.
 
         Its generation and its offsets stay; what it had decided to write is still written, in order.
@@ -165,11 +165,11 @@ class CoordinatorRuntime:
         for waiter in self._waiters.values():
             if waiter.group_id == broken.id:
                 waiter.answered.set()
-        return Result(error=ErrorCode.NOT_COORDINATOR)
+        return CoordinatorResult(error=ErrorCode.NOT_COORDINATOR)
 
-    def _act(self, entry: Entry, action: Action) -> None:
+    def _act(self, entry: GroupEntry, action: Action) -> None:
         match action:
-            case Answer(waiter=waiter_id, response=response):
+            case Reply(waiter=waiter_id, response=response):
                 waiter = self._waiters.pop(waiter_id, None)
                 if waiter is not None:  # else the client has gone
                     waiter.response = response
@@ -195,28 +195,28 @@ class CoordinatorRuntime:
 
     # Writes
 
-    async def write(self, entry: Entry, records: Sequence[Record]) -> None:
+    async def write(self, entry: GroupEntry, records: Records) -> None:
         """Write after what the group has decided already. Raises KafkaError."""
         outcome = Outcome()
         self._submit(entry, Job(lambda: records, lambda error: outcome.end(KafkaError(error) if error else None)))
         await outcome.wait()
 
-    def _submit(self, entry: Entry, job: Job) -> None:
+    def _submit(self, entry: GroupEntry, job: Job) -> None:
         entry.jobs.append(job)
         self._start_writing(entry)
 
-    def _start_writing(self, entry: Entry) -> None:
+    def _start_writing(self, entry: GroupEntry) -> None:
         if self._nursery is not None and entry.jobs and not entry.is_writing:
             entry.is_writing = True
             self._nursery.start_soon(self._write_jobs, entry)
 
-    async def _write_jobs(self, entry: Entry) -> None:
+    async def _write_jobs(self, entry: GroupEntry) -> None:
         while entry.jobs:
             job = entry.jobs.popleft()
             job.ended(await self._outcome_of(entry, job))
         entry.is_writing = False
 
-    async def _outcome_of(self, entry: Entry, job: Job) -> ErrorCode:
+    async def _outcome_of(self, entry: GroupEntry, job: Job) -> ErrorCode:
         """Carry out a write and return its outcome. A value that cannot be written fails the write, not the broker."""
         if not self.entries.holds(entry):  # the next coordinator may have written meanwhile
             return ErrorCode.NOT_COORDINATOR
@@ -233,13 +233,13 @@ class CoordinatorRuntime:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 
-    def _end_write(self, entry: Entry, purpose: Purpose, error: ErrorCode) -> None:
+    def _end_write(self, entry: GroupEntry, purpose: Purpose, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             logger.warning("group_not_written", group=entry.group.id, error=error.name)
         self.perform(entry, WRITTEN.react, WriteResult(purpose, error))
 
 
-def _records_of(group_id: str, value: GroupMetadataValue) -> Sequence[Record]:
+def _records_of(group_id: str, value: GroupMetadataValue) -> Records:
     """Raises ProtocolError if the journal has no room for a value."""
     return [(encode_group_key(group_id), encode_group_value(value))]
 

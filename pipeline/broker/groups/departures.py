@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from pipeline.broker.groups.events import UNKNOWN_MEMBER, Leaver, Result, Timer
+from pipeline.broker.groups.events import UNKNOWN_MEMBER, CoordinatorResult, Leaver, Timer
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.rebalance import rebalance_after_removal
 from pipeline.protocol.errors import ErrorCode
 
 
-def leave(group: Group, leavers: Iterable[Leaver], now_ms: int) -> Result:
+def leave(group: Group, leavers: Iterable[Leaver], now_ms: int) -> CoordinatorResult:
     """Remove members that ask for it; the result has an error for each of them."""
     before = len(group.roster.members)
     errors = [_remove(group, leaver) for leaver in leavers]
@@ -29,7 +29,7 @@ def _remove(group: Group, leaver: Leaver) -> ErrorCode:
     return error
 
 
-def session_over(group: Group, timer: Timer, now_ms: int) -> Result:
+def session_over(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
     """Remove a member whose session is over, or set its timer again if it was heard of meanwhile."""
     before = len(group.roster.members)
     member = group.roster.members.get(timer.member_id)

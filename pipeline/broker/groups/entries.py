@@ -10,22 +10,20 @@ from dataclasses import dataclass, field
 
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.member import names_bytes
-from pipeline.broker.groups.model import GroupState
+from pipeline.broker.groups.model import GroupState, Records
 from pipeline.protocol.errors import ErrorCode
-
-Record = tuple[bytes, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A write. `records` makes its records when its turn comes, and may raise; `ended` is called with the outcome."""
 
-    records: Callable[[], Sequence[Record]]
+    records: Callable[[], Records]
     ended: Callable[[ErrorCode], None]
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class GroupEntry:
     """A group that is coordinated here. `since_ms`: start of its state, by the wall clock; None if unknown."""
 
     group: Group
@@ -51,38 +49,38 @@ class Entry:
         )
 
 
-class Entries:
-    """Entries by partition and group id."""
+class GroupEntries:
+    """All groups, by partition and group id."""
 
     __slots__ = ("_by_partition", "held_bytes")
 
     def __init__(self) -> None:
-        self._by_partition: dict[int, dict[str, Entry]] = {}
+        self._by_partition: dict[int, dict[str, GroupEntry]] = {}
         self.held_bytes = 0
         """Approximate memory of the members of all groups."""
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[GroupEntry]:
         return (entry for entries in self._by_partition.values() for entry in entries.values())
 
-    def find(self, group_id: str, partition: int) -> Entry | None:
+    def find(self, group_id: str, partition: int) -> GroupEntry | None:
         """Return the entry of a group, if there is one."""
         return self._by_partition.get(partition, {}).get(group_id)
 
-    def holds(self, entry: Entry) -> bool:
+    def holds(self, entry: GroupEntry) -> bool:
         """True if this very entry is the one of its group."""
         return self.find(entry.group.id, entry.partition) is entry
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: GroupEntry) -> None:
         """Add an entry as the current one of its group."""
         self._by_partition.setdefault(entry.partition, {})[entry.group.id] = entry
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: GroupEntry) -> None:
         """Remove this entry, unless it was removed already. A later entry of the same group stays."""
         if self.holds(entry):
             del self._by_partition[entry.partition][entry.group.id]
             self.held_bytes -= entry.held_bytes
 
-    def count(self, entry: Entry) -> None:
+    def count(self, entry: GroupEntry) -> None:
         """Count the memory that the group takes now. Call after each change of the group."""
         held_bytes = entry.group.roster.held_bytes
         if held_bytes:
@@ -91,7 +89,7 @@ class Entries:
             self.held_bytes += held_bytes - entry.held_bytes
             entry.held_bytes = held_bytes
 
-    def remove_partition(self, partition: int) -> Sequence[Entry]:
+    def remove_partition(self, partition: int) -> Sequence[GroupEntry]:
         """Remove and return all entries of a partition."""
         removed = tuple(self._by_partition.pop(partition, {}).values())
         self.held_bytes -= sum(entry.held_bytes for entry in removed)

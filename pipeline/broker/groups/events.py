@@ -83,7 +83,7 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """Answer a request that waits."""
 
     waiter: WaiterId
@@ -136,11 +136,11 @@ class WriteResult:
     error: ErrorCode = ErrorCode.NONE
 
 
-Action = Answer | Timer | Write
+Action = Reply | Timer | Write
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CoordinatorResult:
     """Actions, to be carried out in this order, and the answer to a request that never waits."""
 
     actions: Sequence[Action] = ()

@@ -5,7 +5,7 @@ goes forward, passed in with each event.
 
 Invariants
   A. The generation never goes back.
-  B. Every request that waits leaves in exactly one `Answer`, at the latest when the group is unloaded.
+  B. Every request that waits leaves in exactly one `Reply`, at the latest when the group is unloaded.
   C. A member that waits for nothing has a deadline, and a timer at its deadline or before.
   D. No member learns of an assignment that is not in the journal.
   E. In Stable all members have an assignment, which may be empty.
@@ -17,7 +17,7 @@ given out first), KIP-814 (a returning static leader does not assign).
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pipeline.broker.groups.events import Action, Answer, Identity, Join, Result, Timer, TimerKind, WaiterId
+from pipeline.broker.groups.events import Action, CoordinatorResult, Identity, Join, Reply, Timer, TimerKind, WaiterId
 from pipeline.broker.groups.member import Member, Roster, subscribed_topics
 from pipeline.broker.groups.model import CONSUMER_PROTOCOL_TYPE, Generation, GroupMetadataValue, GroupState, MemberId
 from pipeline.protocol.errors import ErrorCode
@@ -37,7 +37,7 @@ class GroupLimits:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """One group. `actions` gather while an event is handled; its `Result` takes them."""
+    """One group. `actions` gather while an event is handled; its `CoordinatorResult` takes them."""
 
     id: str
     limits: GroupLimits
@@ -117,14 +117,14 @@ class Group:
 
     # Answers
 
-    def result(self, error: ErrorCode = ErrorCode.NONE, member_errors: Iterable[ErrorCode] = ()) -> Result:
+    def result(self, error: ErrorCode = ErrorCode.NONE, member_errors: Iterable[ErrorCode] = ()) -> CoordinatorResult:
         """The result of an event. Takes the actions."""
         actions, self.actions = tuple(self.actions), []
-        return Result(actions, error, tuple(member_errors))
+        return CoordinatorResult(actions, error, tuple(member_errors))
 
     def answer(self, waiter: WaiterId, response: JoinGroupResponse | SyncGroupResponse) -> None:
         """Answer a request of a client that need not be a member."""
-        self.actions.append(Answer(waiter, response))
+        self.actions.append(Reply(waiter, response))
 
     def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
         """Answer the join of a member, if one waits."""

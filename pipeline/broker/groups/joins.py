@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from pipeline.broker.groups.events import (
     UNKNOWN_MEMBER,
+    CoordinatorResult,
     Join,
     NewInstance,
-    Result,
     Timer,
     TimerKind,
     Write,
@@ -28,7 +28,7 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 """Session of a new member while its first join waits: it cannot send heartbeats meanwhile. Kafka's value."""
 
 
-def join(group: Group, request: Join, now_ms: int) -> Result:
+def join(group: Group, request: Join, now_ms: int) -> CoordinatorResult:
     """A client joins; the request is answered once the generation is complete, or at once if it is refused."""
     roster = group.roster
     member = roster.members.get(request.member_id)
@@ -48,13 +48,13 @@ def join(group: Group, request: Join, now_ms: int) -> Result:
     return group.result()
 
 
-def join_dead(group: Group, request: Join, _now_ms: int) -> Result:
+def join_dead(group: Group, request: Join, _now_ms: int) -> CoordinatorResult:
     """A client joins a group that another broker coordinates from now on."""
     _refuse(group, request, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
     return group.result()
 
 
-def join_time_over(group: Group, timer: Timer, now_ms: int) -> Result:
+def join_time_over(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
     """The time to join is over."""
     if timer == group.join_timer:
         extend_or_complete_join(group, now_ms)
@@ -155,7 +155,7 @@ def _replace_instance(group: Group, member: Member, request: Join, now_ms: int) 
         complete_join_if_all(group, now_ms)
 
 
-def instance_written(group: Group, written: WriteResult, now_ms: int) -> Result:
+def instance_written(group: Group, written: WriteResult, now_ms: int) -> CoordinatorResult:
     """Answer a static member whose new id is in the journal. If that failed, it becomes its former self."""
     purpose = written.purpose
     if not isinstance(purpose, NewInstance):

@@ -15,8 +15,8 @@ import trio
 
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups import journal_reader
-from pipeline.broker.groups.journal_writer import JournalWrite, JournalWriter, Records
-from pipeline.broker.groups.model import JournalListener, LoadedGroup
+from pipeline.broker.groups.journal_writer import JournalWrite, JournalWriter
+from pipeline.broker.groups.model import JournalListener, LoadedGroup, Records
 from pipeline.broker.groups.partitioner import partition_of_group
 from pipeline.broker.groups.replay import Replay
 from pipeline.broker.replication.partition import Partition
@@ -121,7 +121,7 @@ class GroupJournal:
     def begin(
         self, group_id: str, records: Records, *, ended: Callable[[KafkaError | None], None] | None = None
     ) -> JournalWrite:
-        """Append keys with their values (None: a tombstone) as part of one batch. Raises KafkaError if it cannot begin.
+        """Append records as part of one batch. Raises KafkaError if it cannot begin.
 
         The write takes its place now. `ended` is called with its outcome, just before the tasks that wait go on.
         """

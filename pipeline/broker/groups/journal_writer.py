@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from pipeline.broker.failures import failure_of
+from pipeline.broker.groups.model import Records
 from pipeline.broker.replication.partition import Partition
 from pipeline.errors import BatchTooLargeError, PipelineError, RollDueError
 from pipeline.model import Clock, Offset
@@ -30,8 +31,6 @@ MAX_UNDER_WAY = 8
 """So many batches are under way at once; writes that come meanwhile share the next one."""
 RECORD_OVERHEAD_BYTES = 40
 """What a record takes beside its key and value, and more."""
-
-Records = Sequence[tuple[bytes, bytes | None]]
 
 logger = structlog.get_logger()
 

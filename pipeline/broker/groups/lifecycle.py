@@ -1,6 +1,6 @@
 """Groups are loaded from the journal, removed, and handed over to other coordinators. Pure."""
 
-from pipeline.broker.groups.events import Result
+from pipeline.broker.groups.events import CoordinatorResult
 from pipeline.broker.groups.group import Group, join_error
 from pipeline.broker.groups.member import member_of
 from pipeline.broker.groups.model import GroupMetadataValue, GroupState
@@ -9,7 +9,7 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 
-def load(group: Group, value: GroupMetadataValue, now_ms: int) -> Result:
+def load(group: Group, value: GroupMetadataValue, now_ms: int) -> CoordinatorResult:
     """Load a group that was just made from its value in the journal. Members get a whole session."""
     group.generation = value.generation
     group.protocol_type = value.protocol_type or None
@@ -26,23 +26,23 @@ def load(group: Group, value: GroupMetadataValue, now_ms: int) -> Result:
     return group.result()
 
 
-def remove_empty(group: Group, _event: None, _now_ms: int) -> Result:
+def remove_empty(group: Group, _event: None, _now_ms: int) -> CoordinatorResult:
     """Remove the group."""
     group.state = GroupState.DEAD
     return group.result()
 
 
-def remove_with_members(group: Group, _event: None, _now_ms: int) -> Result:
+def remove_with_members(group: Group, _event: None, _now_ms: int) -> CoordinatorResult:
     """Refuse: the group has members."""
     return group.result(ErrorCode.NON_EMPTY_GROUP)
 
 
-def remove_dead(group: Group, _event: None, _now_ms: int) -> Result:
+def remove_dead(group: Group, _event: None, _now_ms: int) -> CoordinatorResult:
     """Refuse: the group is gone."""
     return group.result(ErrorCode.GROUP_ID_NOT_FOUND)
 
 
-def unload(group: Group, _event: None, _now_ms: int) -> Result:
+def unload(group: Group, _event: None, _now_ms: int) -> CoordinatorResult:
     """Have all members that wait look for the next coordinator."""
     group.state = GroupState.DEAD
     for member in group.roster.members.values():
@@ -51,11 +51,11 @@ def unload(group: Group, _event: None, _now_ms: int) -> Result:
     return group.result()
 
 
-def dead(group: Group, _event: object, _now_ms: int) -> Result:
+def dead(group: Group, _event: object, _now_ms: int) -> CoordinatorResult:
     """Refuse: another broker coordinates the group."""
     return group.result(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-def ignore(group: Group, _event: object, _now_ms: int) -> Result:
+def ignore(group: Group, _event: object, _now_ms: int) -> CoordinatorResult:
     """Change nothing."""
     return group.result()

@@ -10,6 +10,9 @@ from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
 MemberId = NewType("MemberId", str)
 Generation = NewType("Generation", int)
 
+Records = Sequence[tuple[bytes, bytes | None]]
+"""Keys of the journal with their values; None is a tombstone."""
+
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose members subscribe to topics. Connect, for one, has another."""
 
@@ -85,8 +88,8 @@ class GroupLog(Protocol):
         """
         ...
 
-    async def write(self, group_id: str, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Append keys with their values (None: a tombstone) in one batch, and wait until they are committed, durable as
+    async def write(self, group_id: str, records: Records) -> None:
+        """Append records in one batch, and wait until they are committed, durable as
         the topic's settings say. Raises KafkaError.
         """
         ...

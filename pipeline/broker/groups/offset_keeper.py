@@ -12,14 +12,14 @@ that name, and stays. If this broker learns of the deletion only once the topic 
 and of the deletion decide: a commit names no topic id.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 import trio
 
-from pipeline.broker.groups.model import GroupLog, LoadedGroup, OffsetAndMetadata
+from pipeline.broker.groups.model import GroupLog, LoadedGroup, OffsetAndMetadata, Records
 from pipeline.broker.groups.offsets import Change, CoordinatedGroups, Offsets, Standing, journal_records
 from pipeline.broker.runtime.clock_steps import ClockSteps
 from pipeline.broker.runtime.kept_memory import KeptMemory
@@ -54,11 +54,7 @@ class OrderedGroupLog(GroupLog, Protocol):
     """The journal, with the moment at which a write has its place in it."""
 
     def begin(
-        self,
-        group_id: str,
-        records: Sequence[tuple[bytes, bytes | None]],
-        *,
-        ended: Callable[[KafkaError | None], None] | None = None,
+        self, group_id: str, records: Records, *, ended: Callable[[KafkaError | None], None] | None = None
     ) -> PendingWrite:
         """Begin a write, whose place is taken now. `ended` is called when it has ended, in the order of the journal."""
         ...
@@ -134,9 +130,7 @@ class OffsetKeeper:
                 for topic_partition, kept in list(offsets.of_group(group_id).items()):
                     yield group_id, topic_partition, kept.offset
 
-    def commit(
-        self, group_id: str, change: Change, records: Sequence[tuple[bytes, bytes | None]] | None = None
-    ) -> PendingWrite:
+    def commit(self, group_id: str, change: Change, records: Records | None = None) -> PendingWrite:
         """Begin to write a change. Later changes of the group come after it in the journal. Raises KafkaError.
 
         `records` are those of the change, if they were made before.
@@ -180,7 +174,7 @@ class OffsetKeeper:
         offsets: Offsets,
         group_id: str,
         change: Change,
-        records: Sequence[tuple[bytes, bytes | None]] | None = None,
+        records: Records | None = None,
         more_bytes: int = 0,
     ) -> PendingWrite:
         def ended(error: KafkaError | None) -> None:

@@ -8,7 +8,7 @@ import random
 import trio
 
 from pipeline.broker.cluster.view import ClusterView
-from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.coordinator import GroupCoordinator
 from pipeline.broker.groups.group import GroupLimits
 from pipeline.broker.groups.journal import GroupJournal
 from pipeline.broker.groups.offset_keeper import OffsetKeeper
@@ -35,7 +35,7 @@ class GroupService:
         limits = GroupLimits(
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms, max_size=config.group_max_size
         )
-        self.coordinator = Coordinator(self.journal, limits, clock, rng, kept)
+        self.coordinator = GroupCoordinator(self.journal, limits, clock, rng, kept)
         retention_ms = config.offsets_retention_minutes * MINUTE_MS
         self.offsets = OffsetKeeper(self.journal, self.coordinator, clock, kept, retention_ms=retention_ms)
         self._check_interval_ms = config.offsets_retention_check_interval_ms

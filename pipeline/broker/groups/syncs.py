@@ -1,6 +1,6 @@
 """Members ask for their assignments; the leader brings those of all. Pure."""
 
-from pipeline.broker.groups.events import NewAssignment, Result, Sync, Timer, Write, WriteResult
+from pipeline.broker.groups.events import CoordinatorResult, NewAssignment, Sync, Timer, Write, WriteResult
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import GroupState
 from pipeline.broker.groups.rebalance import prepare_rebalance
@@ -8,17 +8,17 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.sync_group import SyncGroupResponse
 
 
-def sync_empty(group: Group, request: Sync, _now_ms: int) -> Result:
+def sync_empty(group: Group, request: Sync, _now_ms: int) -> CoordinatorResult:
     """Refuse: nobody is a member."""
     return _refuse(group, request, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def sync_preparing(group: Group, request: Sync, _now_ms: int) -> Result:
+def sync_preparing(group: Group, request: Sync, _now_ms: int) -> CoordinatorResult:
     """Refuse: the member has to join again first."""
     return _refuse(group, request, _check(group, request) or ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-def sync_completing(group: Group, request: Sync, _now_ms: int) -> Result:
+def sync_completing(group: Group, request: Sync, _now_ms: int) -> CoordinatorResult:
     """Have the member wait. The leader's assignments go to the journal before any member gets one (invariant D)."""
     error = _check(group, request)
     if error is not ErrorCode.NONE:
@@ -35,7 +35,7 @@ def sync_completing(group: Group, request: Sync, _now_ms: int) -> Result:
     return group.result()
 
 
-def sync_stable(group: Group, request: Sync, _now_ms: int) -> Result:
+def sync_stable(group: Group, request: Sync, _now_ms: int) -> CoordinatorResult:
     """Answer with the assignment."""
     error = _check(group, request)
     if error is not ErrorCode.NONE:
@@ -46,12 +46,12 @@ def sync_stable(group: Group, request: Sync, _now_ms: int) -> Result:
     return group.result()
 
 
-def sync_dead(group: Group, request: Sync, _now_ms: int) -> Result:
+def sync_dead(group: Group, request: Sync, _now_ms: int) -> CoordinatorResult:
     """Refuse: another broker coordinates the group."""
     return _refuse(group, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-def assignment_written(group: Group, written: WriteResult, now_ms: int) -> Result:
+def assignment_written(group: Group, written: WriteResult, now_ms: int) -> CoordinatorResult:
     """Give all members their assignments. If the write failed, all have to join again."""
     purpose = written.purpose
     if not isinstance(purpose, NewAssignment) or purpose.generation != group.generation:
@@ -66,7 +66,7 @@ def assignment_written(group: Group, written: WriteResult, now_ms: int) -> Resul
     return group.result()
 
 
-def sync_time_over(group: Group, timer: Timer, now_ms: int) -> Result:
+def sync_time_over(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
     """Remove the members that have not asked for their assignments in time."""
     if timer == group.sync_timer:
         members = group.roster.members
@@ -85,6 +85,6 @@ def _check(group: Group, request: Sync) -> ErrorCode:
     return ErrorCode.NONE if is_same else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def _refuse(group: Group, request: Sync, error: ErrorCode) -> Result:
+def _refuse(group: Group, request: Sync, error: ErrorCode) -> CoordinatorResult:
     group.answer(request.waiter, SyncGroupResponse(error_code=error))
     return group.result()

@@ -10,7 +10,7 @@ from itertools import count
 
 import trio
 
-from pipeline.broker.groups.entries import Entries, Entry
+from pipeline.broker.groups.entries import GroupEntries, GroupEntry
 from pipeline.broker.groups.events import Timer
 from pipeline.net.signals import Wakeup
 
@@ -22,9 +22,9 @@ class Timers:
 
     __slots__ = ("_entries", "_heap", "_most", "_numbers", "_wake")
 
-    def __init__(self, entries: Entries) -> None:
+    def __init__(self, entries: GroupEntries) -> None:
         self._entries = entries
-        self._heap: list[tuple[int, int, Entry, Timer]] = []
+        self._heap: list[tuple[int, int, GroupEntry, Timer]] = []
         self._most = MIN_TIMERS
         """So many timers are held before those that mean nothing any more are looked for."""
         self._numbers = count()
@@ -33,7 +33,7 @@ class Timers:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def set(self, entry: Entry, timer: Timer) -> None:
+    def set(self, entry: GroupEntry, timer: Timer) -> None:
         """Set a timer of a group."""
         if not self._heap or timer.at_ms < self._heap[0][0]:
             self._wake.set()
@@ -41,7 +41,7 @@ class Timers:
         if len(self._heap) > self._most:
             self._forget()
 
-    def due(self, now_ms: int, most: int) -> Iterator[tuple[Entry, Timer]]:
+    def due(self, now_ms: int, most: int) -> Iterator[tuple[GroupEntry, Timer]]:
         """Take out at most `most` timers that are due, the earliest first."""
         self._wake.clear()
         for _ in range(most):

@@ -9,17 +9,19 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pipeline.broker.groups import departures, heartbeats, joins, lifecycle, syncs
-from pipeline.broker.groups.events import Identity, Join, Leaver, Result, Sync, Timer, TimerKind, WriteResult
+from pipeline.broker.groups.events import CoordinatorResult, Identity, Join, Leaver, Sync, Timer, TimerKind, WriteResult
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import GroupState
 
 E = TypeVar("E")
+React = Callable[[Group, E, int], CoordinatorResult]
+"""Has an event happen to a group at a time, in milliseconds."""
 
 
 class Transition(NamedTuple, Generic[E]):
     """The reaction to an event in one state, and the states that the group may be in afterwards."""
 
-    function: Callable[[Group, E, int], Result]
+    function: React[E]
     to: frozenset[GroupState]
 
 
@@ -30,7 +32,7 @@ class Reactions(Generic[E]):
     event: str
     transitions: Mapping[GroupState, Transition[E]]
 
-    def react(self, group: Group, event: E, now_ms: int) -> Result:
+    def react(self, group: Group, event: E, now_ms: int) -> CoordinatorResult:
         """Have the event happen to a group. Raises AssertionError if the table does not know the state it leads to."""
         transition = self.transitions[group.state]
         result = transition.function(group, event, now_ms)
@@ -39,7 +41,7 @@ class Reactions(Generic[E]):
         return result
 
 
-_Cell = tuple[Callable[[Group, E, int], Result], Iterable[GroupState]]
+_Cell = tuple[React[E], Iterable[GroupState]]
 
 
 def _row(
@@ -147,7 +149,7 @@ _OF_TIMERS: Mapping[TimerKind, Reactions[Timer]] = MappingProxyType(
 TABLE: Sequence[Reactions[Any]] = (JOIN, SYNC, HEARTBEAT, COMMIT, LEAVE, *_OF_TIMERS.values(), WRITTEN, REMOVE, UNLOAD)
 
 
-def fire(group: Group, timer: Timer, now_ms: int) -> Result:
+def fire(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
     """Have a timer of a group fire."""
     return _OF_TIMERS[timer.kind].react(group, timer, now_ms)
 

@@ -14,7 +14,7 @@ import trio
 from pipeline.broker.cluster import own_states
 from pipeline.broker.cluster.view import PartitionView
 from pipeline.broker.controller import controller_plan, reign
-from pipeline.broker.groups.entries import Entries
+from pipeline.broker.groups.entries import GroupEntries
 from pipeline.broker.membership.membership import Membership
 from pipeline.broker.replicas import lost_replicas, replicas, strays
 from pipeline.broker.replicas.assigner import ReplicaAssigner
@@ -288,7 +288,7 @@ def _replacing_wakeup(name: str) -> Callable[[Any], Any]:
 
 
 def _holding_any_of_the_name(_holds: Any) -> Any:
-    def broken(entries: Entries, entry: Any) -> bool:
+    def broken(entries: GroupEntries, entry: Any) -> bool:
         return entries.find(entry.group.id, entry.partition) is not None
 
     return broken
@@ -417,7 +417,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "a stale timer removes a living group": BrokenVariant(
         rule="a timer of a group that went away touches no later group of its name",
-        breaks=_replacing(Entries, "holds", _holding_any_of_the_name),
+        breaks=_replacing(GroupEntries, "holds", _holding_any_of_the_name),
         first_seed=6,
     ),
     "waits for what was replaced": BrokenVariant(

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
 
 from pipeline.broker.cluster.view import TopicView
-from pipeline.broker.groups.journal_writer import Records
-from pipeline.broker.groups.model import MemberId, OffsetAndMetadata
+from pipeline.broker.groups.model import MemberId, OffsetAndMetadata, Records
 from pipeline.broker.groups.offset_keeper import PendingWrite
 from pipeline.broker.groups.offsets import Change, CommittedPartition, commit_value, journal_record
 from pipeline.broker.requests.context import BrokerContext, Caller

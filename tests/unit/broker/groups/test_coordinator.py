@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from pipeline.broker.groups import coordinator_runtime, timers
-from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.coordinator import GroupCoordinator
 from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
 from pipeline.broker.groups.group import GroupLimits
 from pipeline.broker.groups.joins import join_time_over
@@ -56,7 +56,7 @@ class MemoryJournal:
 async def running(delay_ms: int = 0, kept_bytes: int = 128 << 20) -> AsyncIterator[Any]:
     journal = MemoryJournal()
     limits = GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=10_000)
-    coordinator = Coordinator(
+    coordinator = GroupCoordinator(
         journal, limits, clock=lambda: 1_431_849_903_000, random=random.Random(1), kept=KeptMemory(kept_bytes)
     )
     async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ async def answer_of(answer: Any) -> Any:
     return answer if hasattr(answer, "error_code") else await answer
 
 
-def ask_join(coordinator: Coordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
+def ask_join(coordinator: GroupCoordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
     given = {
         "session_timeout_ms": SESSION_MS,
         "rebalance_timeout_ms": 60_000,
@@ -82,12 +82,12 @@ def ask_join(coordinator: Coordinator, group_id: str = "g", member_id: str = "",
     return coordinator.join(group_id, Join(waiter=coordinator.new_waiter(), member_id=member_id, **given))
 
 
-async def join(coordinator: Coordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
+async def join(coordinator: GroupCoordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
     return await answer_of(ask_join(coordinator, group_id, member_id, **more))
 
 
 async def sync(
-    coordinator: Coordinator,
+    coordinator: GroupCoordinator,
     joined: JoinGroupResponse,
     group_id: str = "g",
     assignments: Mapping[str, bytes] | None = None,
@@ -97,12 +97,12 @@ async def sync(
     return await answer_of(coordinator.sync(group_id, request))
 
 
-async def commit(coordinator: Coordinator, group_id: str = "g") -> None:
+async def commit(coordinator: GroupCoordinator, group_id: str = "g") -> None:
     coordinator.check_commit(group_id, "", -1, None)
     coordinator.note_commit(group_id)
 
 
-async def enter_alone(coordinator: Coordinator, group_id: str = "g") -> Any:
+async def enter_alone(coordinator: GroupCoordinator, group_id: str = "g") -> Any:
     joined = await join(coordinator, group_id)
     synced = await sync(coordinator, joined, group_id, {joined.member_id: b"all"})
     assert (joined.error_code, synced.error_code, synced.assignment) == (0, 0, b"all")

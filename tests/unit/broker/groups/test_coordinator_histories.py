@@ -14,7 +14,7 @@ import structlog
 import trio
 import trio.testing
 
-from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.coordinator import GroupCoordinator
 from pipeline.broker.groups.events import Identity, Leaver
 from pipeline.broker.groups.member import names_bytes
 from pipeline.broker.groups.model import LoadedGroup
@@ -32,7 +32,7 @@ REBALANCES_MS = (-(2**31), 0, 1, 5_000, 2**31 - 1)
 class History:
     """One seed's."""
 
-    def __init__(self, seed: int, coordinator: Coordinator, journal: MemoryJournal, nursery: trio.Nursery) -> None:
+    def __init__(self, seed: int, coordinator: GroupCoordinator, journal: MemoryJournal, nursery: trio.Nursery) -> None:
         self.random = random.Random(seed)
         self.coordinator, self.journal, self.nursery = coordinator, journal, nursery
         self.known = {group_id: [] for group_id in GROUPS}

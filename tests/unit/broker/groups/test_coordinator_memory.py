@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.coordinator import GroupCoordinator
 from pipeline.broker.groups.events import Leaver
 from pipeline.broker.groups.model import LoadedGroup, OffsetAndMetadata
 from pipeline.broker.groups.offsets import Offsets
@@ -19,7 +19,7 @@ from tests.unit.broker.groups.test_coordinator import SESSION_MS, ask_join, ente
 MAX_HELD_BYTES = 100_000
 
 
-def fill(coordinator: Coordinator, **more: Any) -> int:
+def fill(coordinator: GroupCoordinator, **more: Any) -> int:
     """Have clients ask for ids, each in a group of its own, until there is no room."""
     for number in range(MAX_HELD_BYTES):
         try:

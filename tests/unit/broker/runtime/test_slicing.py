@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.broker.groups.coordinator import Coordinator
+from pipeline.broker.groups.coordinator import GroupCoordinator
 from pipeline.broker.groups.group import Group, GroupLimits
 from pipeline.broker.quotas.table import QuotaKind, QuotaTable
 from pipeline.broker.requests.handlers import fetch
@@ -210,7 +210,7 @@ async def test_very_many_groups_are_listed_in_slices(
     limits = GroupLimits(initial_rebalance_delay_ms=0, max_size=1)
     groups = [Group(f"group-{number}", limits) for number in range(MANY)]
     async with start() as broker:
-        monkeypatch.setattr(Coordinator, "groups", property(lambda _: groups))
+        monkeypatch.setattr(GroupCoordinator, "groups", property(lambda _: groups))
         with measured_steps() as steps:
             answer = await ask_raw(broker, ListGroupsRequest(), 4)
     assert [group.group_id for group in answer.groups] == [group.id for group in groups]

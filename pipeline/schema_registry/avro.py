@@ -1,13 +1,13 @@
-"""Avro schemas as values: text in, a checked tree and a canonical form out. Pure.
+"""Parses Avro schemas into checked trees and canonical forms. Pure.
 
 Invariants:
 
-A. A tree is finite. A named type stands in it where it is defined; every other use is a `Reference`, resolved
-   through `AvroSchema.names`. So recursive schemas need no cycles.
+A. A tree is finite. It holds a named type at its definition; every other use is a `Reference`, resolved through
+   `AvroSchema.names`. So recursive schemas need no cycles.
 B. All names, references and aliases in a tree are full names.
 C. Two texts have one canonical form exactly if they differ only in white space, order of attributes and the way
    names are spelt. Unlike the specification's Parsing Canonical Form it keeps defaults, aliases, documentation and
-   unknown attributes, for they matter to readers. It serves comparison alone; the text is what is stored and served.
+   unknown attributes, which matter to readers. It serves comparison alone; the registry stores and serves the text.
 
 Source: Avro specification 1.12, "Schema Declaration", "Names", "Aliases".
 """
@@ -29,7 +29,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class InvalidSchemaError(PipelineError):
-    """The text is not an Avro schema. `path` says where, in the manner of `Event.client.ip`."""
+    """A text is not an Avro schema. `path` names the place, as in `Event.client.ip`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
@@ -39,7 +39,7 @@ class InvalidSchemaError(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type without parts. Its logical type, if any, does not take part in resolution."""
+    """A primitive type. Its logical type, if any, does not take part in resolution."""
 
     kind: str
 
@@ -67,14 +67,14 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A named type used again, by its full name."""
+    """A use of a named type, by its full name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """A given number of bytes."""
+    """A fixed number of bytes."""
 
     name: str
     aliases: tuple[str, ...]
@@ -83,7 +83,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enum:
-    """One of the symbols. `default` is what a reader takes for a symbol it does not know (Avro 1.9)."""
+    """One of the symbols. A reader takes `default` for an unknown symbol (Avro 1.9)."""
 
     name: str
     aliases: tuple[str, ...]
@@ -116,7 +116,7 @@ AvroType = Primitive | Array | Map | Union | Reference | Named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSchema:
-    """A schema: its text as it came, its tree, the named types in it, and its canonical form."""
+    """A schema: its text as received, its tree, the named types in it, and its canonical form."""
 
     text: str
     root: AvroType
@@ -125,10 +125,10 @@ class AvroSchema:
 
 
 def parse_schema(text: str, *, check_defaults: bool = True) -> AvroSchema:
-    """The schema of a text. Raises InvalidSchemaError, and nothing else, for a text that is none.
+    """Parse a schema. Raises InvalidSchemaError, and nothing else, for any other text.
 
-    With `check_defaults` false a default that does not fit its type is let pass: older registries took such schemas,
-    and what is stored stays readable.
+    With `check_defaults` false a default need not fit its type: older registries accepted such schemas, and stored
+    schemas stay readable.
     """
     try:
         json_schema: Json = json.loads(text, parse_constant=_refuse_constant)
@@ -148,7 +148,7 @@ def parse_schema(text: str, *, check_defaults: bool = True) -> AvroSchema:
 
 
 def short_name(name: str) -> str:
-    """The part of a full name behind the namespace."""
+    """Return the part of a full name behind the namespace."""
     return name.rpartition(".")[2]
 
 
@@ -158,7 +158,7 @@ def _refuse_constant(constant: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """Where in the text the parser stands."""
+    """Place of the parser in the text."""
 
     path: str
     namespace: str
@@ -183,7 +183,7 @@ class _Parser:
         self._declared: set[str] = set()
 
     def parse(self, schema: Json, scope: _Scope) -> tuple[AvroType, Json]:
-        """The type, and its canonical JSON."""
+        """Return the type and its canonical JSON."""
         if scope.depth > MAX_DEPTH:
             raise scope.fault(f"nested deeper than {MAX_DEPTH} types")
         if isinstance(schema, str):
@@ -283,7 +283,7 @@ class _Parser:
                 raise scope.fault(f"the namespace of '{name}' must be a string")
             name = f"{namespace}.{name}" if namespace else name
         if not all(_NAME.match(part) for part in name.split(".")):
-            raise scope.fault(f"'{name}' is not a name: letters, digits and _, no digit first, parts parted by dots")
+            raise scope.fault(f"'{name}' is not a name: letters, digits and _, no digit first, separated by dots")
         if name in PRIMITIVES:
             raise scope.fault(f"'{name}' is the name of a primitive type")
         return name
@@ -341,7 +341,7 @@ def _parse_enum(name: str, aliases: tuple[str, ...], schema: Mapping[str, Json],
 
 
 def _default_fault(default: Json, type_: AvroType, names: Mapping[str, Named], depth: int) -> str | None:
-    """Why a default does not fit a type. One that fits any branch of a union fits the union (Avro 1.12)."""
+    """Return why a default does not fit a type, or None. A union takes a default of any branch (Avro 1.12)."""
     if depth > MAX_DEPTH:
         return f"nested deeper than {MAX_DEPTH} values"
     shown = _shown(default)

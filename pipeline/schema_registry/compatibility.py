@@ -1,4 +1,4 @@
-"""Whether data written with one schema can be read with another, and if not, why. Pure.
+"""Judges whether a schema can read data of another one, and names the reasons if not. Pure.
 
 Source: Avro specification 1.12, "Schema Resolution". Where implementations differ, a pair passes only if all agree:
 
@@ -6,10 +6,10 @@ Source: Avro specification 1.12, "Schema Resolution". Where implementations diff
   reader's aliases. Of a reader's union the branch of the same full name decides alone, as Java reads it; else
   the first branch that reads everything the writer's type holds.
 * A field alias takes a writer's field only if the reader has no field of that name itself. A reader's field that
-  two writer's fields claim, or a writer's field that two claim, is refused: readers disagree about it.
+  matches two writer's fields, or a writer's field that matches two, is refused: implementations disagree about it.
 
 Recursive types: a pair of named types under examination counts as compatible until shown otherwise (the greatest fixed
-point). What was concluded from such an assumption is forgotten when the assumption falls; failures always hold.
+point). Conclusions from such an assumption are dropped if the assumption falls; failures always hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,11 +41,11 @@ PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset({"bytes"}),
     "bytes": frozenset({"string"}),
 }
-"""Writer's primitive -> the reader's primitives it may become."""
+"""Primitives of a reader by the writer's primitive that they can read."""
 
 
 class CompatibilityLevel(StrEnum):
-    """What a new version of a subject must hold against the versions before it."""
+    """Promise of a new version of a subject towards the versions before it."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -57,22 +57,22 @@ class CompatibilityLevel(StrEnum):
 
     @property
     def transitive(self) -> bool:
-        """Whether all earlier versions count, not only the latest."""
+        """True if all earlier versions count, not only the latest."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
     def backward(self) -> bool:
-        """Whether the new schema must read old data."""
+        """True if the new schema must read old data."""
         return self.value.startswith(("BACKWARD", "FULL"))
 
     @property
     def forward(self) -> bool:
-        """Whether old schemas must read new data."""
+        """True if old schemas must read new data."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 
 class Kind(StrEnum):
-    """Kinds of incompatibility, named as in Avro's own checker."""
+    """Kinds of incompatibility, under the names of Avro's own checker."""
 
     NAME_MISMATCH = "NAME_MISMATCH"
     FIXED_SIZE_MISMATCH = "FIXED_SIZE_MISMATCH"
@@ -85,7 +85,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
-    """One reason why a reader cannot read what a writer wrote. `path` leads to it, in the reader's names."""
+    """One reason why a reader cannot read a writer's data. `path` leads to the place, in the reader's names."""
 
     kind: Kind
     path: tuple[str, ...]
@@ -97,7 +97,7 @@ class Incompatibility:
         return f"{self.kind} at {path}: {self.message}" if path else f"{self.kind}: {self.message}"
 
     def below(self, part: str) -> "Incompatibility":
-        """The same, seen from one level further out."""
+        """Return the same reason with a path that begins one level further out."""
         return Incompatibility(self.kind, (part, *self.path), self.message)
 
 
@@ -105,7 +105,7 @@ Reasons = tuple[Incompatibility, ...]
 
 
 def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> Reasons:
-    """All reasons why `reader` cannot read data written with `writer`; empty if it can."""
+    """Return all reasons why `reader` cannot read data written with `writer`; none if it can."""
     if reader.canonical == writer.canonical:
         return ()
     reasons = _Resolver(reader.names, writer.names).resolve(reader.root, writer.root)
@@ -115,7 +115,7 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> Reasons:
 def why_incompatible(
     level: CompatibilityLevel, new: AvroSchema, earlier: Sequence[tuple[int, AvroSchema]]
 ) -> list[str]:
-    """Why `new` may not follow `earlier` (version, schema; oldest first) at this level: one sentence per reason."""
+    """Return why `new` may not follow `earlier` (version, schema; oldest first) at this level, in sentences."""
     sentences: list[str] = []
     for version, old in earlier if level.transitive else earlier[-1:]:
         if level.backward:
@@ -134,7 +134,7 @@ def why_incompatible(
 
 
 class _Resolver:
-    """One comparison: remembers the pairs of named types it has seen."""
+    """One comparison, which remembers the pairs of named types that it has seen."""
 
     def __init__(self, reader_names: Mapping[str, Named], writer_names: Mapping[str, Named]) -> None:
         self._reader_names = reader_names
@@ -166,7 +166,7 @@ class _Resolver:
         return _mismatch(reader, writer)
 
     def _resolve_branch(self, reader: Union, writer: AvroType) -> Reasons:
-        """The writer's type against the branches of the reader's union."""
+        """Resolve the writer's type against the branches of the reader's union."""
         branches = [self._reader_names[b.name] if isinstance(b, Reference) else b for b in reader.branches]
         if isinstance(writer, Fixed | Enum | Record):
             for branch in branches:
@@ -270,7 +270,7 @@ def _below(part: str, reasons: Reasons) -> Reasons:
 
 
 def describe(type_: AvroType) -> str:
-    """A type in few words: `long`, `record Event`, `[null, string]`."""
+    """Describe a type in few words: `long`, `record Event`, `[null, string]`."""
     match type_:
         case Primitive(kind=kind):
             return kind

@@ -1,6 +1,6 @@
-"""What the registry refuses, with Confluent's codes. Pure.
+"""Errors of the registry, with Confluent's codes. Pure.
 
-A code's first three digits are the HTTP status, except 409, which is both.
+The first three digits of a five-digit code are the HTTP status; a code of three digits is the status itself.
 """
 
 from enum import IntEnum
@@ -9,7 +9,7 @@ from pipeline.errors import PipelineError
 
 
 class Code(IntEnum):
-    """Error codes of Confluent's API that we use."""
+    """Error codes of Confluent's API that this registry uses."""
 
     NOT_FOUND = 404
     METHOD_NOT_ALLOWED = 405
@@ -35,7 +35,7 @@ class Code(IntEnum):
 
 
 class RegistryError(PipelineError):
-    """A request that is not carried out: Confluent's code, and a message that says what the client can do."""
+    """A request is refused or failed. Holds Confluent's code, and a message that tells what the client can do."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -49,10 +49,10 @@ class RegistryError(PipelineError):
 
 
 def subject_not_found(subject: str) -> RegistryError:
-    """404 for a subject that was never there, or is deleted."""
+    """Return a 404 for a subject that never existed, or is deleted."""
     return RegistryError(Code.SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
 
 
 def version_not_found(version: int | str) -> RegistryError:
-    """404 for a version of a subject that is there."""
+    """Return a 404 for an unknown version of an existing subject."""
     return RegistryError(Code.VERSION_NOT_FOUND, f"Version {version} not found.")

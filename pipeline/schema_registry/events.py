@@ -1,12 +1,13 @@
-"""What the topic `_schemas` holds: Confluent's JSON keys and values, as events. Pure.
+"""Records of the topic `_schemas` as events: Confluent's JSON keys and values. Pure.
 
 Invariants:
 
-A. The key bytes of one entry never vary, for compaction goes by them: Confluent's order of attributes, no white space.
-B. Decoding raises nothing: what we cannot read is an `Ignored` event with the reason, so that one strange record
-   does not keep the registry from starting.
-C. `IdsReserved` is ours: the value of the NOOP record, which other registries skip. It keeps the highest id ever
-   given out, so that ids of permanently deleted schemas are not given out again after compaction.
+A. The key bytes of one entry never vary, because compaction compares them: Confluent's order of attributes, no white
+   space.
+B. Decoding raises nothing: an unreadable record is an `Ignored` event with the reason, so that it does not keep the
+   registry from starting.
+C. `IdsReserved` is the value that this registry gives to the NOOP record, which other registries skip. It keeps the
+   highest id ever given out, so that compaction does not free ids of permanently deleted schemas.
 """
 
 import json
@@ -20,7 +21,7 @@ AVRO = "AVRO"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaWritten:
-    """A version of a subject as it is from now on. `deleted` marks a soft delete."""
+    """A version of a subject was written. `deleted` marks a soft delete."""
 
     subject: str
     version: int
@@ -48,7 +49,7 @@ class SubjectDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSet:
-    """The compatibility level of a subject, or of all (None). Level None: back to the default."""
+    """The compatibility level of a subject, or the global one (subject None), was set; level None resets it."""
 
     subject: str | None
     level: CompatibilityLevel | None
@@ -56,14 +57,14 @@ class LevelSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdsReserved:
-    """Ids up to this one are used, whether or not their schemas are still there."""
+    """Ids up to this one are used, whether or not their schemas still exist."""
 
     highest_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A record that says nothing to us."""
+    """A record without effect on this registry."""
 
     reason: str
 
@@ -74,7 +75,7 @@ Event = SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved 
 def encode_event(
     event: SchemaWritten | SchemaRemoved | SubjectDeleted | LevelSet | IdsReserved,
 ) -> tuple[bytes, bytes | None]:
-    """Key and value of the record; value None is a tombstone."""
+    """Return key and value of the record; value None is a tombstone."""
     match event:
         case SchemaWritten():
             value: dict[str, Any] = {"subject": event.subject, "version": event.version, "id": event.id}
@@ -96,7 +97,7 @@ def encode_event(
 
 
 def decode_event(key: bytes | None, value: bytes | None) -> Event:
-    """The event of a record of the topic, whoever wrote it."""
+    """Return the event of a record of the topic, written by any registry."""
     try:
         key_json = json.loads(key or b"null")
         value_json = None if value is None else json.loads(value)

@@ -1,4 +1,4 @@
-"""The one door to the log that the registry is kept in: what the registry asks of it."""
+"""The only door to the log that holds the schemas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Record = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """A record as it lies in the log."""
+    """A record and its offset in the log."""
 
     offset: int
     key: bytes | None
@@ -21,32 +21,32 @@ class JournalRecord:
 
 @dataclass(frozen=True, slots=True)
 class JournalPage:
-    """Records in order, and where to go on; offsets between may be missing."""
+    """Records in order, and the offset to read next. Offsets may be missing."""
 
     records: Sequence[JournalRecord]
     next_offset: int
 
 
 class JournalLostError(PipelineError):
-    """The log is not the one that was read so far: truncated, deleted or made anew. What was read may hold no more."""
+    """The log was truncated, deleted or recreated since it was read, so the registry's state may be wrong."""
 
 
 class SchemaJournal(Protocol):
-    """An ordered, durable log. Each call raises PipelineError when the log cannot be reached within its bound."""
+    """An ordered, durable log. Each call raises PipelineError if the log cannot be reached within its time."""
 
     async def append(self, records: Sequence[Record]) -> Sequence[int]:
-        """Append in order. Returns their offsets once all are acknowledged.
+        """Append records in order. Returns their offsets once all are acknowledged.
 
-        After an error some or all of them may be in the log, or come to lie there later.
+        After an error some or all records may be in the log, or may still be appended later.
         """
         ...
 
     async def end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """Return the log end offset."""
         ...
 
     async def read(self, offset: int) -> JournalPage:
-        """Records from `offset` on; waits a short while for the first, and gives an empty page if none came.
+        """Return records from `offset` on. Waits briefly for the first one; the page is empty if none came.
 
         Raises JournalLostError if there can be no record at `offset`.
         """

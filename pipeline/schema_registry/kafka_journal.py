@@ -1,6 +1,6 @@
-"""The registry's log as a topic: one partition, compacted, read from its start, written with an idempotent producer.
+"""Keeps the registry's log in a topic: one partition, compacted, written with an idempotent producer.
 
-Broker loss is the client's to ride out: reads give empty pages meanwhile, writes fail within their bound.
+While brokers are away, reads return empty pages, and writes fail within their time.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -29,9 +29,9 @@ _TOPIC_GONE = frozenset(
 
 
 async def ensure_topic(cluster: Cluster, topic: str, *, replication_factor: int, timeout_s: float) -> None:
-    """Create the topic if it is missing, with as many replicas as there are brokers for, at most the factor.
+    """Create the topic unless it exists, with `replication_factor` replicas or as many as there are brokers.
 
-    Raises ConfigurationError for a topic that is there with more than one partition, for it has no order.
+    Raises ConfigurationError for a topic of several partitions, whose records have no order.
     """
     replicas = await replicas_for(cluster, replication_factor, timeout_s=timeout_s)
     wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=TOPIC_SETTINGS)
@@ -42,7 +42,7 @@ async def ensure_topic(cluster: Cluster, topic: str, *, replication_factor: int,
 
 
 class KafkaJournal:
-    """A journal in partition 0 of a topic. Made by `open_kafka_journal`."""
+    """A journal in partition 0 of a topic, opened by `open_kafka_journal`."""
 
     def __init__(
         self, cluster: Cluster, producer: Producer, consumer: Consumer, topic: str, *, timeout_s: float
@@ -55,12 +55,14 @@ class KafkaJournal:
         self._next_offset: int | None = None
 
     async def append(self, records: Sequence[Record]) -> Sequence[int]:
-        """See `SchemaJournal`. The producer keeps the order and drops what it sent twice."""
+        """See `SchemaJournal`. The idempotent producer keeps the order and doubles nothing."""
         topic, partition = self._partition.topic, self._partition.partition
         deliveries = [await self._producer.send(topic, value, key, partition) for key, value in records]
         offsets = [(await delivery.wait()).offset for delivery in deliveries]
         if min(offsets) < 0:
-            raise NetworkError(f"{self._partition}: the records are there, but the broker does not say where")
+            raise NetworkError(
+                f"{self._partition}: the records were appended, but the broker did not tell their offsets"
+            )
         return offsets
 
     async def end_offset(self) -> int:
@@ -68,12 +70,12 @@ class KafkaJournal:
         return await self._listed(LATEST)
 
     async def read(self, offset: int) -> JournalPage:
-        """See `SchemaJournal`. Reading from 0 begins at the first record that is still there."""
+        """See `SchemaJournal`. Reading from 0 begins at the log start offset."""
         if offset != self._next_offset:
             start_offset = await self._listed(EARLIEST)
             if 0 < offset < start_offset:
                 raise JournalLostError(
-                    f"{self._partition}: begins at {start_offset} now, records from {offset} are gone"
+                    f"{self._partition}: the log starts at {start_offset} now, records from {offset} on are gone"
                 )
             self._next_offset = max(offset, start_offset)
             self._consumer.assign({self._partition: self._next_offset})
@@ -103,7 +105,7 @@ class KafkaJournal:
 async def open_kafka_journal(
     cluster: Cluster, topic: str, *, timeout_ms: int, clock: Clock, rng: Random
 ) -> AsyncIterator[KafkaJournal]:
-    """A journal over an existing topic, until the block ends. `timeout_ms` bounds each append."""
+    """Open a journal over an existing topic, until the block ends. `timeout_ms` bounds each append."""
     settings = ProducerConfig(
         linger_ms=0,
         max_block_ms=timeout_ms,

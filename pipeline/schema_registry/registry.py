@@ -1,8 +1,8 @@
-"""The registry's rules: a command against the state gives an answer and the events that make it true. Pure.
+"""Rules of the registry: each command is decided against the state, and gives an answer and events. Pure.
 
-Nothing here changes the state. The shell writes the events to the log, the state takes them in as they come back, and
-only then the answer is given. Events of one plan are written in order; each prefix of them leaves a state that makes
-sense, and the command can be given again.
+Nothing here changes the state. The service writes the events to the log, applies them as it reads them back, and only
+then answers. Events of one plan are written in order; after each prefix of them the state is valid, and the command can
+be repeated.
 
 Source: Confluent's Schema Registry API reference.
 """
@@ -33,7 +33,7 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True, slots=True)
 class WritePlan(Generic[AnswerT]):
-    """What to answer once these events are in the log. No events: the answer holds already."""
+    """The answer to give once the events are in the log. Without events it holds already."""
 
     answer: AnswerT
     events: tuple[PlannedEvent, ...] = ()
@@ -41,14 +41,14 @@ class WritePlan(Generic[AnswerT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRequest:
-    """A schema as a client gives it."""
+    """A schema as a client sends it."""
 
     text: str
     schema_type: str = AVRO
     has_references: bool = False
 
     def parse(self) -> AvroSchema:
-        """Raises RegistryError for what is not a schema we serve."""
+        """Parse the schema. Raises RegistryError if it is invalid or of a kind that is not served."""
         if self.schema_type != AVRO:
             raise RegistryError(Code.INVALID_SCHEMA, f"Schemas of type {self.schema_type} are not served, only {AVRO}")
         if self.has_references:
@@ -61,10 +61,10 @@ class SchemaRequest:
 
 
 def register(state: RegistryState, subject: str, request: SchemaRequest) -> WritePlan[int]:
-    """The id of the schema, as a version of the subject. The same schema again gives the same id and no version.
+    """Register a schema as a version of a subject; the answer is its id. A registered schema gets no new version.
 
-    A schema that another subject has, or had and soft-deleted, keeps its id. Raises RegistryError: 409 with the reasons
-    if the level does not let it follow the versions before it.
+    A schema of another subject, also a soft-deleted one, keeps its id. Raises RegistryError: 409 with the reasons if
+    the level does not allow it after the versions before it.
     """
     check_subject(subject)
     schema = request.parse()
@@ -90,7 +90,7 @@ def register(state: RegistryState, subject: str, request: SchemaRequest) -> Writ
 
 
 def look_up(state: RegistryState, subject: str, request: SchemaRequest, *, deleted: bool = False) -> Version:
-    """The version of the subject that is this schema. Raises RegistryError: 40401, 40403."""
+    """Return the version of the subject that has this schema. Raises RegistryError: 40401, 40403."""
     schema = request.parse()
     versions = state.versions(subject, deleted=deleted)
     if not versions:
@@ -102,7 +102,7 @@ def look_up(state: RegistryState, subject: str, request: SchemaRequest, *, delet
 
 
 def parse_version(text: str) -> int | None:
-    """A version as a path names it; None for the latest (`latest`, `-1`). Raises RegistryError 42202."""
+    """Parse a version in a path; None is the latest (`latest`, `-1`). Raises RegistryError 42202."""
     if text in {LATEST, "-1"}:
         return None
     if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
@@ -112,7 +112,7 @@ def parse_version(text: str) -> int | None:
 
 
 def get_version(state: RegistryState, subject: str, number: int | None, *, deleted: bool = False) -> Version:
-    """A version of a subject, None the latest. Raises RegistryError: 40401, 40402."""
+    """Return a version of a subject, None the latest. Raises RegistryError: 40401, 40402."""
     versions = state.versions(subject, deleted=deleted)
     if not versions:
         raise subject_not_found(subject)
@@ -127,10 +127,10 @@ def get_version(state: RegistryState, subject: str, number: int | None, *, delet
 def check_compatibility(
     state: RegistryState, subject: str, request: SchemaRequest, *, against: str | None
 ) -> list[str]:
-    """Why the schema may not follow, under the level of the subject: one sentence per reason, empty if it may.
+    """Return the reasons why the subject's level forbids the schema, one sentence each; none if it allows it.
 
-    `against` is a version (or `latest`), None those that the level asks for. A subject without versions takes any
-    schema. Raises RegistryError: 40401, 40402, 42201.
+    `against` is a version (or `latest`); None stands for the versions that the level names. A subject without versions
+    allows any schema. Raises RegistryError: 40401, 40402, 42201.
     """
     schema = request.parse()
     versions = state.versions(subject)
@@ -141,7 +141,7 @@ def check_compatibility(
 
 
 def delete_version(state: RegistryState, subject: str, number: int | None, *, permanent: bool) -> WritePlan[int]:
-    """The number of the version deleted, softly or, once that is done, permanently. Raises RegistryError."""
+    """Delete a version softly or, once that is done, permanently; the answer is its number. Raises RegistryError."""
     versions = {version.number: version for version in state.versions(subject, deleted=True)}
     if not versions:
         raise subject_not_found(subject)
@@ -162,7 +162,7 @@ def delete_version(state: RegistryState, subject: str, number: int | None, *, pe
 
 
 def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> WritePlan[list[int]]:
-    """The numbers of the versions deleted, softly or, once that is done, permanently. Raises RegistryError."""
+    """Delete all versions softly or, once that is done, permanently; the answer is their numbers."""
     versions = state.versions(subject, deleted=True)
     if not versions:
         raise subject_not_found(subject)
@@ -184,7 +184,7 @@ def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> Wr
 
 
 def parse_level(text: object) -> CompatibilityLevel:
-    """A level by its name, in any case. Raises RegistryError 42203."""
+    """Parse a level's name, in any case. Raises RegistryError 42203."""
     try:
         return CompatibilityLevel(text.upper() if isinstance(text, str) else "")
     except ValueError:
@@ -193,7 +193,7 @@ def parse_level(text: object) -> CompatibilityLevel:
 
 
 def set_level(state: RegistryState, subject: str | None, level: CompatibilityLevel) -> WritePlan[CompatibilityLevel]:
-    """The level as it is from now on, for a subject (which need not exist yet) or for all (None)."""
+    """Set the level of a subject (which need not exist yet), or the global level (None)."""
     if subject is not None:
         check_subject(subject)
     if state.configured_level(subject) is level:
@@ -202,7 +202,7 @@ def set_level(state: RegistryState, subject: str | None, level: CompatibilityLev
 
 
 def reset_level(state: RegistryState, subject: str | None) -> WritePlan[CompatibilityLevel]:
-    """The level that was set and is not any more. Raises RegistryError 40408 if none was set for the subject."""
+    """Reset a level; the answer is the level before. Raises RegistryError 40408 if none was set for the subject."""
     level = state.configured_level(subject)
     if level is not None:
         return WritePlan(level, (LevelSet(subject=subject, level=None),))
@@ -212,13 +212,13 @@ def reset_level(state: RegistryState, subject: str | None) -> WritePlan[Compatib
 
 
 def no_subject_level(subject: str) -> RegistryError:
-    """404 for the level of a subject that has none of its own."""
+    """Return a 404 for the level of a subject that has none of its own."""
     reason = f"Subject '{subject}' does not have subject-level compatibility configured"
     return RegistryError(Code.NO_SUBJECT_CONFIG, reason)
 
 
 def check_subject(subject: str) -> None:
-    """Raises RegistryError 42208 for a name that no subject may have."""
+    """Raise RegistryError 42208 for a name that no subject may have."""
     if not subject.strip() or len(subject) > MAX_SUBJECT_LENGTH or any(ord(letter) < 32 for letter in subject):
         reason = f"The subject must have 1 to {MAX_SUBJECT_LENGTH} characters, none of them a control character"
         raise RegistryError(Code.INVALID_SUBJECT, reason)

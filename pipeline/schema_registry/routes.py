@@ -1,7 +1,7 @@
 """Confluent's HTTP API over a registry: paths, bodies, answers, errors.
 
-Bodies are bounded and read as JSON whatever their content type says; attributes and query parameters we do not know
-are ignored. Every error has the form `{"error_code", "message"}`.
+Bodies are bounded, and read as JSON whatever their content type. Unknown attributes and parameters are ignored.
+Every error has the form `{"error_code", "message"}`.
 
 Source: Confluent's Schema Registry API reference; its old and new content types.
 """
@@ -28,7 +28,7 @@ from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState, StoredSchema, Version
 
 MAX_BODY_BYTES = 1_000_000
-"""A schema in its record stays below Kafka's default bound of a batch."""
+"""Bound by which a schema in its record stays below Kafka's default bound of a batch."""
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 CONTENT_TYPES = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
@@ -39,7 +39,7 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 
 def registry_routes(service: RegistryService) -> list[BaseRoute]:
-    """The routes of the API."""
+    """Return the routes of the API."""
     api = _Api(service)
     table: list[tuple[str, str, Handler]] = [
         ("/", "GET", api.root),
@@ -73,7 +73,7 @@ def registry_routes(service: RegistryService) -> list[BaseRoute]:
 
 
 class _EncodedPaths:
-    """Routes by the path as it was sent, so that a subject may hold a slash; `_subject` decodes it."""
+    """Routes by the encoded path, so that a subject may hold a slash; `_subject` decodes it."""
 
     def __init__(self, application: ASGIApp) -> None:
         self._application = application
@@ -85,7 +85,7 @@ class _EncodedPaths:
 
 
 def prepare_application(application: Starlette) -> None:
-    """Let subjects hold any character, and give the application's own refusals (no such path) the API's form."""
+    """Let subjects hold any character, and give the application's own errors (an unknown path) the API's form."""
     application.add_middleware(_EncodedPaths)
 
     async def http_error(_request: Request, error: Exception) -> Response:
@@ -106,7 +106,7 @@ def _endpoint(handlers: Mapping[str, Handler]) -> Callable[[Request], Awaitable[
             return Response(status_code=400)
         except Exception:
             logger.exception("registry_request_failed", method=request.method, path=request.url.path)
-            return _error_response(500, Code.INTERNAL, "Internal error of the registry; its log says more.")
+            return _error_response(500, Code.INTERNAL, "Internal error of the registry; see its log.")
         if isinstance(answer, Response):
             return answer
         return _json_response(answer, 200, request.headers.get("accept", ""))
@@ -125,7 +125,7 @@ def _error_response(status: int, code: int, message: str) -> Response:
 
 
 class _Api:
-    """One handler per route; an answer that is no Response is sent as JSON."""
+    """Handlers of the routes; an answer that is no Response is sent as JSON."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -240,7 +240,7 @@ def _flag(request: Request, name: str) -> bool:
 
 
 def _type_of(schema: StoredSchema) -> dict[str, str]:
-    """Named only where it is not the default: the oldest clients know no such attribute."""
+    """Return the type, but for Avro: the oldest clients know no such attribute."""
     return {} if schema.schema_type == AVRO else {"schemaType": schema.schema_type}
 
 

@@ -1,4 +1,4 @@
-"""A schema registry as a service: topic, replay, HTTP. Owns them until it is cancelled."""
+"""Runs a schema registry: its topic, the replay of its log, and its HTTP server, until cancelled."""
 
 from random import Random
 
@@ -32,8 +32,8 @@ async def run_registry(
 ) -> None:
     """Serve a registry whose log is a topic of `cluster`, until cancelled. Reports the address of its HTTP API.
 
-    Raises ConfigurationError for a topic that cannot be the log, DeadlineExceededError when the log was not read to its
-    end within `kafkastore.init.timeout.ms`, OSError when the address is taken, JournalLostError (see there).
+    Raises ConfigurationError for a topic that cannot be the log, DeadlineExceededError if the log was not read to its
+    end within `kafkastore.init.timeout.ms`, OSError if the address is taken, JournalLostError (see there).
     """
     init_timeout_s = config.init_timeout_ms / 1000
     deadline = trio.current_time() + init_timeout_s
@@ -50,7 +50,7 @@ async def serve_registry(
     metrics: CollectorRegistry,
     task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """The same over any journal, which must be replayed by `replay_deadline` (trio's clock)."""
+    """Serve a registry over any journal, which must be replayed by `replay_deadline` (trio's clock)."""
     service = RegistryService(
         journal, RegistryState(config.level), write_timeout_s=config.timeout_ms / 1000, metrics=metrics
     )

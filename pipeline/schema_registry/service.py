@@ -1,13 +1,13 @@
-"""The shell around the registry's rules: writes go to the journal and come back through replay. Trio.
+"""Runs the registry's rules over a journal: writes are appended to the journal, and applied as they are read back.
 
 Invariants:
 
 A. The state changes only in `run`, in the order of the log. A write is answered after its events were acknowledged and
-   taken in; so what a client was told is what any replay of the log will say.
-B. One write at a time. A plan whose events were refused on their way back (another registry wrote first) is made again
-   on the state as it then is.
-C. After a write of unknown outcome the next one first reads to the end of the log.
-D. Without the journal reads go on from memory, writes fail within their deadline, and both recover by themselves.
+   applied, so every replay of the log gives the same answers.
+B. One write at a time. If events of a plan are refused when they are read back (another registry wrote first), a new
+   plan is made against the new state.
+C. After a write of unknown outcome the next write first reads to the end of the log.
+D. Without the journal, reads are answered from memory, writes fail within their time, and both recover by themselves.
 """
 
 import math
@@ -33,7 +33,7 @@ logger = structlog.get_logger()
 
 
 class RegistryService:
-    """A registry over a journal. `state` is for reading; `write` changes it."""
+    """A registry over a journal. `state` is read by callers, and changed through `write`."""
 
     def __init__(
         self, journal: SchemaJournal, state: RegistryState, *, write_timeout_s: float, metrics: CollectorRegistry
@@ -55,10 +55,10 @@ class RegistryService:
         offset.set_function(lambda: self._next_offset)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the log until cancelled. Reports started once all that lay in it at the start was taken in.
+        """Follow the log until cancelled. Reports started once all records that it held at the start are applied.
 
-        Errors of the journal are logged, counted and tried again, with pauses that grow to MAX_RETRY_DELAY_S. Raises
-        JournalLostError when the log is not the one that was read so far.
+        Calls that fail are logged, counted and repeated, with pauses that grow to MAX_RETRY_DELAY_S. Raises
+        JournalLostError if the log is not the one that was read so far.
         """
         end_offset: float = math.inf
         started = False
@@ -82,10 +82,10 @@ class RegistryService:
                 continue
             delay_s = RETRY_DELAY_S
             for record in page.records:
-                self._take_in(record)
+                self._apply(record)
             self._advance(page.next_offset)
 
-    def _take_in(self, record: JournalRecord) -> None:
+    def _apply(self, record: JournalRecord) -> None:
         event = decode_event(record.key, record.value)
         refusal = self.state.apply(event)
         self._records.inc()
@@ -105,10 +105,10 @@ class RegistryService:
             self._progress.notify()
 
     async def write(self, decide: Callable[[RegistryState], WritePlan[AnswerT]]) -> AnswerT:
-        """Carry out what `decide` plans, and give its answer.
+        """Carry out the plan of `decide`, and return its answer. A plan without events is answered from memory.
 
-        Raises RegistryError: what `decide` raises; 50001 if the log refused, 50002 if it did not answer in time (the
-        write may still take effect; give the command again). What needs no event is answered from memory at once.
+        Raises RegistryError: as `decide`; 50001 if the log refused, 50002 if it did not answer in time (the write may
+        still take effect: repeat the command).
         """
         plan = decide(self.state)
         if not plan.events:
@@ -124,8 +124,8 @@ class RegistryService:
     async def _write(self, decide: Callable[[RegistryState], WritePlan[AnswerT]]) -> AnswerT:
         for _ in range(MAX_ATTEMPTS):
             try:
-                if self._uncertain:
-                    await self._taken_in(await self._journal.end_offset())
+                if self._uncertain:  # invariant C
+                    await self._applied(await self._journal.end_offset())
                     self._uncertain = False
                 plan = decide(self.state)
                 if not plan.events:
@@ -134,17 +134,19 @@ class RegistryService:
                 self._refused_offsets.clear()
                 self._uncertain = True
                 offsets = await self._journal.append([encode_event(event) for event in events])
-                await self._taken_in(offsets[-1] + 1)
+                await self._applied(offsets[-1] + 1)
                 self._uncertain = False
             except RegistryError:
                 raise
             except PipelineError as error:
                 self._failures.inc()
                 raise RegistryError(Code.STORE_FAILED, f"The schema log cannot be written: {error}") from error
-            if self._refused_offsets.isdisjoint(offsets):
+            if self._refused_offsets.isdisjoint(offsets):  # invariant B
                 return plan.answer
-        raise RegistryError(Code.STORE_FAILED, "Other writers of the schema log came first again and again. Try again.")
+        raise RegistryError(
+            Code.STORE_FAILED, "Other registries wrote to the schema log first, several times. Try again."
+        )
 
-    async def _taken_in(self, offset: int) -> None:
+    async def _applied(self, offset: int) -> None:
         while self._next_offset < offset:
             await self._progress.wait()

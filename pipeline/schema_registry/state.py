@@ -1,11 +1,11 @@
-"""What a registry knows, as the fold of its log. Pure: changed by `apply` alone, asked by everyone.
+"""State of a registry, the fold of its log. Pure: only `apply` changes it.
 
-Invariants, which hold for every prefix of every log, also one that two registries wrote at once:
+Invariants, for every prefix of every log, also of a log that two registries wrote at once:
 
 A. An id, once seen with a schema, never stands for another. Of two records that contradict each other the first in
    the log wins, for every reader; the other is refused. Likewise for a version of a subject.
 B. An id is never given out again: `next_id` lies beyond all ids seen, and beyond those reserved.
-C. The text of an id is the text it was first written with; all versions that bear the id have this text.
+C. The text of an id is the text that it was first written with, for all versions that bear the id.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from pipeline.schema_registry.events import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSchema:
-    """What an id stands for. `parsed` is None for a text we cannot parse, or of a type that is not Avro."""
+    """The schema of an id. `parsed` is None for a text that is unreadable, or not Avro."""
 
     id: int
     text: str
@@ -35,7 +35,7 @@ class StoredSchema:
 
     @property
     def identity(self) -> str:
-        """Equal for schemas that are one."""
+        """Text that is equal for equal schemas."""
         return self.text if self.parsed is None else self.parsed.canonical
 
 
@@ -62,7 +62,7 @@ class RegistryState:
         self._overwritten: dict[tuple[str, int], None] = {}
 
     def apply(self, event: Event) -> str | None:
-        """Take in the next event of the log. Returns why it was refused, None if it was not."""
+        """Apply the next event of the log. Return why it was refused, or None."""
         match event:
             case SchemaWritten():
                 return self._apply_schema(event)
@@ -117,38 +117,38 @@ class RegistryState:
 
     @property
     def next_id(self) -> int:
-        """An id that was never given out."""
+        """Lowest id beyond all ids that were given out (invariant B)."""
         return self._highest_id + 1
 
     @property
     def highest_id(self) -> int:
-        """The highest id ever given out."""
+        """Highest id ever given out."""
         return self._highest_id
 
     @property
     def schema_count(self) -> int:
-        """Number of ids that resolve."""
+        """Number of ids that have a schema."""
         return len(self._schemas)
 
     def subjects(self, *, deleted: bool = False) -> list[str]:
-        """Names, sorted; with `deleted` also those of which all versions are soft-deleted."""
+        """Return subjects, sorted; with `deleted` also those whose versions are all soft-deleted."""
         return sorted(subject for subject in self._subjects if self.versions(subject, deleted=deleted))
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:
-        """Versions of a subject, oldest first; with `deleted` also those soft-deleted. Empty for an unknown subject."""
+        """Return versions of a subject, oldest first; with `deleted` also soft-deleted ones. Unknown ones have none."""
         versions = self._subjects.get(subject, {})
         return [versions[number] for number in sorted(versions) if deleted or not versions[number].deleted]
 
     def schema(self, schema_id: int) -> StoredSchema | None:
-        """What an id stands for, soft-deleted or not: data written with it must stay readable."""
+        """Return the schema of an id, also a soft-deleted one: data written with it must stay readable."""
         return self._schemas.get(schema_id)
 
     def id_of(self, schema: AvroSchema) -> int | None:
-        """The id of a schema, whatever the subject."""
+        """Return the id of a schema in any subject, or None."""
         return self._ids.get((AVRO, schema.canonical))
 
     def versions_of_id(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
-        """All versions that bear an id, by subject and number."""
+        """Return all versions that bear an id, sorted by subject and number."""
         return [
             version
             for subject in sorted(self._subjects)
@@ -157,24 +157,24 @@ class RegistryState:
         ]
 
     def configured_level(self, subject: str | None) -> CompatibilityLevel | None:
-        """The level set for a subject itself, or for all (None)."""
+        """Return the level set for a subject, or the global level (None), without defaults."""
         return self._levels.get(subject)
 
     def level(self, subject: str | None = None) -> CompatibilityLevel:
-        """The level that holds for a subject."""
+        """Return the level that holds for a subject, with defaults."""
         return self._levels.get(subject) or self._levels.get(None) or self._default_level
 
     def repairs(self) -> tuple[SchemaWritten, ...]:
-        """Versions whose last record in the log was refused.
+        """Return versions whose last record in the log was refused, to be written again.
 
-        They must be written again before the log is compacted, or the refused record would outlive the one that holds.
+        Otherwise compaction would keep the refused record and remove the one that holds.
         """
         held = [self._subjects[subject][number] for subject, number in self._overwritten]
         return tuple(written(version, deleted=version.deleted) for version in held)
 
 
 def written(version: Version, *, deleted: bool) -> SchemaWritten:
-    """The record of a version, with this mark of deletion."""
+    """Return the record of a version, with this mark of deletion."""
     return SchemaWritten(
         subject=version.subject,
         version=version.number,

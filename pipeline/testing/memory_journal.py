@@ -1,4 +1,4 @@
-"""An in-memory journal for the schema registry, with the faults that a broker shows."""
+"""An in-memory twin of the registry's `SchemaJournal`, with the faults of a broker."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ READ_WAIT_S = 0.05
 class MemoryJournal:
     """A log in memory that several registries may share.
 
-    `reachable = False` makes every call fail at once, as a dead broker does. `lose_next_answer()` appends the next
-    records and then fails, as a broker does that dies after the write. `compact()` keeps the last record of each key.
+    `reachable = False` makes every call fail at once, like a dead broker. `lose_next_answer()` appends the next records
+    and then fails, like a broker that dies after the write. `compact()` keeps the last record of each key.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class MemoryJournal:
         self._appended = Signal()
 
     def lose_next_answer(self) -> None:
-        """Let the next append take effect and fail all the same."""
+        """Let the next append take effect and fail nevertheless."""
         self._answer_lost = True
 
     def compact(self) -> None:

@@ -1,7 +1,7 @@
 """Logs without a broker, and what the audit counts of them."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,6 @@ def load(broker: BrokerCounter, log: Any) -> None:
     broker.loaded(log)
 
 
-def ledger_counts(ledger: Ledger) -> dict[Any, Any] | Mapping[int, Counts]:
+def ledger_counts(ledger: Ledger) -> Any:
     found = ledger.counts("east", Tier.BROKER, CLICKS, WINDOW_MS)
     return {} if found is None else {start: report.counts for start, report in found.windows.items()}

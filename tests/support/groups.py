@@ -1,7 +1,7 @@
 """A driver for one group on simulated time: it fires timers, ends writes and keeps what was answered."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pipeline.broker.groups import transitions
@@ -79,7 +79,7 @@ class Driver:
         member_id: str = "",
         *,
         instance: str | None = None,
-        protocols: tuple[Any, ...] | tuple[tuple[bytes | str, ...], ...] = RANGE,
+        protocols: Any = RANGE,
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
         **more: Any,
@@ -114,7 +114,7 @@ class Driver:
         *,
         generation: int | None = None,
         instance: str | None = None,
-        assignments: Mapping[Any, Any] | Mapping[str, bytes] | None = None,
+        assignments: Any = None,
         **more: str,
     ) -> int:
         waiter = self._waiter()
@@ -133,7 +133,7 @@ class Driver:
         sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
         return self.do(transitions.COMMIT.react(self.group, sender, self.now_ms)).error
 
-    def leave(self, *leavers: str | tuple[str | None, ...] | tuple[str, ...]) -> list[ErrorCode]:
+    def leave(self, *leavers: Any) -> list[ErrorCode]:
         pairs = [leaver if isinstance(leaver, tuple) else (leaver, None) for leaver in leavers]
         result = self.do(transitions.LEAVE.react(self.group, [Leaver(*pair) for pair in pairs], self.now_ms))
         return result.error or list(result.member_errors)
@@ -142,7 +142,7 @@ class Driver:
         self,
         count: int = 2,
         *,
-        instances: Sequence[str] | tuple[Any, ...] = (),
+        instances: Any = (),
         **more: Any,
     ) -> list[str]:
         """Members of a stable group, the leader first: dynamic ones, then static ones."""

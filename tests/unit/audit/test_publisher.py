@@ -38,7 +38,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def audited(cluster: Cluster, interval_s: float = 0.05, **settings: int) -> AsyncIterator[object]:
+async def audited(cluster: Cluster, interval_s: float = 0.05, **settings: int) -> Any:
     async with open_audited_producer(
         cluster,
         ProducerConfig(**settings),

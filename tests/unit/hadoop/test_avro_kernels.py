@@ -50,7 +50,7 @@ EVENTS = st.deferred(
 )
 
 
-def encode(schema: Mapping[str, Any] | str, value: Mapping[str, Any] | int) -> bytes:
+def encode(schema: Any, value: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, value)
     return out.getvalue()
@@ -67,7 +67,7 @@ def faults_of(schema_text: str, datums: Sequence[bytes], kernel: Any = find_faul
     return [Fault(fault) for fault in faults]
 
 
-def both(schema: Mapping[str, Sequence[dict[str, Any]] | str], datums: Sequence[bytes]) -> list[Fault]:
+def both(schema: Any, datums: Sequence[bytes]) -> list[Fault]:
     text = json.dumps(schema)
     compiled = faults_of(text, datums)
     with np.errstate(over="ignore"):
@@ -121,7 +121,7 @@ def test_blocks_with_their_size_are_walked() -> None:
         ("null", b"", Fault.NONE),
     ],
 )
-def test_each_fault(schema: Mapping[str, str] | Sequence[str] | str, datum: bytes, fault: Fault) -> None:
+def test_each_fault(schema: Any, datum: bytes, fault: Fault) -> None:
     assert faults_of(json.dumps(schema), [datum]) == [fault]
 
 

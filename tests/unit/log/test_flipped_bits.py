@@ -40,7 +40,7 @@ class Image:
     log_start_offset: int
     boot: str
 
-    def bits(self) -> list[tuple[Path | int, ...]]:
+    def bits(self) -> Any:
         return [(path, bit) for path, content in sorted(self.files.items()) for bit in range(8 * len(content))]
 
     def restore(self) -> None:

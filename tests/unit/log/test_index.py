@@ -1,5 +1,4 @@
 from bisect import bisect_right
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
 )
 def test_floor_is_the_last_entry_not_above(
     tmp_path_factory: pytest.TempPathFactory,
-    keys: Sequence[Any] | Sequence[int],
-    probes: Sequence[Any] | Sequence[int],
-    spills: set[Any] | set[int],
+    keys: Any,
+    probes: Any,
+    spills: Any,
     entry: Any,
 ) -> None:
     path = tmp_path_factory.mktemp("index") / "0.index"

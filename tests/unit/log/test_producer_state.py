@@ -1,5 +1,4 @@
 import tracemalloc
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -176,7 +175,7 @@ def test_what_is_in_a_log_is_taken_beyond_the_bound_and_counted_until_the_log_go
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans()), max_size=60))
-def test_a_snapshot_brings_everything_back(steps: Sequence[Any] | Sequence[tuple[int, ...]]) -> None:
+def test_a_snapshot_brings_everything_back(steps: Any) -> None:
     producers = states()
     sequences: dict[int, tuple[int, int]] = {}
     for now_ms, (producer_id, count, renewed) in enumerate(steps):
@@ -243,7 +242,7 @@ def test_open_transactions_and_known_producers_make_no_append_slower() -> None:
     )
 )
 def test_who_is_known_follows_from_the_last_appends_and_the_open_transactions(
-    steps: Sequence[Any] | Sequence[tuple[int | str, ...]],
+    steps: Any,
 ) -> None:
     """Against a model that looks at all of them each time."""
     producers, now_ms, offset = states(), 0, 0

@@ -1,6 +1,5 @@
 """What goes into one append to the destination."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
@@ -25,7 +24,7 @@ def piece(partition: int, size: int, number: int) -> FetchedBatches:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 150))))
-def test_pieces_go_once_in_order_and_in_bounded_requests(drawn: Sequence[Any] | Sequence[tuple[int, ...]]) -> None:
+def test_pieces_go_once_in_order_and_in_bounded_requests(drawn: Any) -> None:
     polled = [piece(partition, size, number) for number, (partition, size) in enumerate(drawn)]
     requests = requests_of(polled, MAX_BYTES)
     for partition in range(4):

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -30,8 +29,8 @@ def test_the_text_stays_as_it_came() -> None:
     ],
 )
 def test_one_canonical_form(
-    one: Mapping[str, Sequence[dict[str, Any]] | Sequence[str] | str] | Mapping[str, int | str] | Mapping[str, str],
-    other: Mapping[str, Sequence[dict[str, Any]] | Sequence[str] | str] | Mapping[str, int | str] | str,
+    one: Any,
+    other: Any,
 ) -> None:
     assert canonical(one) == canonical(other)
 
@@ -52,9 +51,7 @@ def test_one_canonical_form(
         ),
     ],
 )
-def test_two_canonical_forms(
-    one: Any, other: Mapping[str, Sequence[dict[str, Any]] | str] | Mapping[str, int | str] | str
-) -> None:
+def test_two_canonical_forms(one: Any, other: Any) -> None:
     assert canonical(one) != canonical(other)
 
 
@@ -68,7 +65,7 @@ def test_names_are_taken_from_the_enclosing_namespace() -> None:
     assert schema.root.fields[2].type == Reference("a.b.E")
 
 
-def record_with(field: Any) -> dict[str, Sequence[dict[str, Any]] | str]:
+def record_with(field: Any) -> Any:
     return {"type": "record", "name": "R", "fields": [field]}
 
 

@@ -3,7 +3,7 @@
 import io
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import avro.schema
@@ -50,7 +50,7 @@ class Draft:
         self.defined: dict[Any, Any] = {}
         self.open: set[Any] = set()
 
-    def one_of(self, choices: Sequence[bool] | Sequence[int] | Sequence[str]) -> int | str:
+    def one_of(self, choices: Any) -> int | str:
         return self.draw(st.sampled_from(choices))
 
     def maybe(self) -> bool:

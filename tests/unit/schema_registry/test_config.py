@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -29,9 +28,7 @@ def test_defaults() -> None:
         ({**NEEDED, "kafkastore.topics": "x"}, "kafkastore.topics"),
     ],
 )
-def test_an_error_names_the_key(
-    settings: Mapping[Any, Any] | Mapping[str, int | str] | Mapping[str, str], key: str
-) -> None:
+def test_an_error_names_the_key(settings: Any, key: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         RegistryConfig.from_settings(settings)
     assert caught.value.key == key

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -43,9 +43,7 @@ class MemoryJournal:
         if self.refusal is not None:
             raise KafkaError(self.refusal)
 
-    async def write(
-        self, group_id: str, records: Sequence[tuple[bytes | None, ...]] | Sequence[tuple[bytes, ...]]
-    ) -> None:
+    async def write(self, group_id: str, records: Any) -> None:
         await trio.sleep(self.delay_s)
         if self.error is not None:
             raise KafkaError(self.error)

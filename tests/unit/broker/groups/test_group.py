@@ -498,7 +498,7 @@ def subscription(*topics: str) -> bytes:
     ],
 )
 def test_topics_are_read_where_they_can_be(
-    driver: Driver, protocol_type: str, subscriptions: Sequence[bytes], topics: set[Any] | set[str] | None
+    driver: Driver, protocol_type: str, subscriptions: Sequence[bytes], topics: Any
 ) -> None:
     for said in subscriptions:
         driver.enter(protocols=(("range", said),), protocol_type=protocol_type)

@@ -1,6 +1,6 @@
 """A client whose brokers know only older leader epochs than it, because ZooKeeper was restored while all were down."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,8 +22,8 @@ DEAD = BrokerId(7)
 
 
 def noted(
-    *told: tuple[HostPort | float, ...] | tuple[HostPort | int, ...],
-) -> list[set[Any] | set[TopicPartition]] | Sequence[set[Any]]:
+    *told: Any,
+) -> Any:
     """What is believed to have fallen after brokers told these epochs at these times; the client knows epoch 5."""
     epochs, view = FallenEpochs(), merge(ClusterView(), response(1, 5))
     return [

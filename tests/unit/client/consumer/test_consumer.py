@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,7 @@ async def read(consumer: Consumer, records: int) -> Any:
     return found
 
 
-def numbers(start: int, stop: int) -> list[Any] | Sequence[bytes]:
+def numbers(start: int, stop: int) -> Any:
     return [b"%d" % number for number in range(start, stop)]
 
 

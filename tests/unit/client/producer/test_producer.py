@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ T0 = TopicPartition("t", 0)
 DEADLINE_S = 60
 
 
-def values(scripted: ScriptedCluster, topic_partition: TopicPartition = T0) -> list[Any] | Sequence[bytes]:
+def values(scripted: ScriptedCluster, topic_partition: TopicPartition = T0) -> Any:
     return [record.value for record in scripted.partition(topic_partition).records()]
 
 

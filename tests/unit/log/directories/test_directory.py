@@ -3,7 +3,7 @@ import os
 import random
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,7 @@ def test_a_second_opener_is_refused(open_directory: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("other", [{"broker_id": 2}, {"cluster_id": "d"}])
-def test_the_directory_of_another_broker_is_refused(
-    open_directory: Callable[..., Any], other: Mapping[str, int] | Mapping[str, str]
-) -> None:
+def test_the_directory_of_another_broker_is_refused(open_directory: Callable[..., Any], other: Any) -> None:
     open_directory().close()
     with pytest.raises(ConfigurationError, match="belongs to"):
         open_directory(**other)
@@ -301,7 +299,7 @@ def test_a_file_that_is_just_written_to_is_not_let_go(open_directory: Callable[.
     class LettingGoFile(DiskFile):
         is_log = False
 
-        def write_at(self, data: bytearray | bytes | memoryview, position: int) -> None:
+        def write_at(self, data: Any, position: int) -> None:
             super().write_at(data, position)
             if self.is_log:
                 threads.append(threading.Thread(target=release_files, args=[log]))
@@ -717,6 +715,6 @@ def test_a_topic_with_a_long_name_is_deleted(
     assert not any(path.is_dir() for path in (tmp_path / "logs").iterdir())
 
 
-def _open_below(path: Path, directory: str) -> list[Any] | Sequence[str]:
+def _open_below(path: Path, directory: str) -> Any:
     opened = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [link.name for link in opened if str(link).startswith(str(path / "logs" / directory))]

@@ -4,7 +4,6 @@ import itertools
 import random
 import shutil
 import uuid
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ class Machine:
     def kill(self) -> None:
         self.directory.release()
 
-    def lacking(self) -> list[Any] | Sequence[int]:
+    def lacking(self) -> Any:
         return [name.partition for name, log in sorted(self.directory.logs.items()) if log.may_lack_tail]
 
     def log_file(self, number: int, base_offset: int) -> Path:

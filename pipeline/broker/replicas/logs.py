@@ -67,14 +67,12 @@ class AssignedPartition:
 
 
 def log_config(settings: TopicSettings, producer_expiration_ms: int) -> LogConfig:
-    """What a topic's settings mean for its logs. `flush.messages` is kept by the partition, which does not block."""
+    """Return the settings of a topic's logs. The partition enforces `flush.messages` itself, without blocking."""
+    roll_ms = min(settings.segment_ms, settings.max_compaction_lag_ms)  # only closed segments are compacted
     return LogConfig(
         segment_bytes=settings.segment_bytes,
-        segment_ms=min(settings.segment_ms, settings.max_compaction_lag_ms)
-        if settings.is_compacted
-        else settings.segment_ms,
+        segment_ms=roll_ms if settings.is_compacted else settings.segment_ms,
         index_interval_bytes=settings.index_interval_bytes,
-        flush_messages=None,
         flush_ms=settings.flush_ms,
         deletes=settings.is_deleted_from,
         retention_ms=None if settings.retention_ms < 0 else settings.retention_ms,
@@ -130,7 +128,7 @@ class ReplicaLogs:
         """Logs set aside that are being removed. The partition of the name is not busy: it has a log of its own."""
 
     def log_config(self, settings: TopicSettings) -> LogConfig:
-        """As the function of this name."""
+        """Return the settings of a topic's logs on this broker."""
         return log_config(settings, self._producer_expiration_ms)
 
     def is_busy(self, topic_partition: TopicPartition) -> bool:

@@ -1,4 +1,4 @@
-"""What brokers tell of themselves: the cluster (KIP-700), their log directories (KIP-113), the versions they serve."""
+"""Brokers about themselves: the cluster (KIP-700), log directories (KIP-113), versions of the protocol."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,22 @@ from pipeline.protocol.schema import ZERO_UUID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """A cluster. `controller` is the broker to which changes of topics go."""
+    """A cluster. `controller` is the broker that changes topics."""
 
     cluster_id: str
     controller: BrokerId
     brokers: Sequence[BrokerEndpoint]
     zookeeper_silence_s: float = 0
-    """Since when the broker that answered has not reached ZooKeeper, if for its session timeout or longer; else 0."""
+    """How long the answering broker has not reached ZooKeeper, if at least its session timeout; else 0."""
     problem: str = ""
-    """Why the broker that answered could not join its cluster again now; empty if it could."""
+    """Reason why the answering broker could not join its cluster again; empty if it could."""
     lost_znodes: Sequence[str] = ()
-    """Znodes of topics that the broker that answered finds missing or unreadable, the first hundred."""
+    """The first hundred znodes of topics that the answering broker finds missing or unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayLog:
-    """A log that a broker keeps though it belongs to no partition of it. `topic_id` is None if the log has none."""
+    """A log of a broker that belongs to none of its partitions. `topic_id` is None if the log has none."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID | None
@@ -41,20 +41,20 @@ class StrayLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """A log directory. With an `error` nothing else is known of it. Bytes of its disk are None where not told."""
+    """A log directory. With an `error` nothing else is known of it. Bytes of its disk are None if not reported."""
 
     path: str
     error: ErrorCode | None
     total_bytes: int | None = None
     usable_bytes: int | None = None
     partitions: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Bytes of each."""
+    """Bytes of each log."""
     strays: Sequence[StrayLog] = ()
-    """None of a broker that is not ours."""
+    """Strays; empty for a broker of another maker."""
 
 
 async def describe_cluster(cluster: Cluster, broker: BrokerId | None = None, *, timeout_s: float) -> ClusterDescription:
-    """The cluster as this broker, or (None) any of its brokers, sees it. Raises KafkaError, NetworkError."""
+    """Return the cluster as this broker, or any broker (None), sees it. Raises KafkaError, NetworkError."""
     request = DescribeClusterRequest()
     found: DescribeClusterResponse
     if broker is None:
@@ -77,7 +77,7 @@ async def describe_cluster(cluster: Cluster, broker: BrokerId | None = None, *, 
 
 
 async def describe_log_dirs(cluster: Cluster, broker: BrokerId, *, timeout_s: float) -> list[LogDir]:
-    """The log directories of a broker and all that lies in them. Raises KafkaError, NetworkError."""
+    """Return the log directories of a broker with their logs. Raises KafkaError, NetworkError."""
     request = DescribeLogDirsRequest(topics=None)
     response: DescribeLogDirsResponse = await cluster.request(broker, request, timeout_s=timeout_s)
     if response.error_code != ErrorCode.NONE:
@@ -108,7 +108,7 @@ async def describe_log_dirs(cluster: Cluster, broker: BrokerId, *, timeout_s: fl
 
 
 async def describe_versions(cluster: Cluster, broker: BrokerId, *, timeout_s: float) -> dict[int, tuple[int, int]]:
-    """The lowest and the highest version of each api key that a broker serves. Raises KafkaError, NetworkError."""
+    """Return the lowest and highest version of each api key of a broker. Raises KafkaError, NetworkError."""
     request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
     response: ApiVersionsResponse = await cluster.request(broker, request, timeout_s=timeout_s)
     return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}

@@ -1,7 +1,7 @@
-"""Leaders elected and partitions moved by hand (KIP-183, KIP-455, KIP-460): what only the controller does.
+"""Elections of leaders and moves of partitions (KIP-183, KIP-455, KIP-460), which only the controller does.
 
-Each call has a deadline. A controller that has moved is looked for again; what failed on its way may have been done,
-and is safe to repeat.
+Each call has a deadline, and follows a controller that moves. A request whose answer was lost may have been done, and
+is safe to repeat.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ from pipeline.protocol.schema import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition that is being moved: all its replicas of now, and those of them that come and that go."""
+    """A partition that is being moved: its current replicas, and those of them that are added and removed."""
 
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...]
@@ -45,9 +45,9 @@ class Reassignment:
 async def elect_leaders(
     cluster: Cluster, partitions: Iterable[TopicPartition] | None, kind: ElectionType, *, timeout_s: float
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Elect leaders of these partitions, or (None) of all that need it. None for each that has been elected.
+    """Elect leaders of these partitions, or of all that need it (None). Return None for each election that succeeded.
 
-    ELECTION_NOT_NEEDED says that the partition is led as it was wanted. Raises KafkaError, NetworkError.
+    ELECTION_NOT_NEEDED: the partition has the wanted leader already. Raises KafkaError, NetworkError.
     """
     named = None
     if partitions is not None:
@@ -74,9 +74,9 @@ async def elect_leaders(
 async def alter_reassignments(
     cluster: Cluster, targets: Mapping[TopicPartition, Sequence[BrokerId] | None], *, timeout_s: float
 ) -> dict[TopicPartition, KafkaError]:
-    """Begin to move partitions to these brokers, the preferred leader first; None stops a move and goes back.
+    """Start to move partitions to these brokers, the preferred leader first; None cancels a move.
 
-    Gives those that were refused. Raises KafkaError, NetworkError.
+    Returns the refused partitions. Raises KafkaError, NetworkError.
     """
     topics = tuple(
         ReassignableTopic(
@@ -105,7 +105,7 @@ async def alter_reassignments(
 async def list_reassignments(
     cluster: Cluster, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float
 ) -> dict[TopicPartition, Reassignment]:
-    """Which of these partitions, or (None) of all, are being moved. Raises KafkaError, NetworkError."""
+    """Return those of these partitions, or of all (None), that are being moved. Raises KafkaError, NetworkError."""
     named = None
     if partitions is not None:
         named = tuple(
@@ -139,9 +139,7 @@ async def _ask_controller(
     *,
     is_answered_at_once: bool = False,
 ) -> Any:
-    """The answer of the controller of now. One that hangs leaves time to ask its successor, where it should answer at
-    once.
-    """
+    """Ask the current controller. If it should answer at once and hangs, there is time left to ask its successor."""
     deadline = trio.current_time() + timeout_s
     failures = 0
     last_error: Exception = KafkaError(ErrorCode.NOT_CONTROLLER, "no broker says that it is the controller")

@@ -1,7 +1,7 @@
-"""Consumer groups as their coordinators know them: listed, described, their offsets read and set, groups removed.
+"""Consumer groups: list, describe and delete them, read and set their offsets.
 
-Plain functions over a cluster, each with a deadline. A coordinator that moves or still loads its groups is asked again.
-Needs brokers that find several coordinators at once (KIP-699, Apache Kafka 3.0 on).
+Each call has a deadline, and retries while a coordinator moves or loads its groups. Needs brokers that find several
+coordinators at once (KIP-699, since Apache Kafka 3.0).
 """
 
 import uuid
@@ -59,7 +59,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member. `assignment` is what its group's protocol wrote; consumers' is read by `consumer_protocol`."""
+    """A member. `assignment` has the format of the group's protocol; `consumer_protocol` reads that of consumers."""
 
     id: str
     instance_id: str | None
@@ -70,7 +70,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group as of now. `protocol` is the assignor that its members agreed on."""
+    """The current state of a group. `protocol` is the assignor that its members agreed on."""
 
     id: str
     state: str
@@ -90,7 +90,7 @@ class CommittedOffset:
 
 
 async def list_groups(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[GroupListing]:
-    """All groups of all brokers, by id. Raises what `Cluster.request` raises when a broker does not answer."""
+    """Return all groups of all brokers, by id. Raises as `Cluster.request` if a broker does not answer."""
     deadline = trio.current_time() + timeout_s
     view = await cluster.refresh(timeout_s=timeout_s)
     found: dict[str, GroupListing] = {}
@@ -104,7 +104,7 @@ async def list_groups(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S)
 
 
 async def describe_group(cluster: Cluster, group: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> GroupDescription:
-    """State and members. Raises KafkaError (GROUP_ID_NOT_FOUND) for a group that nobody knows."""
+    """Return state and members. Raises KafkaError (GROUP_ID_NOT_FOUND) for an unknown group."""
     coordinator, response = await _ask_coordinator(
         cluster, group, DescribeGroupsRequest(groups=[group]), _errors_of_described, timeout_s
     )
@@ -134,7 +134,7 @@ async def describe_group(cluster: Cluster, group: str, *, timeout_s: float = DEF
 async def fetch_offsets(
     cluster: Cluster, group: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> dict[TopicPartition, CommittedOffset]:
-    """All offsets that the group has committed; none for a group that nobody knows. Raises KafkaError."""
+    """Return all committed offsets of a group; none for an unknown group. Raises KafkaError."""
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
     _, response = await _ask_coordinator(cluster, group, request, _errors_of_offsets, timeout_s)
     fetched: OffsetFetchResponse = response
@@ -160,7 +160,7 @@ async def commit_offsets(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Set offsets of a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID if it has some)."""
+    """Set offsets of a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID if it has members)."""
     view = await cluster.fetch_all_topics(timeout_s=timeout_s)
     ids = view.topic_ids({topic_partition.topic for topic_partition in offsets})
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
@@ -186,7 +186,7 @@ async def delete_group(cluster: Cluster, group: str, *, timeout_s: float = DEFAU
 
 
 async def find_coordinator(cluster: Cluster, group: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> BrokerId:
-    """The broker that coordinates the group now. Raises KafkaError, NetworkError."""
+    """Return the current coordinator of a group. Raises KafkaError, NetworkError."""
     response: FindCoordinatorResponse = await cluster.request_any(
         FindCoordinatorRequest(coordinator_keys=[group]), timeout_s=timeout_s
     )
@@ -197,12 +197,12 @@ async def find_coordinator(cluster: Cluster, group: str, *, timeout_s: float = D
 
 
 def _name_of(topic: OffsetFetchResponseTopics, names: Mapping[uuid.UUID, str]) -> str:
-    """By name or, since version 10, by id; a topic that is gone goes by its id."""
+    """Return a topic's name, which version 10 and later replace by the id; a deleted topic has its id as name."""
     return topic.name or names.get(topic.topic_id, str(topic.topic_id))
 
 
 _ErrorsOf = Callable[[Any], Iterable[tuple[int, str]]]
-"""The error codes in a response, each with what it is about."""
+"""Function from a response to its error codes, each with its subject."""
 
 
 async def _ask_coordinator(

@@ -1,4 +1,4 @@
-"""Which offset is the first, the last, or that of a time (ListOffsets), and records before an offset deleted."""
+"""Offsets of positions and times (ListOffsets), and deletion of records (DeleteRecords)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from pipeline.protocol.messages.list_offsets import (
 )
 
 ALL_RECORDS = -1
-"""Delete all records that consumers can see now."""
+"""Delete all records before the high watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedOffset:
-    """`offset` is -1 where no record is as late as the time asked for; `timestamp_ms` is -1 for EARLIEST and LATEST."""
+    """An offset and its time. `offset` is -1 if all records are older; `timestamp_ms` is -1 for EARLIEST, LATEST."""
 
     offset: int
     timestamp_ms: int
@@ -35,10 +35,10 @@ class ListedOffset:
 async def list_offsets(
     cluster: Cluster, positions: Mapping[TopicPartition, int], *, timeout_s: float
 ) -> dict[TopicPartition, ListedOffset]:
-    """For each partition the offset of EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record from that time (ms) on.
+    """Return each partition's offset of EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record since a time in ms.
 
-    Retries while leaders move; a leader whose epoch is not the known one does not answer. Raises KafkaError,
-    NetworkError or DeadlineExceededError when one stays without answer.
+    Retries while leaders move; a leader in another epoch than the known one does not answer. Raises KafkaError,
+    NetworkError or DeadlineExceededError if a partition stays without answer.
     """
     return await ask_leaders(cluster, positions, _ask_offsets, _read_offsets, timeout_s=timeout_s)
 
@@ -74,9 +74,10 @@ def _read_offsets(response: ListOffsetsResponse) -> Iterator[tuple[TopicPartitio
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_s: float
 ) -> dict[TopicPartition, int]:
-    """Delete the records of each partition that are before an offset (or ALL_RECORDS); returns the first ones left.
+    """Delete the records before each partition's offset (or ALL_RECORDS), and return the new log start offsets.
 
-    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError when one stays without answer.
+    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError if a partition stays without
+    answer.
     """
     return await ask_leaders(cluster, before, _ask_deletion, _read_deletion, timeout_s=timeout_s)
 

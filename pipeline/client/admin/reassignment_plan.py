@@ -1,11 +1,11 @@
-"""Where the replicas of a cluster's partitions should be, and as few moves as lead there. Pure.
+"""Balanced placement of a cluster's replicas, reached with few moves. Pure.
 
-Invariants of a plan: every partition keeps its number of replicas, on distinct brokers of those that may be used; a
-partition has its replicas in as many racks as can be (where all these brokers have racks); no replica moves but to
-leave a broker that may not be used, to come into another rack, or to make the numbers even: those of each topic first,
-then those of all topics together. Being preferred leader costs no move and is made even at the end.
+Invariants of a plan: every partition keeps its number of replicas, on distinct allowed brokers, in as many racks as
+possible (if all these brokers have racks). A replica moves only to leave a broker that is not allowed, to reach another
+rack, or to balance the numbers of replicas: per topic first, then in total. Preferred leaders are balanced at the end,
+which costs no move.
 
-The form is that of Kafka's kafka-reassign-partitions, so that its plans can be applied here and ours there.
+Plans have the format of kafka-reassign-partitions, so each tool applies the plans of the other.
 """
 
 import json
@@ -20,13 +20,13 @@ from pipeline.model import BrokerId, TopicPartition
 
 Placement = Mapping[TopicPartition, Sequence[BrokerId]]
 Racks = Mapping[BrokerId, str | None]
-"""The brokers that may be used, and where they stand."""
+"""The allowed brokers and their racks."""
 
 _ANY_LOG_DIR = "any"
 
 
 def plan_reassignment(current: Placement, racks: Racks) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """The partitions that should be elsewhere, or led by another of their replicas first, with their new replicas.
+    """Return the new replicas of the partitions that should change, the preferred leader first.
 
     Raises ConfigurationError if there are fewer brokers than a partition has replicas.
     """
@@ -42,7 +42,7 @@ def plan_reassignment(current: Placement, racks: Racks) -> dict[TopicPartition, 
 
 
 class _Planner:
-    """Replicas while they are being placed, and how many each broker has."""
+    """Replicas while they are placed, and their number per broker."""
 
     def __init__(self, current: Placement, racks: Racks) -> None:
         self._current = current
@@ -62,7 +62,7 @@ class _Planner:
             self._of_topic.setdefault(partition.topic, Counter())
 
     def fill(self) -> None:
-        """Keep what can stay, and give every partition its full number of replicas."""
+        """Keep replicas where they can stay, and give every partition its full number of replicas."""
         for partition, replicas in sorted(self._current.items()):
             wanted_racks = min(len(replicas), self._rack_count)
             spare = len(replicas) - wanted_racks
@@ -80,7 +80,7 @@ class _Planner:
                     self._add(partition, self._best_for(partition), min(place, len(self.placed[partition])))
 
     def balance(self) -> None:
-        """Move replicas from brokers that have more to such that have fewer, for as long as that may be."""
+        """Move replicas from loaded brokers to less loaded ones until no move improves the balance."""
         has_moved = True
         while has_moved:
             has_moved = False
@@ -94,7 +94,7 @@ class _Planner:
                     has_moved = True
 
     def _find_move(self, partition: TopicPartition) -> tuple[BrokerId, BrokerId] | None:
-        """Whose replica should be whose. What a move improves (see the module) falls with each, so that they end."""
+        """Return the next move, as (from broker, to broker); None if no move improves the balance, so moves end."""
         replicas, of_topic, total = self.placed[partition], self._of_topic[partition.topic], self._total
         targets = sorted(self._brokers, key=lambda broker: (of_topic[broker], total[broker], broker))
         for source in sorted(replicas, key=lambda broker: -total[broker]):
@@ -106,7 +106,7 @@ class _Planner:
         return None
 
     def balance_leaders(self) -> None:
-        """Have each broker first as often as any other, as far as the replicas allow."""
+        """Make every broker the preferred leader of equally many partitions, as far as the replicas allow."""
         while (path := self._path_to_fewer_leaders()) is not None:
             for partition, leader in path:
                 replicas = self.placed[partition]
@@ -114,7 +114,7 @@ class _Planner:
                 replicas.insert(0, leader)
 
     def _path_to_fewer_leaders(self) -> list[tuple[TopicPartition, BrokerId]] | None:
-        """Changes of leaders that take one from a broker that leads at least two more than the last one of the path."""
+        """Return changes of leaders along a path from a broker that leads at least two more than the last one."""
         led: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in self._brokers}
         for partition, replicas in self.placed.items():
             led[replicas[0]].append(partition)
@@ -171,7 +171,7 @@ class _PlanJson(BaseModel):
 
 
 def plan_to_json(plan: Placement) -> dict[str, Any]:
-    """As kafka-reassign-partitions reads and writes it."""
+    """Return a plan in the JSON of kafka-reassign-partitions."""
     return {
         "version": 1,
         "partitions": [
@@ -182,7 +182,7 @@ def plan_to_json(plan: Placement) -> dict[str, Any]:
 
 
 def parse_plan(text: str) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """What `plan_to_json` or Kafka's tool made. Raises ValueError with a sentence."""
+    """Parse a plan of `plan_to_json` or of Kafka's tool. Raises ValueError with a sentence."""
     try:
         fields = _PlanJson.model_validate(json.loads(text))
     except RecursionError as error:

@@ -1,7 +1,7 @@
-"""A bound on what replicas copy from each other while partitions are moved, under Kafka's settings.
+"""The throttle of a reassignment, in Kafka's settings.
 
-Topics say which replicas are meant (`PARTITION:BROKER,...`: at the leader the ones that are copied from, at the
-follower those that come), brokers say how many bytes a second these may have. Both stay until they are taken back.
+Topics name the throttled replicas (`PARTITION:BROKER,...`: sources at the leader, added replicas at the follower),
+brokers the bytes per second. Both stay until they are removed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,21 +20,21 @@ FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Where a partition is, and where it is to be."""
+    """The current and the target brokers of a partition."""
 
     now: Sequence[BrokerId]
     target: Sequence[BrokerId]
 
     @property
     def adding(self) -> list[BrokerId]:
-        """Who has to copy it."""
+        """The brokers that copy the partition."""
         return [broker for broker in self.target if broker not in self.now]
 
 
 async def set_throttle(
     cluster: Cluster, moves: Mapping[TopicPartition, Move], bytes_per_s: int, *, timeout_s: float
 ) -> None:
-    """Throttle these moves, besides what is throttled already. Raises KafkaError, NetworkError."""
+    """Throttle these moves; other throttles stay. Raises KafkaError, NetworkError."""
     wanted: dict[str, dict[str, set[str]]] = {}
     brokers: set[BrokerId] = set()
     for partition, move in moves.items():
@@ -57,7 +57,7 @@ async def set_throttle(
 
 
 async def remove_throttle(cluster: Cluster, topics: Collection[str], *, timeout_s: float) -> None:
-    """Take the throttles of these topics and the rates of all live brokers back. Raises KafkaError, NetworkError."""
+    """Remove the throttles of these topics and the rates of all live brokers. Raises KafkaError, NetworkError."""
     names = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
     found = await describe_topic_settings(cluster, sorted(topics), names, timeout_s=timeout_s)
     for topic, settings in found.items():

@@ -30,14 +30,14 @@ _TOPICS_PER_REQUEST = 500
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """A topic by its name or a broker by its id; the empty name stands for all brokers."""
+    """A topic by name or a broker by id; the empty name stands for all brokers."""
 
     kind: ResourceType
     name: str
 
     @property
     def broker(self) -> BrokerId | None:
-        """The one broker that can answer; None if any can."""
+        """The only broker that can answer; None if any can."""
         return BrokerId(int(self.name)) if self.kind is ResourceType.BROKER and self.name else None
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """A setting that counts now. `value` is None where there is none, or where it is a secret."""
+    """A setting in effect. `value` is None if there is none, or if it is a secret."""
 
     value: str | None
     source: ConfigSource
@@ -57,7 +57,7 @@ class ConfigEntry:
 async def describe_configs(
     cluster: Cluster, resources: Sequence[ConfigResource], *, timeout_s: float
 ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-    """All settings of these topics and brokers, by name. Raises KafkaError for the first that is refused."""
+    """Return all settings of these topics and brokers, by name. Raises KafkaError for the first that is refused."""
     found = {}
     for resource in resources:
         asked = DescribeConfigsResource(
@@ -82,9 +82,9 @@ async def describe_configs(
 async def describe_topic_settings(
     cluster: Cluster, topics: Sequence[str], names: Sequence[str], *, timeout_s: float
 ) -> dict[str, dict[str, str]]:
-    """What these settings are for each of these topics; a topic that is gone meanwhile is left out.
+    """Return these settings of each topic, without topics that were deleted meanwhile.
 
-    Raises KafkaError for the first that is refused otherwise.
+    Raises KafkaError for the first other refusal.
     """
     found: dict[str, dict[str, str]] = {}
     for first in range(0, len(topics), _TOPICS_PER_REQUEST):
@@ -112,9 +112,10 @@ async def alter_configs(
     timeout_s: float,
     validate_only: bool = False,
 ) -> None:
-    """Set settings of topics and brokers; None takes one back. Those not named stay as they are.
+    """Set settings of topics and brokers; None removes an override. Other settings stay.
 
-    Raises KafkaError for the first that is refused. What failed on its way may have been done, and is safe to repeat.
+    Raises KafkaError for the first that is refused. A request whose answer was lost may have been done, and is safe to
+    repeat.
     """
     for resource, settings in changes.items():
         configs = tuple(

@@ -29,12 +29,12 @@ from pipeline.protocol.schema import Message
 DEFAULT_TIMEOUT_S = 30.0
 BROKER_DEFAULT = -1
 USUAL_REPLICAS = 3
-"""Of topics that services keep for themselves."""
+"""Replication factor of the topics of services."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create; what is left out is the broker's default."""
+    """A topic to create; fields that are left out have the broker's default."""
 
     name: str
     partitions: int = BROKER_DEFAULT
@@ -44,7 +44,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a controller says of one topic."""
+    """A controller's answer about one topic."""
 
     topic: str
     code: int
@@ -54,9 +54,9 @@ class _Answer:
 async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, exist_ok: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Create topics and wait until each is known and led. Raises KafkaError for the first that is refused.
+    """Create topics and wait until each has leaders. Raises KafkaError for the first that is refused.
 
-    With `exist_ok` a topic that is there already is left as it is.
+    With `exist_ok` a topic that exists is left unchanged.
     """
 
     def request(names: Sequence[str], timeout_ms: int) -> Message:
@@ -75,7 +75,7 @@ async def create_topics(
 
 
 async def replicas_for(cluster: Cluster, wanted: int = USUAL_REPLICAS, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
-    """The replication factor of a topic that should have so many replicas: as many, or one on each live broker.
+    """Return `wanted`, or the number of live brokers if that is less.
 
     Raises KafkaError, NetworkError.
     """
@@ -86,9 +86,9 @@ async def replicas_for(cluster: Cluster, wanted: int = USUAL_REPLICAS, *, timeou
 async def delete_topics(
     cluster: Cluster, names: Sequence[str], *, missing_ok: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Delete topics. Raises KafkaError for the first that is refused; with `missing_ok` a missing one is no refusal.
+    """Delete topics. Raises KafkaError for the first that is refused; with `missing_ok` missing topics are ignored.
 
-    Raises TypeError for a text in the place of the names: its letters could be names of topics.
+    Raises TypeError for a single text: its letters could be names of topics.
     """
     if isinstance(names, str):
         raise TypeError(f"{names!a} is one name, and not a sequence of names")
@@ -111,7 +111,7 @@ async def delete_topics(
 async def create_partitions(
     cluster: Cluster, counts: Mapping[str, int], *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Let topics grow to these numbers of partitions. Raises KafkaError for the first that is refused."""
+    """Raise the numbers of partitions. Raises KafkaError for the first topic that is refused."""
 
     def request(names: Sequence[str], timeout_ms: int) -> Message:
         return CreatePartitionsRequest(
@@ -128,7 +128,7 @@ async def create_partitions(
 
 
 async def list_topics(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, TopicView]:
-    """All topics of the cluster, by name."""
+    """Return all topics of the cluster, by name."""
     view = await cluster.fetch_all_topics(timeout_s=timeout_s)
     return dict(sorted(view.topics.items()))
 
@@ -136,7 +136,7 @@ async def list_topics(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S)
 async def describe_topics(
     cluster: Cluster, names: Iterable[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> dict[str, TopicView]:
-    """These topics as of now. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) for one that is not there."""
+    """Return the current state of these topics. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) for a missing topic."""
     found = await list_topics(cluster, timeout_s=timeout_s)
     described = {}
     for name in names:
@@ -147,7 +147,7 @@ async def describe_topics(
 
 
 async def _wait_for_leaders(cluster: Cluster, counts: Mapping[str, int], deadline: float) -> None:
-    """Wait until the cluster's metadata has each topic with at least so many partitions, all of them led."""
+    """Wait until each topic has at least this number of partitions, all with leaders."""
     cluster.track(counts)
     failures = 0
     while True:
@@ -173,7 +173,7 @@ async def _ask_controller(
     fine: set[ErrorCode],
     deadline: float,
 ) -> None:
-    """Ask until each topic is answered with a code that is `fine`. Raises KafkaError for the first that never will."""
+    """Retry until each topic's answer is a `fine` code. Raises KafkaError for the first other code that stays."""
     left = list(names)
     failures = 0
     last_error: Exception | None = None
@@ -199,7 +199,7 @@ async def _ask_controller(
 
 
 def _passes(error: KafkaError) -> bool:
-    """Whether the refusal will pass. A topic that is not there stays so, though Kafka calls that retriable."""
+    """True if the refusal will pass. A missing topic stays missing, though Kafka calls that retriable."""
     return error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -1,4 +1,4 @@
-"""Tasks that live as long as a block does."""
+"""Background tasks of a block."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from pipeline.net.nurseries import unwrapped_errors
 
 @asynccontextmanager
 async def background_tasks() -> AsyncIterator[trio.Nursery]:
-    """A nursery whose tasks are cancelled when the block ends. One exception leaves it, see `unwrapped_errors`."""
+    """Open a nursery whose tasks are cancelled when the block ends. See `unwrapped_errors`."""
     with unwrapped_errors():
         async with trio.open_nursery() as nursery:
             try:

@@ -1,4 +1,4 @@
-"""The shell around the metadata: finds brokers, keeps the view fresh, sends requests to the right one.
+"""The shell around the metadata: finds brokers, keeps the view fresh, sends requests to the right broker.
 
 Owns the connections, for as long as `open_cluster` runs. Any number of producers and consumers share one cluster.
 Each wait is bounded by the deadline it was given or by a setting.
@@ -38,17 +38,17 @@ from pipeline.protocol.schema import Message
 logger = structlog.get_logger()
 
 UNREACHABLE = (NetworkError, DeadlineExceededError, ProtocolError)
-"""What a request to a broker raises when there is no answer that can be read; its outcome is unknown."""
+"""Errors of a request without a readable answer; its outcome is unknown."""
 
 LEAST_ATTEMPT_S = 1.0
-"""Enough for a broker that is well: where many are asked one after the other, each gets so long."""
+"""Shortest attempt, enough for a healthy broker, if many are asked one after the other."""
 ASKED_AGAIN_AFTER_S = 30.0
-"""A known broker that did not answer has a turn again after so long, of `LEAST_ATTEMPT_S`."""
+"""Time after which a known broker that failed is asked again, for `LEAST_ATTEMPT_S`."""
 _NAME_SHOWN = 40
 
 
 class Cluster:
-    """A cluster as its clients share it. Made by `open_cluster`."""
+    """A cluster, shared by its clients. Made by `open_cluster`."""
 
     def __init__(self, config: ClientConfig, pool: ConnectionPool, discover: Discovery) -> None:
         self.config = config
@@ -62,13 +62,13 @@ class Cluster:
         self._refresh_wanted = Wakeup()
         self._view_replaced = Signal()
         self._failed_at: dict[HostPort, float] = {}
-        self._told_last: BrokerId | None = None
+        self._last_source: BrokerId | None = None
         self._fallen_epochs = FallenEpochs()
 
     def track(self, topics: Iterable[str]) -> None:
-        """Have these topics in every further metadata refresh.
+        """Include these topics in every further metadata refresh.
 
-        Raises KafkaError for a name that no request can hold: it would keep all others from being refreshed.
+        Raises KafkaError for a name that no request can hold: it would prevent the refresh of all others.
         """
         new = set(topics) - self._topics
         for name in new:
@@ -81,33 +81,33 @@ class Cluster:
             self.refresh_soon()
 
     def refresh_soon(self) -> None:
-        """Have the metadata fetched again in the background; many calls make one refresh."""
+        """Refresh the metadata in the background; many calls make one refresh."""
         self._refresh_wanted.set()
 
     async def refresh(self, *, timeout_s: float | None = None) -> ClusterView:
-        """Fetch the metadata now, or share in a fetch that began after this call.
+        """Fetch the metadata now, or share a fetch that began after this call.
 
-        Another broker is asked each time: one that is cut off from ZooKeeper tells for ever what was.
-        Raises NetworkError or DeadlineExceededError when no broker answered.
+        Each refresh asks another broker, since a broker that is cut off from ZooKeeper reports outdated metadata.
+        Raises NetworkError or DeadlineExceededError if no broker answered.
         """
         asked_at = self._refreshes_begun
         wait_s = self._api_timeout_s(timeout_s)
         deadline = trio.current_time() + wait_s
-        with trio.move_on_at(deadline) as waiting:  # another refresh may have a later deadline
+        with trio.move_on_at(deadline) as waiting:  # a refresh of another task may have a later deadline
             await self._refreshing.acquire()
         if waiting.cancelled_caught:
-            raise DeadlineExceededError(f"no broker of the cluster told its metadata within {wait_s:g} s")
+            raise DeadlineExceededError(f"no broker of the cluster reported its metadata within {wait_s:g} s")
         try:
             if self._last_refreshed <= asked_at:
                 self._refreshes_begun += 1
                 topics = tuple(MetadataRequestTopic(name=name) for name in sorted(self._topics))
                 request = MetadataRequest(topics=topics, allow_auto_topic_creation=self.config.allow_auto_create_topics)
-                told_by, response = await self._ask_any(request, deadline, is_answered_at_once=True)
+                source, response = await self._ask_any(request, deadline, is_answered_at_once=True)
                 fallen = self._fallen_epochs.note(
-                    self.view, response, told_by, [*self._sound(), told_by], trio.current_time()
+                    self.view, response, source, [*self._sound(), source], trio.current_time()
                 )
                 self.view = merge(self.view, response, fallen)
-                self._told_last = next((broker for broker, address in self._known() if address == told_by), None)
+                self._last_source = next((broker for broker, address in self._known() if address == source), None)
                 self._last_refreshed = self._refreshes_begun
                 self._view_replaced.notify()
         finally:
@@ -115,19 +115,19 @@ class Cluster:
         return self.view
 
     async def wait_for_new_view(self) -> None:
-        """Wait until the metadata was fetched again, for whatever reason: at the latest when it is old."""
+        """Wait for the next refresh of the metadata, at the latest when they are old."""
         await self._view_replaced.wait()
 
     async def fetch_all_topics(self, *, timeout_s: float | None = None) -> ClusterView:
-        """A view of all topics of the cluster, apart from the shared one."""
+        """Return a view of all topics, apart from the shared view."""
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         response: MetadataResponse = await self.request_any(request, timeout_s=timeout_s)
         return merge(ClusterView(), response)
 
     async def topic(self, name: str, *, timeout_s: float | None = None) -> TopicView:
-        """The topic, once it exists and one of its partitions has a leader.
+        """Wait until the topic exists and a partition has a leader, and return it.
 
-        Raises KafkaError with what the cluster says of it when that does not come true in time.
+        Raises KafkaError with the cluster's last answer if that takes too long.
         """
         topic = self.view.topics.get(name)
         if topic is not None and topic.led_partitions:
@@ -152,26 +152,26 @@ class Cluster:
     async def request(self, broker: BrokerId, message: Message, *, timeout_s: float, lane: str = "") -> Any:
         """Send to a broker and return its response; None for Produce with acks 0.
 
-        Requests that may wait at the broker have a `lane` of their own, lest others wait behind them. Raises what is
-        in UNREACHABLE, and KafkaError where broker and client have no version in common, or the request holds a value
-        that cannot be encoded.
+        Requests that may wait at the broker have their own `lane`, so that others do not wait behind them. Raises the
+        errors of UNREACHABLE, and KafkaError if broker and client have no version in common, or a value of the request
+        cannot be encoded.
         """
         return await self._pool.request(self._address_of(broker), message, timeout_s=timeout_s, lane=lane)
 
     async def request_any(
         self, message: Message, *, timeout_s: float | None = None, is_answered_at_once: bool = True
     ) -> Any:
-        """Send to the first broker that answers: a known one, else one that discovery gives or that failed before.
+        """Send to known brokers until one answers, then to brokers that discovery finds or that failed before.
 
-        A broker that hangs gets a part of the time, and the next ones are asked in the rest, unless the answer may wait
-        for what no other broker has sooner. Raises NetworkError, and KafkaError as `request`.
+        A broker that hangs gets a part of the time, and the next brokers the rest, unless the answer may take long at
+        any broker (`is_answered_at_once` False). Raises NetworkError, and KafkaError as `request`.
         """
         deadline = trio.current_time() + self._api_timeout_s(timeout_s)
         _, response = await self._ask_any(message, deadline, is_answered_at_once=is_answered_at_once)
         return response
 
     async def _ask_any(self, message: Message, deadline: float, *, is_answered_at_once: bool) -> tuple[HostPort, Any]:
-        """As `request_any`, with the address that answered."""
+        """Send as `request_any`, and return the answering address too."""
         failures = 0
         last_error: Exception | None = None
         while True:
@@ -198,23 +198,22 @@ class Cluster:
                         return address, response
             failures += 1
             if not await self.back_off(failures, deadline):
-                raise NetworkError(f"no broker of the cluster answers, last error: {last_error}") from last_error
+                reason = last_error or "no time was left to ask a broker"
+                raise NetworkError(f"no broker of the cluster answers: {reason}") from last_error
 
     async def request_controller(self, message: Message, *, timeout_s: float) -> Any:
-        """Send to the controller, or to any broker where none is named. Raises NetworkError, DeadlineExceededError."""
+        """Send to the controller, or to any broker if none is known. Raises NetworkError, DeadlineExceededError."""
         controller = self.view.controller
         if controller is None:
             return await self.request_any(message, timeout_s=timeout_s, is_answered_at_once=False)
         return await self.request(controller, message, timeout_s=timeout_s)
 
     async def features(self, broker: BrokerId) -> Mapping[str, tuple[int, int]]:
-        """What the broker says it can beyond the protocol's versions (KIP-584), as name to (lowest, highest)."""
+        """Return the broker's features beyond the protocol's versions (KIP-584), as name to (lowest, highest)."""
         return await self._pool.features(self._address_of(broker), timeout_s=self.config.request_timeout_ms / 1000)
 
     async def back_off(self, failures: int, deadline: float) -> bool:
-        """Wait after the n-th failure in a row; False at once if the deadline (trio's clock) would pass meanwhile, also
-        where it is NaN.
-        """
+        """Wait after the n-th failure in a row; False at once if the deadline (trio's clock) is NaN or would pass."""
         delay_s = backoff_ms(failures, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms) / 1000
         if not trio.current_time() + delay_s < deadline:
             return False
@@ -222,7 +221,7 @@ class Cluster:
         return True
 
     async def keep_fresh(self) -> None:
-        """Refresh when asked to and when the metadata is old, for ever; failures are logged and repeated."""
+        """Refresh the metadata on request and when they are old, for ever; failures are logged and retried."""
         failures = 0
         while True:
             with trio.move_on_after(self.config.metadata_max_age_ms / 1000):
@@ -243,23 +242,23 @@ class Cluster:
         return endpoint.address
 
     def _sound(self) -> list[HostPort]:
-        """Brokers of the view that answered when they were asked last."""
+        """Brokers of the view whose last request was answered."""
         return [address for _, address in self._known() if address not in self._failed_at]
 
     def _in_turn(self, *, retrying: bool) -> list[HostPort]:
-        """The sound brokers, from the one after that which told the metadata last; with `retrying` those too that
+        """Return the sound brokers, beginning after the source of the last metadata; with `retrying` also brokers that
         failed long ago.
         """
         retried_s = trio.current_time() - ASKED_AGAIN_AFTER_S if retrying else -math.inf
         known = self._known()
-        told_last = self._told_last
-        if told_last is not None:
-            known.sort(key=lambda broker: broker[0] <= told_last)
+        last_source = self._last_source
+        if last_source is not None:
+            known.sort(key=lambda broker: broker[0] <= last_source)
         return [address for _, address in known if self._failed_at.get(address, -math.inf) <= retried_s]
 
     async def _others(self) -> list[HostPort]:
-        """Brokers that failed, and those the view does not have, for a start and for when all that it has are gone
-        (KIP-899). Those that failed last come last: one that says nothing may use up all the time of a call.
+        """Return brokers that failed, and brokers that only discovery knows: for the start, and if all others are
+        gone (KIP-899). The last to fail comes last, since a broker that hangs may use up the time of a call.
         """
         known = [address for _, address in self._known()]
         try:
@@ -271,7 +270,7 @@ class Cluster:
         return sorted(others, key=lambda address: self._failed_at.get(address, -math.inf))
 
     def _known(self) -> list[tuple[BrokerId, HostPort]]:
-        """The brokers of the view by id: each tells them in an order of its own."""
+        """Return the brokers of the view by id, since each lists them in its own order."""
         return sorted((broker.id, broker.address) for broker in self.view.brokers.values())
 
     def _api_timeout_s(self, timeout_s: float | None) -> float:
@@ -289,9 +288,9 @@ def _is_encodable(name: str) -> bool:
 async def open_cluster(
     config: ClientConfig, *, discover: Discovery | None = None, connect: Connect = connect
 ) -> AsyncIterator[Cluster]:
-    """The cluster behind `config.bootstrap`, or behind `discover` (see `discovery.py`), until the block ends.
+    """Open the cluster of `config.bootstrap`, or of `discover` (see `discovery.py`), until the block ends.
 
-    Connects when first used. Raises ConfigurationError when there is nowhere to begin.
+    Connects when first used. Raises ConfigurationError if there is neither.
     """
     if discover is None:
         if not config.bootstrap:
@@ -299,6 +298,6 @@ async def open_cluster(
         discover = from_bootstrap(config.bootstrap)
     async with open_connection_pool(config.client_id, connect) as pool, background_tasks() as nursery:
         cluster = Cluster(config, pool, discover)
-        pool.on_lost = cluster.refresh_soon  # all that a broker can say to acks=0 when it leads no more
+        pool.on_lost = cluster.refresh_soon  # a broker that no longer leads can only close the connection of acks=0
         nursery.start_soon(cluster.keep_fresh)
         yield cluster

@@ -1,4 +1,4 @@
-"""Where to find a first broker: a list of addresses, or the registrations in ZooKeeper."""
+"""Discovery of a first broker: from a list of addresses, or from the registrations in ZooKeeper."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,23 +10,23 @@ from pipeline.model import HostPort
 BROKER_IDS_PATH = "/brokers/ids"
 
 Discovery = Callable[[], Awaitable[Sequence[HostPort]]]
-"""Gives addresses of brokers, in the order to try them. Asked at the start, and whenever no known broker answers."""
+"""Returns addresses of brokers in the order to try. Called at the start, and whenever no known broker answers."""
 
 
 class ZnodeReader(Protocol):
-    """The part of a coordination client that discovery needs."""
+    """The methods of a coordination client that discovery needs."""
 
     async def get(self, path: str) -> tuple[bytes, int]:
-        """Data and version of a znode."""
+        """Return data and version of a znode."""
         ...
 
     async def children(self, path: str) -> Sequence[str]:
-        """Names of the children of a znode."""
+        """Return the names of a znode's children."""
         ...
 
 
 def from_bootstrap(addresses: Sequence[HostPort]) -> Discovery:
-    """Always these addresses."""
+    """Discover always these addresses."""
 
     async def discover() -> Sequence[HostPort]:
         return addresses
@@ -35,7 +35,7 @@ def from_bootstrap(addresses: Sequence[HostPort]) -> Discovery:
 
 
 def from_zookeeper(zookeeper: ZnodeReader) -> Discovery:
-    """The brokers registered in ZooKeeper at the time of asking. Raises CoordinationError."""
+    """Discover the brokers that are registered in ZooKeeper. Raises CoordinationError."""
 
     async def discover() -> Sequence[HostPort]:
         addresses = []
@@ -49,7 +49,7 @@ def from_zookeeper(zookeeper: ZnodeReader) -> Discovery:
 
 
 def _address(path: str, registration: bytes) -> HostPort:
-    """The plaintext listener of a broker's registration (JSON, versions 1 to 5)."""
+    """Return the plaintext listener of a broker's registration (JSON, versions 1 to 5)."""
     try:
         fields = json.loads(registration)
         for endpoint in fields.get("endpoints") or ():

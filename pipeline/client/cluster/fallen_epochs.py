@@ -1,8 +1,9 @@
-"""Leader epochs that fell: ZooKeeper was restored from a backup while all brokers were down, and nobody knows the newer
-ones any more. Pure; the client's own memory of them must not keep it from the partition for ever.
+"""Leader epochs that fell, since ZooKeeper was restored from a backup while all brokers were down. Pure.
 
-Invariant: a lower epoch counts only if all brokers that answer tell one, and none has told the known one, for
-`FALLEN_AFTER_S`. A broker that lags alone, or that learns in that time what it missed, sends nobody back.
+No broker knows the newer epochs any more, and the client's memory of them must not exclude it for ever.
+
+Invariant: a lower epoch counts only if for `FALLEN_AFTER_S` all brokers that answer report one and none the known
+epoch. A broker that lags alone, or catches up in that time, has no effect.
 """
 
 from collections.abc import Collection
@@ -14,19 +15,19 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import MetadataResponse
 
 FALLEN_AFTER_S = 30.0
-"""Brokers that remember newer states than ZooKeeper have written them again by then (decision 0045)."""
+"""Time in which brokers that remember newer states have written them to ZooKeeper again (decision 0045)."""
 
 
 @dataclass(slots=True)
 class _Doubt:
-    """Since when a lower epoch than the known one is told, and by whom."""
+    """Start of the reports of a lower epoch, and the brokers that report it."""
 
     since_s: float
     told_by: set[HostPort] = field(default_factory=set)
 
 
 class FallenEpochs:
-    """What the brokers have told of partitions whose leader epoch seems to have fallen."""
+    """Reports of brokers about partitions whose leader epoch seems to have fallen."""
 
     def __init__(self) -> None:
         self._doubts: dict[TopicPartition, _Doubt] = {}
@@ -39,9 +40,9 @@ class FallenEpochs:
         answering: Collection[HostPort],
         now_s: float,
     ) -> frozenset[TopicPartition]:
-        """Take note of what a broker told, before it is merged; returns the partitions whose lower epoch counts.
+        """Note a broker's response before it is merged; return the partitions whose lower epoch counts.
 
-        `answering` are the brokers that all have to tell it.
+        `answering` are the brokers that must all report it.
         """
         fallen = set()
         for topic in response.topics:

@@ -1,4 +1,4 @@
-"""Questions about partitions, put to the leader of each and put again while leaders move."""
+"""Requests about partitions, sent to the leader of each, and retried while leaders move."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -16,11 +16,10 @@ Asked = TypeVar("Asked")
 Told = TypeVar("Told")
 
 MakeRequest = Callable[[Mapping[str, Mapping[int, Asked]], ClusterView, int], Message]
-"""From what is asked of partitions by topic, the view that names their leader, and the milliseconds that are left, to
-a request.
+"""Function from partitions by topic, the view that names their leader, and the remaining milliseconds to a request.
 """
 ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Told]]]
-"""From a response to its partitions, with an error code and what is told of each."""
+"""Function from a response to its partitions, each with an error code and an answer."""
 
 
 async def ask_leaders(
@@ -31,9 +30,10 @@ async def ask_leaders(
     *,
     timeout_s: float,
 ) -> dict[TopicPartition, Told]:
-    """Ask the leaders of these partitions, and return what they say of each.
+    """Ask the leaders of these partitions, and return the answer for each.
 
-    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError when one stays without answer.
+    Retries while leaders move. Raises KafkaError, NetworkError or DeadlineExceededError if a partition stays without
+    answer.
     """
     deadline = trio.current_time() + timeout_s
     found: dict[TopicPartition, Told] = {}
@@ -103,5 +103,5 @@ def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> Exception:
     if code is not None:
         return KafkaError(code, str(topic_partition))
     if topic_partition.topic not in view.topics:
-        return NetworkError(f"{topic_partition}: no broker told the metadata of topic {topic_partition.topic}")
-    return NetworkError(f"{topic_partition}: the leader is not known or not registered")
+        return NetworkError(f"{topic_partition}: no broker reported the metadata of topic {topic_partition.topic}")
+    return NetworkError(f"{topic_partition}: the leader is unknown or not registered")

@@ -1,9 +1,9 @@
-"""What a client knows of a cluster, as values: brokers, topics, leaders. Pure; `cluster.py` fetches and replaces them.
+"""A client's view of a cluster: brokers, topics, leaders. Pure; `cluster.py` fetches and replaces the view.
 
 Invariants:
-- A view is never changed, a newer one replaces it.
+- A view never changes; a newer view replaces it.
 - The leader epoch of a partition does not fall while the topic's id stays, so that a broker that lags behind cannot
-  send the client back to a leader that was deposed (KAFKA-7440); but where all brokers say so (`fallen_epochs.py`).
+  send the client back to a former leader (KAFKA-7440), unless all brokers report a lower epoch (`fallen_epochs.py`).
 """
 
 import uuid
@@ -23,7 +23,7 @@ from pipeline.protocol.schema import ZERO_UUID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """A partition; `leader` is None while there is none."""
+    """A partition; `leader` is None if there is none."""
 
     leader: BrokerId | None
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
@@ -35,7 +35,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """A topic that exists. `id` is the zero UUID where the cluster knows no topic ids."""
+    """A topic that exists. `id` is the zero UUID if the cluster has no topic ids."""
 
     name: str
     id: uuid.UUID = ZERO_UUID
@@ -50,7 +50,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """One state of a cluster as some broker told it. `errors`: why a topic asked for is not among `topics`."""
+    """A state of a cluster as a broker reported it. `errors` has the reasons for missing topics."""
 
     cluster_id: str | None = None
     controller: BrokerId | None = None
@@ -64,7 +64,7 @@ class ClusterView:
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
     def leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
-        """The broker that leads the partition, None while unknown, without leader or not registered."""
+        """Return the partition's leader; None if it is unknown, missing or not registered."""
         topic = self.topics.get(topic_partition.topic)
         if topic is None:
             return None
@@ -74,10 +74,10 @@ class ClusterView:
         return partition.leader
 
     def leader_epoch_of(self, topic_partition: TopicPartition) -> LeaderEpoch:
-        """The leader epoch to name in a request to the partition's leader (KIP-320), -1 to name none.
+        """Return the leader epoch for requests to the partition's leader (KIP-320), -1 for none.
 
-        None is named where the cluster tells no topic ids: a topic that was recreated cannot be told from one that an
-        outdated broker describes, and brokers before 2.4 told outdated epochs during a reassignment (KAFKA-9212).
+        Clusters without topic ids get none: a recreated topic looks like one that an outdated broker describes, and
+        brokers before 2.4 reported outdated epochs during a reassignment (KAFKA-9212).
         """
         topic = self.topics.get(topic_partition.topic)
         if topic is None or topic.id == ZERO_UUID or topic_partition.partition not in topic.partitions:
@@ -85,16 +85,16 @@ class ClusterView:
         return topic.partitions[topic_partition.partition].leader_epoch
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, uuid.UUID]:
-        """The ids of these topics, the zero UUID for those that are not known or have none."""
+        """Return the ids of these topics, the zero UUID for topics that are unknown or have none."""
         return {name: self.topics[name].id if name in self.topics else ZERO_UUID for name in topics}
 
 
 def merge(
     view: ClusterView, response: MetadataResponse, fallen: Collection[TopicPartition] = frozenset()
 ) -> ClusterView:
-    """The view after a Metadata response: its brokers replace all, its topics those it names.
+    """Return the view after a Metadata response: its brokers replace all, its topics those of the same name.
 
-    Of the partitions in `fallen` it is believed that their leader epoch fell.
+    Lower leader epochs of the partitions in `fallen` are accepted.
     """
     topics = dict(view.topics)
     errors = dict(view.errors)
@@ -108,7 +108,7 @@ def merge(
             errors[topic.name] = ErrorCode.of(topic.error_code)
             if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 topics.pop(topic.name, None)
-            elif topic.partitions:  # it exists, though nobody ever led it
+            elif topic.partitions:  # the topic exists, but never had a leader
                 topics[topic.name] = _merge_topic(topics.get(topic.name), topic, fallen)
     brokers = {BrokerId(broker.node_id): _endpoint(broker) for broker in response.brokers}
     return replace(

@@ -1,1 +1,1 @@
-"""The consumer: batches fetched ahead and opened."""
+"""The consumer: fetches batches ahead and opens them."""

@@ -1,4 +1,4 @@
-"""What consumers tell each other through the coordinator, which leaves it closed: the partitions of a member. Pure.
+"""Assignments of consumers, which the coordinator passes on without decoding. Pure.
 
 An assignment is a version, then topics with their partitions, then bytes for the assignor (Kafka's
 ConsumerProtocolAssignment); later versions add at the end only.
@@ -11,11 +11,11 @@ from pipeline.errors import ProtocolError
 from pipeline.model import TopicPartition
 
 CONSUMER = "consumer"
-"""The protocol type of groups whose members are consumers."""
+"""Protocol type of groups of consumers."""
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions that a member of a consumer group was given. Raises ProtocolError."""
+    """Return the partitions that are assigned to a member of a consumer group. Raises ProtocolError."""
     if not data:
         return ()
     try:

@@ -1,10 +1,10 @@
-"""What to fetch next from a broker, and what its answer means for each partition. Pure; `fetcher.py` acts.
+"""Fetch requests to a broker, and the verdict on each partition's answer. Pure; `fetcher.py` acts.
 
 Invariants:
-- A partition's fetch position moves only past whole batches that were handed on, so after any failure the same
-  position is asked for again: nothing is skipped, and batches wholly before it are cut off: nothing is repeated.
-- Sound batches in front of a bad one are handed on. Nothing moves past the bad batch but `FetchOutcome.skip_to`.
-- An answer counts only for the position it was asked for; a seek in between makes it void.
+- A partition's fetch offset moves only past whole batches that were passed on, so a failure skips no records; batches
+  wholly before the offset are dropped, so none is repeated.
+- Sound batches before a bad one are passed on. Only `FetchOutcome.skip_to` moves past a bad batch.
+- An answer counts only for the offset of its request; a seek in between makes it void.
 - A request names the leader epoch of the metadata that chose the broker (KIP-320), so that a broker of another epoch
   refuses: the bounds of its log decide nothing.
 - Each request begins with another partition, so that a full response starves none (KIP-74).
@@ -54,8 +54,7 @@ MAX_OFFSET = 2**63 - 1
 class FetchedBatches:
     """Whole record batches as the broker sent them, payload closed. `data` is a view that stays valid.
 
-    The first batch may begin before `position`, which was asked for: its records before it are to be skipped.
-    `next_offset` is where to go on.
+    The first batch may begin before the requested `position`: skip its records before that. Continue at `next_offset`.
     """
 
     topic_partition: TopicPartition
@@ -72,39 +71,39 @@ class FetchState:
 
     topic_partition: TopicPartition
     offset: int
-    """The next one to fetch."""
+    """Next offset to fetch."""
     position: int
-    """The next one to hand out."""
+    """Next offset to return to the caller."""
     topic_id: uuid.UUID | None = None
-    """The topic the offsets belong to, once known."""
+    """Topic of the offsets, once known."""
     not_before_ms: int = 0
     failures: int = 0
     unknown_since_ms: int | None = None
     is_asking: bool = False
-    """Its leader is being asked for the bounds of the log, in which the offset is not."""
+    """True while the leader is asked for the bounds of its log, since the offset is outside."""
     parked: bool = False
-    """Rests until it is sought or assigned anew."""
+    """True if the partition pauses until a seek or a new assignment."""
     rejected: bool = False
-    """A batch in front could not be opened: what was fetched behind it is not handed out."""
+    """True if a batch could not be opened: the fetched batches after it are not returned."""
     skip_to: int | None = None
-    """The offset behind the bad batch at which the partition rests, once the caller knows of it."""
+    """Offset after the bad batch at which the partition pauses, once the caller knows of it."""
     high_watermark: int | None = None
 
 
 def begin_at(topic_partition: TopicPartition, offset: int, topic_id: uuid.UUID | None = None) -> FetchState:
-    """A partition that is to be fetched from this offset on.
+    """Return the state of a partition that is fetched from this offset on.
 
-    Raises ValueError or TypeError for what no request can hold: it would fail the requests of all other partitions.
+    Raises ValueError or TypeError for a value that no request can hold: it would fail the requests of all partitions.
     """
     if not 0 <= index(topic_partition.partition) <= MAX_PARTITION:
-        raise ValueError(f"{topic_partition} is no partition")
+        raise ValueError(f"{topic_partition} is not a partition")
     if not 0 <= index(offset) <= MAX_OFFSET:
-        raise ValueError(f"{topic_partition}: {offset} is no offset")
+        raise ValueError(f"{topic_partition}: {offset} is not an offset")
     return FetchState(topic_partition, offset=offset, position=offset, topic_id=topic_id)
 
 
 class FetchVerdict(Enum):
-    """What an answer means for one partition."""
+    """Meaning of an answer for one partition."""
 
     DATA = auto()
     NOTHING_NEW = auto()
@@ -118,7 +117,7 @@ class FetchVerdict(Enum):
 class FetchOutcome:
     """The verdict, with the batches and the error it is about.
 
-    A bad batch is FATAL with a CorruptBatchError: `batches` precede it, `skip_to` is the offset behind it.
+    A bad batch is FATAL with a CorruptBatchError: `batches` precede it, `skip_to` is the offset after it.
     """
 
     verdict: FetchVerdict
@@ -128,8 +127,8 @@ class FetchOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """The bytes of an answer that are handed on, the offset after them, and the bad batch that follows, if any."""
+class _SoundBatches:
+    """The sound bytes of an answer, the offset after them, and the bad batch that follows, if any."""
 
     start: int
     end: int
@@ -139,7 +138,7 @@ class _Cut:
 
 
 def fetch_request(states: Sequence[FetchState], view: ClusterView, config: ConsumerConfig) -> FetchRequest:
-    """One request for these partitions, in this order. No fetch session (KIP-227): each request is complete."""
+    """Return one request for these partitions, in this order, without fetch session (KIP-227)."""
     topics: dict[str, list[FetchPartition]] = {}
     for state in states:
         topics.setdefault(state.topic_partition.topic, []).append(
@@ -166,7 +165,7 @@ def fetch_request(states: Sequence[FetchState], view: ClusterView, config: Consu
 
 
 def rotate(states: Sequence[FetchState], turn: int) -> list[FetchState]:
-    """The states in the order of this turn; topics stay together, as the request groups by topic."""
+    """Return the states in the order of this turn; the request groups them by topic."""
     first = turn % len(states) if states else 0
     return [*states[first:], *states[:first]]
 
@@ -174,7 +173,7 @@ def rotate(states: Sequence[FetchState], turn: int) -> list[FetchState]:
 def fetch_answers(
     response: FetchResponse, topic_ids: Mapping[str, uuid.UUID]
 ) -> Iterable[tuple[TopicPartition, PartitionData]]:
-    """Each partition of a response, named also where the response names topics by id."""
+    """Yield each partition of a response by name, also if the response has topic ids only."""
     names = {topic_id: name for name, topic_id in topic_ids.items()}
     for topic in response.responses:
         name = topic.topic or names.get(topic.topic_id)
@@ -184,7 +183,7 @@ def fetch_answers(
 
 
 def judge(topic_partition: TopicPartition, asked_offset: int, data: PartitionData) -> FetchOutcome:
-    """What the broker's answer to a fetch at `asked_offset` means. Changes nothing."""
+    """Judge the broker's answer to a fetch at `asked_offset`."""
     code = ErrorCode.of(data.error_code)
     if code is ErrorCode.NONE:
         return _judge_data(topic_partition, asked_offset, data)
@@ -203,32 +202,32 @@ def _judge_data(topic_partition: TopicPartition, offset: int, data: PartitionDat
     records = data.records
     if not isinstance(records, memoryview):  # a decoded response has a view or nothing
         return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW)
-    cut = _cut(records, offset, data.high_watermark)
+    sound = _sound_batches(records, offset, data.high_watermark)
     batches = None
-    if cut.start < cut.end:
+    if sound.start < sound.end:
         batches = FetchedBatches(
             topic_partition=topic_partition,
-            data=records[cut.start : cut.end],
+            data=records[sound.start : sound.end],
             position=offset,
-            next_offset=cut.next_offset,
+            next_offset=sound.next_offset,
             high_watermark=data.high_watermark,
             log_start_offset=data.log_start_offset,
         )
-    if cut.error is not None:
-        return FetchOutcome(verdict=FetchVerdict.FATAL, batches=batches, error=cut.error, skip_to=cut.skip_to)
+    if sound.error is not None:
+        return FetchOutcome(verdict=FetchVerdict.FATAL, batches=batches, error=sound.error, skip_to=sound.skip_to)
     return FetchOutcome(verdict=FetchVerdict.NOTHING_NEW if batches is None else FetchVerdict.DATA, batches=batches)
 
 
-def _cut(view: memoryview, offset: int, high_watermark: int) -> _Cut:
-    """The whole batches that reach `offset` or beyond, checksums verified, up to the first bad one.
+def _sound_batches(view: memoryview, offset: int, high_watermark: int) -> _SoundBatches:
+    """Return the whole batches that reach `offset` or beyond, checksums verified, up to the first bad one.
 
-    A gap comes about by compaction, long before the high watermark. So the last batch bears a wrong base offset if it
-    lies behind a gap and ends behind the high watermark; without a gap it may be that the answer's is an older one.
+    Compaction leaves gaps, but long before the high watermark. So the last batch has a wrong base offset if it follows
+    a gap and ends after the high watermark; without a gap the answer's high watermark may be outdated.
     """
     start = end = 0
     next_offset = offset
     suspect: BatchHeader | None = None
-    before_gap: _Cut | None = None
+    before_gap: _SoundBatches | None = None
     try:
         for position, header in iterate_headers(view):
             if header.base_offset != next_offset:
@@ -249,25 +248,26 @@ def _cut(view: memoryview, offset: int, high_watermark: int) -> _Cut:
     except CorruptBatchError as error:
         skip_to = next_offset + 1 if suspect is None else _offset_behind(suspect, next_offset)
         named = error if error.offset is not None else CorruptBatchError(error.reason, next_offset)
-        return _Cut(start=start, end=end, next_offset=next_offset, error=named, skip_to=skip_to)
+        return _SoundBatches(start=start, end=end, next_offset=next_offset, error=named, skip_to=skip_to)
     if before_gap is not None and 0 <= high_watermark < next_offset:
         return before_gap
-    return _Cut(start=start, end=end, next_offset=next_offset)
+    return _SoundBatches(start=start, end=end, next_offset=next_offset)
 
 
-def _misplaced(header: BatchHeader, start: int, end: int, next_offset: int) -> _Cut:
-    """The batches in front of one that bears a wrong base offset, which no checksum covers: the offsets of an answer
-    rise. Behind a gap that is the batch after which they go back, else the one that goes back.
+def _misplaced(header: BatchHeader, start: int, end: int, next_offset: int) -> _SoundBatches:
+    """Return the batches before one with a wrong base offset, which no checksum covers: the offsets of an answer rise.
+
+    After a gap the wrong batch is the one before the offsets fall, otherwise the one at which they fall.
     """
-    error = CorruptBatchError(f"bears the wrong offset {header.base_offset}", next_offset)
+    error = CorruptBatchError(f"has the wrong offset {header.base_offset}", next_offset)
     skip_to = next_offset + header.last_offset_delta + 1
-    return _Cut(start=start, end=end, next_offset=next_offset, error=error, skip_to=skip_to)
+    return _SoundBatches(start=start, end=end, next_offset=next_offset, error=error, skip_to=skip_to)
 
 
 def _offset_behind(header: BatchHeader, position: int) -> int:
-    """Where to go on behind a batch whose checksum is wrong: at its end, if its header agrees with itself on that.
+    """Return the offset after a batch with a wrong checksum: its end, if the header is consistent about that.
 
-    Else at the next offset, where the same batch is refused again if it goes on there.
+    Otherwise the next offset, where the same batch is refused again if it continues there.
     """
     is_consistent = header.last_offset_delta == header.record_count - 1
     return max(position + 1, header.next_offset) if is_consistent else position + 1

@@ -1,4 +1,4 @@
-"""Fetched batches opened as records, within the memory of the process for opened batches and without blocking trio."""
+"""Opening of fetched batches as records, within the process's budget for opened batches, without blocking trio."""
 
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Generic, Self, TypeVar
@@ -17,9 +17,7 @@ _Record = TypeVar("_Record")
 
 
 class RecordIterator(Generic[_Record]):
-    """Opens the next batch when the records of the last one are used up. Unlike a generator, it may be left at any
-    moment.
-    """
+    """Iterates over records, opening the next batch after the last. May be left at any moment, unlike a generator."""
 
     def __init__(self, open_next: Callable[[], Awaitable[Iterator[_Record]]]) -> None:
         self._open_next = open_next
@@ -34,13 +32,13 @@ class RecordIterator(Generic[_Record]):
         return record
 
     def close(self) -> None:
-        """Give back what an open batch takes."""
+        """Release the memory of an open batch."""
         if isinstance(self._opened, Generator):
             self._opened.close()
 
 
 async def open_payload(data: memoryview, position: int, header: BatchHeader, max_bytes: int) -> tuple[Charge, bytes]:
-    """The payload of a compressed batch, and its charge, to be closed when the payload is no longer needed.
+    """Return the payload of a compressed batch, and its charge, which the caller closes after use.
 
     Raises CorruptBatchError, MemoryExhaustedError.
     """

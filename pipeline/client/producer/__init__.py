@@ -1,1 +1,1 @@
-"""The producer: records gathered into batches and sent."""
+"""The producer: gathers records into batches and sends them."""

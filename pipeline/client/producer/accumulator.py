@@ -1,11 +1,11 @@
-"""Records waiting to be sent, by partition: when they are due, what goes into the next requests, what has expired.
+"""Buffered records by partition: when batches are due, the contents of the next requests, expired batches.
 
 Pure: `now_ms` is passed in, `producer.py` acts. Invariants:
-A. Per partition, batches are sent in the order they were filled, and one batch at a time is on its way. A retry goes
-   before everything younger, so order holds, and sequence numbers are given in the order of sending (KIP-98).
-B. A sequence number is given once. After a batch whose fate is unknown was given up, the partition goes on with a new
-   producer id: no later record can be taken for the lost one's repetition, nor wait for it.
-C. `0 <= used_bytes <= memory_bytes`; what a batch was charged is returned when its outcome is known, not before.
+A. Per partition, batches are sent in the order they were filled, one at a time. A retry goes before all younger
+   batches, so the order holds, and sequence numbers are assigned in the order of sending (KIP-98).
+B. A sequence number is assigned once. After a batch with unknown outcome was given up, the partition continues with a
+   new producer id, so the broker neither takes a later record for a retry of the lost batch, nor waits for that batch.
+C. `0 <= used_bytes <= memory_bytes`; a batch's charge is returned when its outcome is known, not before.
 D. With a window, no batch holds records of two windows.
 """
 
@@ -23,7 +23,7 @@ MAX_HEADER_OVERHEAD = 10
 
 
 def record_charge(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """An upper bound of the bytes a record takes in a batch, uncompressed."""
+    """Return an upper bound of a record's uncompressed bytes in a batch."""
     size = MAX_RECORD_OVERHEAD
     if key is not None:
         size += len(key)
@@ -36,7 +36,7 @@ def record_charge(key: bytes | None, value: bytes | None, headers: Sequence[Head
 
 @dataclass(slots=True)
 class _PartitionQueue:
-    """What waits for one partition; the batch that is on its way is the first one."""
+    """The batches of one partition; the first may be on its way."""
 
     batches: deque[ProducerBatch] = field(default_factory=deque)
     on_its_way: bool = False
@@ -46,7 +46,7 @@ class _PartitionQueue:
 
 @dataclass(slots=True)
 class Drained:
-    """What to do now. `wake_ms`: when to ask again at the latest, None: not before something changes."""
+    """The requests to send now. `wake_ms` is when to ask again at the latest; None: not before something changes."""
 
     requests: dict[BrokerId, list[ProducerBatch]] = field(default_factory=dict)
     wake_ms: int | None = None
@@ -54,13 +54,13 @@ class Drained:
     identity_missing: bool = False
 
     def wake_at(self, when_ms: int) -> None:
-        """Ask again at this time, or earlier."""
+        """Lower `wake_ms` to this time, if it is later."""
         if self.wake_ms is None or when_ms < self.wake_ms:
             self.wake_ms = when_ms
 
 
 class Accumulator:
-    """The producer's memory."""
+    """The buffered records of a producer."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Accumulator:
         self.identity: ProducerIdentity | None = None
 
     def has_room(self, charge: int) -> bool:
-        """Whether a record of this charge fits into the memory now."""
+        """True if a record of this charge fits into the memory now."""
         return self.used_bytes + charge + HEADER_SIZE <= self._memory_bytes
 
     def append(
@@ -98,7 +98,7 @@ class Accumulator:
         timestamp_ms: int,
         charge: int,
     ) -> ProducerBatch | None:
-        """Add a record that `has_room` to the partition's open batch, as its last. None if that takes no more."""
+        """Add a record that `has_room` to the partition's open batch. None if the batch is full or missing."""
         queue = self._waiting.get(topic_partition)
         if queue is None:
             return None
@@ -143,11 +143,11 @@ class Accumulator:
         return batch
 
     def incomplete(self) -> list[ProducerBatch]:
-        """Every batch without an outcome."""
+        """Return every batch without an outcome."""
         return [batch for queue in self._waiting.values() for batch in queue.batches]
 
     def close_open_batches(self) -> None:
-        """Make everything that waits due now."""
+        """Make all buffered batches due now."""
         for queue in self._waiting.values():
             queue.batches[-1].closed = True
 
@@ -159,7 +159,7 @@ class Accumulator:
         *,
         pressed: bool = False,
     ) -> Drained:
-        """Take what is due: one request for each leader that may be sent to. `pressed`: somebody waits for memory."""
+        """Take due batches: one request for each leader that may be sent to. `pressed`: a `send` waits for memory."""
         drained = Drained()
         request_bytes: dict[BrokerId, int] = {}
         for topic_partition, queue in self._waiting.items():
@@ -195,7 +195,7 @@ class Accumulator:
         return batch.created_ms + self._linger_ms
 
     def _identify(self, queue: _PartitionQueue) -> bool:
-        """Give the partition a producer id, if there is one; sequences start at 0 with it."""
+        """Assign the producer id, if there is one, to the partition; its sequences start at 0."""
         if queue.identity is None and self.identity is not None:
             queue.identity = self.identity
             queue.next_sequence = 0
@@ -211,24 +211,24 @@ class Accumulator:
             queue.next_sequence = (queue.next_sequence + batch.record_count) & MAX_SEQUENCE
 
     def complete(self, batch: ProducerBatch) -> None:
-        """The batch was delivered: forget it and return its memory."""
+        """Remove a delivered batch and return its memory."""
         queue = self._waiting[batch.topic_partition]
         queue.on_its_way = False
         self._remove_first(queue, batch)
 
     def retry(self, batch: ProducerBatch, error: Exception, not_before_ms: int, *, outcome_unknown: bool) -> None:
-        """The batch was not acknowledged and is to be sent again."""
+        """Return a batch that was not acknowledged, to be sent again."""
         self._waiting[batch.topic_partition].on_its_way = False
         batch.last_error = error
         batch.not_before_ms = not_before_ms
         batch.outcome_unknown = batch.outcome_unknown or outcome_unknown
 
     def renew_identity(self, batch: ProducerBatch) -> None:
-        """The broker surely did not take the batch under its producer id: go on with another one, from sequence 0."""
+        """Continue with another producer id, from sequence 0: the broker certainly did not append the batch."""
         self._abandon_identity(self._waiting[batch.topic_partition])
 
     def fail(self, batch: ProducerBatch, now_ms: int) -> DeliveryError:
-        """Give the batch up."""
+        """Give up a batch."""
         queue = self._waiting[batch.topic_partition]
         queue.on_its_way = False
         if batch.identity is not None and batch.identity == queue.identity:
@@ -240,9 +240,9 @@ class Accumulator:
         return batch.failed(now_ms)
 
     def expire(self, now_ms: int, obstacle: Exception | None) -> list[tuple[ProducerBatch, DeliveryError]]:
-        """Give up what is older than the delivery timeout and not on its way.
+        """Give up batches that are older than the delivery timeout and not on their way.
 
-        `obstacle` is the reason for those that were never sent.
+        `obstacle` is the reason for batches that were never sent.
         """
         expired: list[tuple[ProducerBatch, DeliveryError]] = []
         for queue in list(self._waiting.values()):

@@ -2,7 +2,7 @@
 
 Invariants:
 - The bytes are built, compressed and given a sequence once, when the batch is first sent; a retry sends the same
-  bytes. Only a producer id that the broker will not take any more makes them stamped anew.
+  bytes. Only after the broker refused the producer id, they are stamped again.
 - A batch has one outcome, set once; the deliveries of all its records are read from it.
 """
 
@@ -20,7 +20,7 @@ UNKNOWN_OFFSET = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMetadata:
-    """Where a record is. `offset` is -1 with acks 0, and where the broker had the batch already but not its offset."""
+    """The place of a record. `offset` is -1 with acks 0, and if the broker had the batch already but not its offset."""
 
     topic_partition: TopicPartition
     offset: int
@@ -28,13 +28,13 @@ class RecordMetadata:
 
 
 DeliveryCallback = Callable[[RecordMetadata | None, Exception | None], None]
-"""Called once per record with where it is, or with why it was not delivered."""
+"""Function that is called once per record, with its place or with the reason why it was not delivered."""
 
 
 class DeliveryError(PipelineError):
-    """A batch was not acknowledged. Says which, how old it was, how often it was tried, and the last error.
+    """A batch was not acknowledged. The message has its age, the number of attempts and the last error.
 
-    `outcome_unknown`: an answer was lost, so the broker may have it all the same.
+    `outcome_unknown` is True if an answer was lost: the broker may have appended the batch.
     """
 
     def __init__(self, batch: "ProducerBatch", now_ms: int) -> None:
@@ -44,7 +44,7 @@ class DeliveryError(PipelineError):
         self.attempts = batch.attempts
         self.outcome_unknown = batch.outcome_unknown
         self.last_error = batch.last_error
-        maybe = "; it may have been written all the same" if batch.outcome_unknown else ""
+        maybe = "; the batch may have been written" if batch.outcome_unknown else ""
         super().__init__(
             f"{self.topic_partition}: batch of {self.record_count} records not delivered, {self.age_ms} ms old, "
             f"{self.attempts} attempts, last error: {self.last_error or 'none'}{maybe}"
@@ -53,7 +53,7 @@ class DeliveryError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveredBatch:
-    """A batch as the broker has it: `header.base_offset` is the acknowledged one (-1: not known)."""
+    """An acknowledged batch: `header.base_offset` is the broker's (-1: unknown)."""
 
     topic_partition: TopicPartition
     header: BatchHeader
@@ -62,14 +62,14 @@ class DeliveredBatch:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """What InitProducerId gave (KIP-98)."""
+    """Producer id and epoch from InitProducerId (KIP-98)."""
 
     id: int
     epoch: int
 
 
 class ProducerBatch:
-    """Records of one partition that travel together. `window` is the audit window of all of them, if there are any."""
+    """Records of one partition that are sent together. `window` is their audit window, if there is one."""
 
     __slots__ = (
         "_builder",
@@ -116,22 +116,22 @@ class ProducerBatch:
 
     @property
     def builder(self) -> BatchBuilder:
-        """Where records are added, until the batch is stamped."""
+        """Builder of the batch, until the batch is stamped."""
         if self._builder is None:
             raise ValueError(f"{self.topic_partition}: the batch is built already")
         return self._builder
 
     @property
     def size_bytes(self) -> int:
-        """Bytes on the wire; before the batch is built, an upper bound for plain records."""
+        """Bytes on the wire; before the batch is built, an upper bound for uncompressed records."""
         return len(self.data) if self.data is not None else self.charged_bytes
 
     def add_callback(self, index: int, timestamp_ms: int, callback: DeliveryCallback) -> None:
-        """Have the record's callback called when the outcome is known."""
+        """Call the record's callback when the outcome is known."""
         self._callbacks.append((index, timestamp_ms, callback))
 
     def stamp(self, identity: ProducerIdentity | None, base_sequence: int) -> bytearray:
-        """The bytes to send, with this producer identity; built when called first."""
+        """Return the bytes to send, with this producer identity; built by the first call."""
         producer = identity or ProducerIdentity(-1, -1)
         self.closed = True
         if self.data is None:
@@ -148,7 +148,7 @@ class ProducerBatch:
         return self.data
 
     def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Where the record at `index` is, once the batch was delivered."""
+        """Return the place of the record at `index` in a delivered batch."""
         return RecordMetadata(
             topic_partition=self.topic_partition,
             offset=self.base_offset + index if self.base_offset >= 0 else UNKNOWN_OFFSET,
@@ -156,7 +156,7 @@ class ProducerBatch:
         )
 
     def delivered(self, base_offset: int, log_append_time_ms: int) -> BatchHeader:
-        """Set the outcome: the broker has it. Returns the header with the acknowledged offset; tell() comes next."""
+        """Set the outcome: delivered. Returns the header with the acknowledged offset; tell() comes next."""
         if self.data is None:
             raise ValueError(f"{self.topic_partition}: a batch that was never built cannot be delivered")
         header = read_header(self.data)

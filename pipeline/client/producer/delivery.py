@@ -1,10 +1,10 @@
-"""What the application holds of a record it sent."""
+"""The delivery of a record, for the application that sent it."""
 
 from pipeline.client.producer.batches import ProducerBatch, RecordMetadata
 
 
 class Delivery:
-    """The fate of one record. It is known at the latest when the producer's delivery timeout is over."""
+    """The outcome of one record, known at the latest when the producer's delivery timeout is over."""
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 

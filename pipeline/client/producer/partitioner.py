@@ -1,7 +1,7 @@
-"""Which partition a record goes to: by key as the Java client does, without a key to one partition per batch.
+"""Choice of a record's partition: by key as in the Java client; without a key one partition per batch.
 
-Pure but for the random generator that is passed in. Equal keys go to equal partitions whatever client wrote them, so
-this hash is Kafka's own murmur2 (seed 0x9747b28c) and must never change.
+Pure but for the random generator that is passed in. Equal keys of all clients go to the same partition, so this hash is
+Kafka's murmur2 (seed 0x9747b28c) and must never change.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _MULTIPLIER = 0x5BD1E995
 
 
 def murmur2(data: bytes) -> int:
-    """Murmur2 as `org.apache.kafka.common.utils.Utils.murmur2`, as an unsigned 32-bit integer."""
+    """Return the murmur2 of `org.apache.kafka.common.utils.Utils.murmur2`, as an unsigned 32-bit integer."""
     length = len(data)
     value = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -28,14 +28,14 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Partition of a record with this key, in a topic of this many partitions."""
+    """Return the partition of a record with this key, in a topic of this many partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 def next_sticky_partition(partitions: Sequence[int], current: int | None, rng: Random) -> int:
-    """Another partition for the next batch of records without key (KIP-480), uniformly among `partitions`.
+    """Return another partition for the next batch of records without key (KIP-480), uniformly among `partitions`.
 
-    `partitions` holds those that have a leader, or all of them if none has; it is not empty.
+    `partitions` are the partitions with a leader, or all if none has one; never empty.
     """
     others = [partition for partition in partitions if partition != current]
     return rng.choice(others or partitions)

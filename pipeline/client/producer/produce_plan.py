@@ -1,4 +1,4 @@
-"""A Produce request from batches, and what the answer means for each partition. Pure."""
+"""Produce requests from batches, and the verdict on each partition's answer. Pure."""
 
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ from pipeline.protocol.schema import RecordsData
 
 
 class ProduceVerdict(Enum):
-    """What an error code of Produce means for a batch."""
+    """Consequence of an error code of Produce for a batch."""
 
     DELIVERED = auto()
     RETRY = auto()
     LEADER_MOVED = auto()
     IDENTITY_REFUSED = auto()
-    """The broker did not take it and will take nothing more from this producer id in this partition."""
+    """The broker did not append the batch, and refuses this producer id in this partition from now on."""
     FATAL = auto()
 
 
@@ -50,7 +50,7 @@ _IDENTITY_REFUSED = frozenset(
 
 
 def verdict_of(code: ErrorCode) -> ProduceVerdict:
-    """What to do with a batch that was answered with this code."""
+    """Return the verdict on a batch that was answered with this code."""
     if code in _DELIVERED:
         return ProduceVerdict.DELIVERED
     if code in _LEADER_MOVED:
@@ -69,7 +69,7 @@ def produce_request(
     keep_offsets: bool = False,
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> ProduceRequest:
-    """One request for the batches of these partitions; it names topics and gives their ids, so any version will do."""
+    """Return one request for the batches of these partitions, with names and ids of topics, so for any version."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for topic_partition, records in batches.items():
         topics.setdefault(topic_partition.topic, []).append(
@@ -93,7 +93,7 @@ def produce_request(
 def produce_answers(
     response: ProduceResponse, topic_ids: Mapping[str, uuid.UUID]
 ) -> Iterator[tuple[TopicPartition, PartitionProduceResponse]]:
-    """Each partition of a response, named also where the response has topic ids only."""
+    """Yield each partition of a response by name, also if the response has topic ids only."""
     names = {topic_id: name for name, topic_id in topic_ids.items()}
     for topic in response.responses:
         name = topic.name or names.get(topic.topic_id)

@@ -1,11 +1,11 @@
 """The producer: records in, batches out, one delivery for each record.
 
-`send` is the hot path: it appends to a batch in memory and gives way to other tasks only after a batch has begun, after
-`FAIR_SHARE_RECORDS`, when a topic is new or the memory is full; else it is no checkpoint. `sender.py` does the rest.
+`send` is the hot path: it appends to a batch in memory, and is a checkpoint only if it begins a batch, after
+`FAIR_SHARE_RECORDS`, for a new topic, and if the memory is full. `sender.py` sends.
 
-Invariants: `send` waits before it takes the record in and never afterwards, so a cancelled `send` sends nothing;
-records that one task sends to one partition arrive in that order; with idempotence (the default) each is there exactly
-once, whatever breaks, unless its delivery says that it failed.
+Invariants: `send` waits only before it accepts the record, so a cancelled `send` sends nothing. Records that a task
+sends to a partition arrive in that order. With idempotence (the default) each record is written exactly once, unless
+its delivery fails.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -33,7 +33,7 @@ FAIR_SHARE_RECORDS = 256
 
 
 class _Route:
-    """Where the records of a topic go, as of one view of the cluster."""
+    """The partitions for the records of a topic, by one view of the cluster."""
 
     __slots__ = ("candidates", "partitions", "sticky_batch", "sticky_bytes_left", "sticky_partition", "view")
 
@@ -41,13 +41,13 @@ class _Route:
         self.view: ClusterView | None = None
         self.partitions: list[TopicPartition] = []
         self.candidates: list[int] = []
-        """Numbers of the partitions that records without a key may go to; there is at least one."""
+        """Numbers of the partitions for records without a key; never empty."""
         self.sticky_partition: int | None = None
         self.sticky_batch: ProducerBatch | None = None
         self.sticky_bytes_left = 0
 
     def follow(self, topic: TopicView) -> None:
-        """Take over the partitions of a topic that has any. A topic that was recreated may have fewer than before."""
+        """Take over the partitions of a topic that has any. A recreated topic may have fewer than before."""
         count = len(topic.partitions)
         if count != len(self.partitions):
             self.partitions = [TopicPartition(topic.name, number) for number in range(count)]
@@ -88,14 +88,14 @@ class Producer:
         headers: Sequence[Header] = (),
         callback: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Take a record in; it is sent in the background. Waits only for metadata of a new topic and for memory.
+        """Accept a record, to be sent in the background. Waits only for metadata of a new topic and for memory.
 
         Without `partition`, equal keys go to one partition, as with Java clients; without a key the partition changes
         from batch to batch. `callback` is called when the outcome is known, and must not take long.
 
-        A call that raises, or is cancelled, sends nothing. Raises KafkaError (no such topic or partition, record too
-        large), and DeadlineExceededError when memory stays full for `max_block_ms`: the brokers take records in more
-        slowly than they are sent.
+        A call that raises or is cancelled sends nothing. Raises KafkaError (no such topic or partition, record too
+        large), and DeadlineExceededError if the memory stays full for `max_block_ms`, since the brokers are slower
+        than the program.
         """
         if self._unshared_records >= FAIR_SHARE_RECORDS:
             self._unshared_records = 0
@@ -130,10 +130,10 @@ class Producer:
         return Delivery(batch, index, timestamp_ms)
 
     async def flush(self) -> None:
-        """Send all that waits and wait for its outcome.
+        """Send all buffered records and wait for their outcomes, at most for the delivery timeout.
 
-        Returns when everything that was sent since the last flush is acknowledged; raises the first DeliveryError
-        otherwise. Ends within the delivery timeout. Of flushes that wait for the same batch each raises its failure.
+        Returns if all records since the last flush are acknowledged; raises the first DeliveryError otherwise. Each of
+        several flushes that wait for a batch raises its failure.
         """
         self._accumulator.close_open_batches()
         self._sender.wake()
@@ -148,12 +148,12 @@ class Producer:
                 raise batch.outcome.error
 
     def close(self) -> None:
-        """Take no more records, and give up those that were not acknowledged. Closing twice does nothing."""
+        """Refuse further records, and give up undelivered ones. Closing twice does nothing."""
         self._closed = True
         self._sender.abandon_all()
 
     def _sticky(self, route: _Route, charge: int) -> int:
-        """The partition of the batch that fills up now, or another one if it has gone or is full."""
+        """Return the partition of the current batch, or another if that partition is gone or its batch is full."""
         batch = route.sticky_batch
         route.sticky_bytes_left -= charge
         is_over = batch is None or batch.closed or route.sticky_bytes_left < 0
@@ -166,7 +166,7 @@ class Producer:
         return route.sticky_partition
 
     async def _route(self, name: str) -> _Route:
-        """The route as of the newest view. Waits for the metadata of a topic that is not known or has no partitions."""
+        """Return the route by the newest view. Waits for metadata if the topic is unknown or has no partitions."""
         self._require_open()
         route = self._routes.get(name)
         topic = self._cluster.view.topics.get(name)
@@ -180,7 +180,7 @@ class Producer:
         return route
 
     async def _grown_route(self, name: str, partition: int) -> _Route:
-        """The route after a look whether the topic has the partition by now."""
+        """Refresh the metadata, and return the route if the topic has the partition now."""
         await self._cluster.refresh(timeout_s=self._config.max_block_ms / 1000)
         route = await self._route(name)
         if not 0 <= partition < len(route.partitions):
@@ -188,7 +188,7 @@ class Producer:
         return route
 
     def _require_open(self) -> None:
-        """To be called after each wait: nobody sends what is taken in after the block has ended."""
+        """Raise PipelineError after the end of the block, when records are no longer sent. Called after each wait."""
         if self._closed:
             raise PipelineError("the producer is closed: its block has ended")
 
@@ -220,9 +220,9 @@ async def open_producer(
     rng: Random,
     on_delivered: Callable[[DeliveredBatch], None] | None = None,
 ) -> AsyncIterator[Producer]:
-    """A producer until the block ends. `on_delivered` is called once for each acknowledged batch.
+    """Open a producer until the block ends. `on_delivered` is called once for each acknowledged batch.
 
-    A block that ends normally is flushed and may raise DeliveryError; after an exception what was not sent is given up.
+    A block that ends normally flushes, and may raise DeliveryError; an exception gives up all undelivered records.
     """
     accumulator = Accumulator(
         new_builder=lambda: BatchBuilder(config.compression, config.batch_size),

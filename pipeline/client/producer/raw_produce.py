@@ -1,6 +1,6 @@
-"""Batches that are made already, put into a cluster as they are: what a mirror does.
+"""Append of finished batches to a cluster, as a mirror does.
 
-Nothing is opened, counted or buffered here; the caller bounds what it gives.
+No batch is opened, counted or buffered here; the caller bounds their bytes.
 """
 
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ from pipeline.protocol.schema import RecordsData
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawProduced:
-    """What became of the batches of one partition.
+    """Result of the batches of one partition.
 
-    `error` is None if the broker has them. With kept offsets, OFFSET_OUT_OF_RANGE means that they overlap the log:
-    go on from `log_end_offset`, which is set then and after success (-1 from brokers that do not tell).
+    `error` is None if the broker has them. With kept offsets, OFFSET_OUT_OF_RANGE means that the batches overlap the
+    log: continue from `log_end_offset`, which is set then and after success (-1 if the broker does not report it).
     """
 
     base_offset: int = -1
@@ -37,12 +37,12 @@ class RawProduced:
 
     @property
     def is_overlap(self) -> bool:
-        """Whether the batches overlap what the log holds already."""
+        """True if the batches overlap the log."""
         return isinstance(self.error, KafkaError) and self.error.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def can_keep_offsets(cluster: Cluster, broker: BrokerId) -> bool:
-    """Whether the broker heeds `keep_offsets`. Raises NetworkError, DeadlineExceededError."""
+    """Return True if the broker supports `keep_offsets`. Raises NetworkError, DeadlineExceededError."""
     return KEEP_OFFSETS_FEATURE in await cluster.features(broker)
 
 
@@ -56,11 +56,11 @@ async def raw_produce(
 ) -> dict[TopicPartition, RawProduced]:
     """Append the batches of each partition, acks=all, one request for each leader, all leaders at once.
 
-    Our brokers take several batches for a partition, Apache Kafka takes one. While a partition's leader moves it is
-    tried again, until `timeout_s`. A lost answer is tried again only with `keep_offsets`, where a second append of
-    the same batches is refused as an overlap. With `ends`, a log that does not end there takes nothing.
+    Our brokers accept several batches per partition, Apache Kafka one. Retries while a partition's leader moves, until
+    `timeout_s`. A lost answer is retried only with `keep_offsets`, since a second append of the same batches is then
+    refused as an overlap. With `ends`, a log with another end appends nothing.
 
-    Never raises for one partition: each has its own result.
+    Never raises for a single partition: each has its own result.
     """
     deadline = trio.current_time() + timeout_s
     results: dict[TopicPartition, RawProduced] = {}
@@ -100,10 +100,10 @@ async def _append(
     results: dict[TopicPartition, RawProduced],
     again: set[TopicPartition],
 ) -> None:
-    """One request; writes each partition's result, and names those to be tried again."""
+    """Send one request, store each partition's result, and return the partitions to retry."""
     try:
         if leader is None:
-            raise NetworkError("the leader of the partition is not known or not registered")
+            raise NetworkError("the leader of the partition is unknown or not registered")
         ids = cluster.view.topic_ids(topic_partition.topic for topic_partition in share)
         timeout_s = max(0.001, min(deadline - trio.current_time(), cluster.config.request_timeout_ms / 1000))
         request: ProduceRequest = produce_request(

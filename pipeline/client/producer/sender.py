@@ -1,7 +1,7 @@
-"""The shell around the accumulator: sends what is due, settles what is answered, wakes who waits for memory.
+"""The shell around the accumulator: sends due batches, settles answered ones, wakes tasks that wait for memory.
 
 One request at a time is on its way for a partition, and up to `max_in_flight` for a broker. So the order of a partition
-holds through any retry, with and without idempotence.
+holds through all retries, with and without idempotence.
 """
 
 import math
@@ -32,12 +32,12 @@ TRANSACTION_TIMEOUT_MS = 60_000
 
 
 def now_ms() -> int:
-    """The time all deadlines of a producer are measured in: trio's, which never jumps."""
+    """Return the time of all deadlines of a producer: trio's clock in ms, which never jumps."""
     return round(trio.current_time() * 1000)
 
 
 class Sender:
-    """Moves batches from an accumulator to the brokers until cancelled."""
+    """Sends the batches of an accumulator until cancelled."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class Sender:
         self.first_failure: DeliveryError | None = None
 
     def wake(self) -> None:
-        """Look again at what is due."""
+        """Check for due batches again."""
         self._wake.set()
 
     async def wait_for_memory(self) -> None:
-        """Wait until some memory of the accumulator was freed; meanwhile nothing lingers."""
+        """Wait until memory of the accumulator is freed; meanwhile no batch lingers."""
         self._wake.set()
         await self._freed.park()
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send batches for ever."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._wake.clear()
@@ -79,7 +79,7 @@ class Sender:
                     await self._wake.wait()
 
     def abandon_all(self) -> None:
-        """Give up whatever is left, so that nobody waits for it any more."""
+        """Give up all batches, so that no task waits for them."""
         given_up = []
         for batch in self._accumulator.incomplete():
             batch.last_error = batch.last_error or PipelineError("the producer was closed")
@@ -93,7 +93,7 @@ class Sender:
             self._tell_failure(batch, error)
 
     def _send_due(self, nursery: trio.Nursery) -> int | None:
-        """Start the requests that are due; returns when to look again (trio's clock, ms)."""
+        """Start the due requests, and return when to check again (trio's clock, ms)."""
         now = now_ms()
         view = self._cluster.view
         drained = self._accumulator.drain(
@@ -109,13 +109,13 @@ class Sender:
             self._identifying = True
             nursery.start_soon(self._identify)
         if drained.leader_missing:
-            self._obstacle = NetworkError("the leader of the partition is not known or not registered")
+            self._obstacle = NetworkError("the leader of the partition is unknown or not registered")
             self._cluster.refresh_soon()
             drained.wake_at(now + self._cluster.config.retry_backoff_ms)
         return drained.wake_ms
 
     async def _send(self, leader: BrokerId, batches: Sequence[ProducerBatch]) -> None:
-        """One request and its answer. The batches are settled in either way before it ends."""
+        """Send one request. All its batches are settled before it ends, whatever happens."""
         try:
             now = now_ms()
             oldest_ms = min(batch.created_ms for batch in batches)
@@ -158,11 +158,11 @@ class Sender:
             case ProduceVerdict.DELIVERED:
                 self._deliver(batch, answer)
             case ProduceVerdict.RETRY:
-                self._cluster.refresh_soon()  # a leader without followers may be one no more, and not know it
+                self._cluster.refresh_soon()  # a leader without followers may have been deposed without knowing
                 self._retry(batch, error, outcome_unknown=True)
             case ProduceVerdict.LEADER_MOVED:
                 self._cluster.refresh_soon()
-                self._retry(batch, error, outcome_unknown=True)  # a leader that resigns leaves what it has appended
+                self._retry(batch, error, outcome_unknown=True)  # a leader that resigns may have appended the batch
             case ProduceVerdict.IDENTITY_REFUSED:
                 logger.warning("producer_id_refused", partition=str(batch.topic_partition), error=str(error))
                 self._accumulator.renew_identity(batch)
@@ -200,7 +200,7 @@ class Sender:
         self._freed.unpark_all()
 
     async def _identify(self) -> None:
-        """Get a producer id (KIP-98). A refusal counts as the reason why batches expire, and is tried again."""
+        """Request a producer id (KIP-98). A refusal is retried, and is the reason given if batches expire."""
         failures = 0
         while self._accumulator.identity is None:
             try:
@@ -220,7 +220,5 @@ class Sender:
 
 
 def _undecided(batches: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
-    """Those that were not given up, by `abandon_all`, while their request was on its way, or by a callback of the
-    batch before: each is looked at when its turn comes.
-    """
+    """Yield batches without outcome. Lazy, since a callback of the batch before may give up the next one."""
     return (batch for batch in batches if not batch.outcome.is_over)

@@ -1,1 +1,1 @@
-"""A client of a schema registry, and Avro data by its schemas."""
+"""A client of a schema registry, and Avro data with its schemas."""

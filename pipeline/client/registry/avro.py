@@ -1,4 +1,4 @@
-"""Avro data in records: objects to framed bytes and back, schemas by way of a registry.
+"""Avro data in records: objects to framed bytes and back, with schemas of a registry.
 
 Frame (Confluent's wire format): 0x00, the schema's id as int32 big-endian, the Avro datum. The bytes end with it.
 """
@@ -19,31 +19,31 @@ _FRAME = struct.Struct(">bi")
 
 
 class SerializationError(PipelineError):
-    """An object that its schema does not fit, or bytes that are no framed datum. The message says where."""
+    """An object that does not match its schema, or bytes that are not a framed datum."""
 
 
 def value_subject(topic: str) -> str:
-    """The subject of a topic's values (Confluent's TopicNameStrategy)."""
+    """Return the subject of a topic's values (Confluent's TopicNameStrategy)."""
     return f"{topic}-value"
 
 
 def key_subject(topic: str) -> str:
-    """The subject of a topic's keys."""
+    """Return the subject of a topic's keys."""
     return f"{topic}-key"
 
 
 def read_frame(data: bytes | memoryview) -> tuple[int, memoryview]:
-    """The schema id and the datum, which is not copied. Raises SerializationError for what is not framed."""
+    """Return the schema id and a view of the datum. Raises SerializationError if the data are not framed."""
     if len(data) < FRAME_SIZE:
-        raise SerializationError(f"{len(data)} bytes are too short for a schema id: the data is not framed Avro")
+        raise SerializationError(f"not Avro with a schema id: {len(data)} bytes are too short")
     magic, schema_id = _FRAME.unpack_from(data)
     if magic != MAGIC:
-        raise SerializationError(f"the first byte is {data[0]:#04x}, not 0x00: the data is not framed Avro")
+        raise SerializationError(f"not Avro with a schema id: the first byte is {data[0]:#04x} instead of 0x00")
     return schema_id, memoryview(data)[FRAME_SIZE:]
 
 
 class _Writer(NamedTuple):
-    """What is needed to write a topic. fastavro checks no bounds of an int, so schemas that hold one are validated."""
+    """The frame and schema of a topic. fastavro checks no bounds of an int, so data with an int are validated."""
 
     frame: bytes
     schema: Any
@@ -51,10 +51,10 @@ class _Writer(NamedTuple):
 
 
 class AvroSerializer:
-    """Writes objects with one schema, or with the latest its subject has.
+    """Serializes objects with one schema, or with the latest of the subject.
 
-    `schema` is registered when a topic is first written to, or with `auto_register` off must be there. With
-    `use_latest` (and no `schema`) the version that is the latest at that moment is used from then on.
+    The first call for a topic registers `schema`; without `auto_register` the schema must be registered already. With
+    `use_latest` (and no `schema`) that call chooses the latest version for all later calls.
     """
 
     def __init__(
@@ -75,11 +75,10 @@ class AvroSerializer:
         self._writers: dict[str, _Writer] = {}
 
     async def serialize(self, topic: str, datum: Any) -> bytes:
-        """The framed bytes of an object; it waits only when a topic is written to for the first time.
+        """Return the framed bytes of an object; waits only for the first object of a topic.
 
-        A union's branch may be named: `("string", "x")`. Fields that are missing take their default; there may be no
-        field that the schema does not know. Raises SerializationError naming the field, and what the registry's client
-        raises.
+        A union's branch may be named: `("string", "x")`. Missing fields take their default; unknown fields are refused.
+        Raises SerializationError with the field, and the errors of the registry's client.
         """
         writer = self._writers.get(topic)
         if writer is None:
@@ -90,9 +89,11 @@ class AvroSerializer:
             fastavro.schemaless_writer(target, writer.schema, datum, strict_allow_default=True)
             if writer.holds_int:
                 fastavro.validate(datum, writer.schema)
-        except Exception as error:  # fastavro does not say which it raises
+        except Exception as error:  # fastavro does not document its exceptions
             reason = " ".join(str(error).split())
-            raise SerializationError(f"no datum of the schema of {topic}: {type(error).__name__}: {reason}") from error
+            raise SerializationError(
+                f"the object does not match the schema of {topic}: {type(error).__name__}: {reason}"
+            ) from error
         return target.getvalue()
 
     async def _open(self, subject: str) -> _Writer:
@@ -109,7 +110,7 @@ class AvroSerializer:
 
 
 class AvroDeserializer:
-    """Reads framed bytes with the schema they were written with, seen through `reader_schema` if there is one."""
+    """Deserializes framed bytes with the schema of their writer, resolved to `reader_schema` if there is one."""
 
     def __init__(self, registry: SchemaRegistryClient, reader_schema: str | None = None) -> None:
         self._registry = registry
@@ -117,10 +118,10 @@ class AvroDeserializer:
         self._writers: dict[int, tuple[Any, Any]] = {}
 
     async def deserialize(self, data: bytes | memoryview | None) -> Any:
-        """The object; None for None (a tombstone). It waits only for a schema that is seen for the first time.
+        """Return the object; None for None (a tombstone). Waits only for the first datum of a schema.
 
-        Raises SerializationError for bytes that are not a framed datum of a known schema, or that the reader schema
-        cannot read, and DeadlineExceededError when the registry does not answer.
+        Raises SerializationError for bytes that are not a framed datum of a known schema, or cannot be resolved to the
+        reader schema, and DeadlineExceededError if the registry does not answer.
         """
         if data is None:
             return None
@@ -131,7 +132,7 @@ class AvroDeserializer:
         source = io.BytesIO(datum)
         try:
             value = fastavro.schemaless_reader(source, schemas[0], schemas[1])
-        except Exception as error:  # fastavro does not say which it raises
+        except Exception as error:  # fastavro does not document its exceptions
             reason = f"{type(error).__name__} {error}".strip()
             raise SerializationError(f"not a datum of {_label(schemas[0], schema_id)}: {reason}") from error
         left = len(datum) - source.tell()
@@ -152,7 +153,7 @@ class AvroDeserializer:
 def _parse(text: str) -> Any:
     try:
         return fastavro.parse_schema(json.loads(text))
-    except Exception as error:  # fastavro does not say which it raises
+    except Exception as error:  # fastavro does not document its exceptions
         raise SerializationError(f"not an Avro schema: {type(error).__name__} {error}") from error
 
 

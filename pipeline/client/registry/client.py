@@ -1,8 +1,8 @@
 """A client of a schema registry: ours, or any with Confluent's API.
 
-Invariants: what never changes (the schema of an id, the id of a schema in a subject) is fetched once and kept as long
-as the client; many tasks that miss the same entry make one request. Every call ends within its deadline: a registry
-that does not answer, or answers 5xx, is left for the next of the list, and all are tried again until then.
+Invariants: immutable facts (the schema of an id, the id of a schema in a subject) are fetched once and cached for the
+life of the client; tasks that miss the same entry share one request. Every call ends within its deadline: after a
+registry that does not answer, or answers 5xx, the next of the list is asked, in turn until then.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 
 class SchemaRegistryError(PipelineError):
-    """The registry refused. `status` is HTTP's, `code` Confluent's (40401 no such subject, 409 incompatible, ...)."""
+    """A refusal of the registry. `status` is HTTP's, `code` Confluent's (40401: no such subject, 409: incompatible)."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
         super().__init__(f"{message} (code {code})")
@@ -46,9 +46,9 @@ class RegisteredSchema:
 
 
 class SchemaRegistryClient:
-    """Made by `open_schema_registry`; all tasks of one trio run may share it. Schemas are Avro texts.
+    """A client, made by `open_schema_registry`; all tasks of one trio run may share it. Schemas are Avro texts.
 
-    Every method raises SchemaRegistryError for what the registry refuses, and DeadlineExceededError when none answered.
+    Every method raises SchemaRegistryError for a refusal, and DeadlineExceededError if no registry answered.
     """
 
     def __init__(self, http: httpx.AsyncClient, urls: Sequence[str], *, timeout_s: float) -> None:
@@ -60,7 +60,7 @@ class SchemaRegistryClient:
         self._locks: dict[Hashable, trio.Lock] = {}
 
     async def schema_text(self, schema_id: int) -> str:
-        """The schema of an id. Raises SchemaRegistryError (40403) for an unknown one."""
+        """Return the schema of an id. Raises SchemaRegistryError (40403) for an unknown id."""
 
         async def fetch() -> str:
             return str((await self._call("GET", f"/schemas/ids/{schema_id}"))["schema"])
@@ -68,9 +68,9 @@ class SchemaRegistryClient:
         return await self._once(self._texts, schema_id, fetch)
 
     async def register(self, subject: str, text: str) -> int:
-        """The id of the schema as a version of the subject, made now if it is new.
+        """Register the schema as a version of the subject, if it is new, and return its id.
 
-        Raises SchemaRegistryError (409) with the reasons if it is not compatible with the versions before it.
+        Raises SchemaRegistryError (409) with the reasons if it is not compatible with earlier versions.
         """
 
         async def fetch() -> int:
@@ -79,7 +79,7 @@ class SchemaRegistryClient:
         return await self._once(self._ids, (subject, text), fetch)
 
     async def schema_id(self, subject: str, text: str) -> int:
-        """The id of a schema that the subject has. Raises SchemaRegistryError (40401, 40403) if it has not."""
+        """Return the id of a schema of the subject. Raises SchemaRegistryError (40401, 40403) if there is none."""
 
         async def fetch() -> int:
             return int((await self._call("POST", f"/subjects/{_quoted(subject)}", {"schema": text}))["id"])
@@ -87,7 +87,7 @@ class SchemaRegistryClient:
         return await self._once(self._ids, (subject, text), fetch)
 
     async def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
-        """A version of a subject, None the latest as of now. Raises SchemaRegistryError (40401, 40402)."""
+        """Return a version of a subject, the latest for None. Raises SchemaRegistryError (40401, 40402)."""
         number = "latest" if version is None else str(version)
         answer = await self._call("GET", f"/subjects/{_quoted(subject)}/versions/{number}")
         return RegisteredSchema(
@@ -98,27 +98,27 @@ class SchemaRegistryClient:
         )
 
     async def subjects(self) -> list[str]:
-        """The names of all subjects."""
+        """Return the names of all subjects."""
         return [str(name) for name in await self._call("GET", "/subjects")]
 
     async def versions(self, subject: str) -> list[int]:
-        """The numbers of a subject's versions. Raises SchemaRegistryError (40401)."""
+        """Return the numbers of a subject's versions. Raises SchemaRegistryError (40401)."""
         return [int(number) for number in await self._call("GET", f"/subjects/{_quoted(subject)}/versions")]
 
     async def why_incompatible(self, subject: str, text: str) -> list[str]:
-        """Why a schema could not follow the subject's versions; empty if it could."""
+        """Return the reasons why a schema cannot follow the subject's versions; empty if it can."""
         path = f"/compatibility/subjects/{_quoted(subject)}/versions?verbose=true"
         answer = await self._call("POST", path, {"schema": text})
         reasons = [str(message) for message in answer.get("messages") or ()]
         return [] if answer["is_compatible"] else reasons or ["the registry gives no reason"]
 
     async def level(self, subject: str | None = None) -> str:
-        """The compatibility level that holds for a subject, or for all that have none of their own."""
+        """Return the compatibility level of a subject, or the default level (None)."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}?defaultToGlobal=true"
         return str((await self._call("GET", path))["compatibilityLevel"])
 
     async def set_level(self, level: str, subject: str | None = None) -> None:
-        """Set the compatibility level of a subject, or of all that have none of their own."""
+        """Set the compatibility level of a subject, or the default level (None)."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}"
         await self._call("PUT", path, {"compatibility": level})
 
@@ -136,7 +136,7 @@ class SchemaRegistryClient:
                 self._locks.pop(key, None)
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask one registry after the other until one answers."""
+        """Ask the registries in turn until one answers."""
         last_error: Exception | None = None
         delay_s = RETRY_DELAY_S
         with trio.move_on_after(self._timeout_s):
@@ -177,9 +177,9 @@ def _quoted(subject: str) -> str:
 
 @asynccontextmanager
 async def open_schema_registry(urls: Sequence[str], *, timeout_s: float = 30.0) -> AsyncIterator[SchemaRegistryClient]:
-    """A client of the registries at these URLs, which hold the same schemas, until the block ends.
+    """Open a client of the registries at these URLs, which hold the same schemas, until the block ends.
 
-    `timeout_s` bounds each call. Connects when first used. Raises ConfigurationError for what is no URL.
+    `timeout_s` bounds each call. Connects when first used. Raises ConfigurationError for a text that is not a URL.
     """
     for url in urls:
         if not url.startswith(("http://", "https://")):

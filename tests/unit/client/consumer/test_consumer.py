@@ -521,7 +521,7 @@ async def test_a_batch_with_a_wrong_offset_takes_none_of_its_neighbours_along(
         assert await read_records(consumer, 15) == {T0: numbers(5, 20)}
         error = await rejection(consumer)
         assert (error.offset, error.next_offset) == (20, 30)
-        assert f"batch at offset 20: bears the wrong offset {wrong}" in str(error)
+        assert f"batch at offset 20: has the wrong offset {wrong}" in str(error)
         consumer.skip_batch(T0)
         assert await read_records(consumer, 20) == {T0: numbers(30, 50)}
 
@@ -546,7 +546,7 @@ async def test_the_last_batch_of_an_answer_with_a_wrong_offset_is_not_taken_for_
             assert await read_records(consumer, base) == {T0: numbers(0, base)}
         error = await rejection(consumer)
         assert (error.offset, error.next_offset) == (base, base + 10)
-        assert f"bears the wrong offset {base + 2**40}" in str(error)
+        assert f"has the wrong offset {base + 2**40}" in str(error)
 
 
 async def test_records_are_made_for_those_who_ask(

@@ -13,15 +13,20 @@ from pipeline.broker.groups.events import (
     Reply,
     Sync,
     Timer,
+    WaiterId,
     Write,
     WriteResult,
 )
 from pipeline.broker.groups.group import Group, GroupLimits
-from pipeline.broker.groups.model import Generation
+from pipeline.broker.groups.model import Generation, MemberId
 from pipeline.protocol.errors import ErrorCode
 
 NO_GENERATION = Generation(-1)
 RANGE = (("range", b"on"),)
+
+
+def identity(member_id: str, instance: str | None, generation: int) -> Identity:
+    return Identity(member_id=MemberId(member_id), group_instance_id=instance, generation=Generation(generation))
 
 
 class Driver:
@@ -87,9 +92,9 @@ class Driver:
         waiter = self._waiter()
         prefix = instance or "client"
         request = Join(
-            waiter=waiter,
-            fresh_id=f"{prefix}-{waiter}",
-            member_id=member_id,
+            waiter=WaiterId(waiter),
+            fresh_id=MemberId(f"{prefix}-{waiter}"),
+            member_id=MemberId(member_id),
             group_instance_id=instance,
             client_id="client",
             client_host="/127.0.0.1",
@@ -102,7 +107,7 @@ class Driver:
         self.do(transitions.JOIN.react(self.group, request, self.now_ms))
         return waiter
 
-    def enter(self, **more: Any) -> tuple[int | str, ...]:
+    def enter(self, **more: Any) -> tuple[str, int]:
         """A dynamic member: gets an id and comes back with it. Its id and the waiter of its second join."""
         given = self.answers[self.ask_join(**more)]
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -119,24 +124,24 @@ class Driver:
     ) -> int:
         waiter = self._waiter()
         generation = self.group.generation if generation is None else generation
-        sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
-        request = Sync(waiter=waiter, sender=sender, assignments=assignments or {}, **more)
+        sender = identity(member_id, instance, generation)
+        request = Sync(waiter=WaiterId(waiter), sender=sender, assignments=assignments or {}, **more)
         self.do(transitions.SYNC.react(self.group, request, self.now_ms))
         return waiter
 
     def heartbeat(self, member_id: str, *, generation: int | None = None, instance: str | None = None) -> ErrorCode:
         generation = self.group.generation if generation is None else generation
-        sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
+        sender = identity(member_id, instance, generation)
         return self.do(transitions.HEARTBEAT.react(self.group, sender, self.now_ms)).error
 
     def commit(self, member_id: str = "", *, generation: int = NO_GENERATION, instance: str | None = None) -> ErrorCode:
-        sender = Identity(member_id=member_id, group_instance_id=instance, generation=generation)
+        sender = identity(member_id, instance, generation)
         return self.do(transitions.COMMIT.react(self.group, sender, self.now_ms)).error
 
     def leave(self, *leavers: Any) -> list[ErrorCode]:
         pairs = [leaver if isinstance(leaver, tuple) else (leaver, None) for leaver in leavers]
         result = self.do(transitions.LEAVE.react(self.group, [Leaver(*pair) for pair in pairs], self.now_ms))
-        return result.error or list(result.member_errors)
+        return [result.error] if result.error else list(result.member_errors)
 
     def stable(
         self,

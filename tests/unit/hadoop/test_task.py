@@ -1,10 +1,9 @@
 """Rows as the source sends them, through the writer of a task, read back by others: fastavro, avro, pyarrow."""
 
-import datetime
 import io
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,19 +75,17 @@ class Load:
 
     def __init__(self, directory: Path, **spec: Any) -> None:
         self.root = directory
-        self.spec = TaskSpec(
-            **{
-                "root": str(directory),
-                "topic": "t",
-                "run_id": "r1",
-                "format": "avro",
-                "codec": "snappy",
-                "window_ms": 600_000,
-                "quarantine": False,
-                "schemas": None,
-            }
-            | spec
-        )
+        settings: dict[str, Any] = {
+            "root": str(directory),
+            "topic": "t",
+            "run_id": "r1",
+            "format": "avro",
+            "codec": "snappy",
+            "window_ms": 600_000,
+            "quarantine": False,
+            "schemas": None,
+        }
+        self.spec = TaskSpec(**(settings | spec))
 
     def run(
         self, *batches: bytearray, start: int = 0, end: int | None = None, portion: int | None = None
@@ -96,6 +93,7 @@ class Load:
         data = b"".join(batches)
         columns = open_batches(data)
         end = columns.next_offset if end is None else end
+        assert end is not None
         rows = to_rows(columns.between(start, end), "t", 4, ROWS)
         layout = topic_layout(str(self.root), "t")
         writer = TaskWriter(self.spec, LocalFileSystem(), layout, Attempt(run_id="r1", task=0, attempt=1))
@@ -110,13 +108,7 @@ class Load:
     def path(self, file: DataFile) -> Path:
         return Path(self.root, "t", file.path)
 
-    def avro(
-        self, file: DataFile
-    ) -> (
-        list[Mapping[str, Any] | Mapping[str, datetime.datetime | int | list[Any] | None]]
-        | Sequence[Mapping[str, Any]]
-        | Sequence[Mapping[str, datetime.datetime | int | list[Any] | None]]
-    ):
+    def avro(self, file: DataFile) -> list[Any]:
         if self.spec.codec == "zstandard":  # which fastavro reads with a further library only
             with avro.datafile.DataFileReader(self.path(file).open("rb"), avro.io.DatumReader()) as reader:
                 return list(reader)
@@ -157,7 +149,9 @@ def test_plain_values_come_back_whole(
 
     read = []
     for file in result.files:
-        assert file.path.startswith(f"hourly/2023/11/15/{(file.hour_ms // HOUR_MS) % 24:02d}/4-{file.first_offset}-r1-")
+        assert file.path.startswith(
+            f"hourly/2023/11/15/{((file.hour_ms or 0) // HOUR_MS) % 24:02d}/4-{file.first_offset}-r1-"
+        )
         rows = load.avro(file) if file_format == "avro" else pq.read_table(load.path(file)).to_pylist()
         assert len(rows) == file.records
         assert load.path(file).stat().st_size == file.bytes
@@ -170,20 +164,15 @@ def test_plain_values_come_back_whole(
             read.append((row[OFFSET], row[KEY], row["value"], headers, timestamp_ms))
     assert sorted(read, key=lambda row: row[0]) == expected
     counts = check_coverage("t", [OffsetRange(partition=4, start=0, end=offset - 3)], [result], 600_000)
-    headers = [read_header(data) for data in built]
-    counts = list(counts.values())
-    assert sum(count.batches for count in counts) == len(headers)
-    assert sum(count.records for count in counts) == len(expected)
-    assert sum(count.crc_sum for count in counts) == sum(header.crc for header in headers)
-    assert sum(count.bytes for count in counts) == sum(map(len, built))
+    batch_headers = [read_header(data) for data in built]
+    found = list(counts.values())
+    assert sum(count.batches for count in found) == len(batch_headers)
+    assert sum(count.records for count in found) == len(expected)
+    assert sum(count.crc_sum for count in found) == sum(header.crc for header in batch_headers)
+    assert sum(count.bytes for count in found) == sum(map(len, built))
 
 
-def users(
-    *values: bytes | None, first_hour: int = 0
-) -> (
-    list[tuple[bytes | int | list[Any] | None, ...] | tuple[bytes | int | list[Any], ...]]
-    | Sequence[tuple[bytes | int | list[Any], ...]]
-):
+def users(*values: bytes | None, first_hour: int = 0) -> list[Any]:
     return [(b"k", value, [("h", b"1")], NOON_MS + first_hour * HOUR_MS) for value in values]
 
 
@@ -196,7 +185,7 @@ def test_datums_of_two_schemas_and_tombstones_as_avro(tmp_path: Path) -> None:
     assert [row["value"] and row["value"]["age"] for row in load.avro(second)] == [None, 3, None]
     assert second.records == 3
     with avro.datafile.DataFileReader(load.path(second).open("rb"), avro.io.DatumReader()) as reader:
-        assert [row[OFFSET] for row in reader] == [1, 2, 3]
+        assert [row[OFFSET] for row in reader] == [1, 2, 3]  # type: ignore[index]
         assert json.loads(reader.meta["avro.schema"])["fields"][-1]["type"][1] == USER_2
 
 
@@ -235,6 +224,7 @@ def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_f
     data = batch(20, users(good, value, good, None))
     load = Load(tmp_path / "fail", schemas=lookup, format=file_format)
     result = load.run(data)
+    assert result.bad_record is not None
     assert result.bad_record[:2] == (4, 21)
 
     load = Load(tmp_path / "aside", schemas=lookup, format=file_format, quarantine=True)
@@ -248,12 +238,16 @@ def test_a_bad_record_is_named_or_set_aside(tmp_path: Path, value: bytes, file_f
 
 def test_bad_utf8_has_no_column(tmp_path: Path) -> None:
     load = Load(tmp_path, schemas=lookup, format="parquet")
-    assert load.run(batch(0, users(b"\0\0\0\0\1\x02\xff"))).bad_record[:2] == (4, 0)
+    bad_record = load.run(batch(0, users(b"\0\0\0\0\1\x02\xff"))).bad_record
+    assert bad_record is not None
+    assert bad_record[:2] == (4, 0)
 
 
 def test_a_timestamp_in_nanoseconds_is_a_bad_record(tmp_path: Path) -> None:
-    records = [(None, b"v", [], NOON_MS), (None, b"v", [], NOON_MS * 1_000_000)]
-    assert Load(tmp_path / "fail").run(batch(0, records)).bad_record[1] == 1
+    records: list[Any] = [(None, b"v", [], NOON_MS), (None, b"v", [], NOON_MS * 1_000_000)]
+    bad_record = Load(tmp_path / "fail").run(batch(0, records)).bad_record
+    assert bad_record is not None
+    assert bad_record[1] == 1
     load = Load(tmp_path / "aside", quarantine=True)
     result = load.run(batch(0, records))
     assert [file.quarantined for file in sorted(result.files, key=lambda file: file.first_offset)] == [False, True]
@@ -296,7 +290,7 @@ def test_missing_rows_are_noticed(tmp_path: Path) -> None:
 
 def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_module, "MAX_OPEN_FILES", 2)
-    records = [(None, b"%d" % hour, [], NOON_MS + hour % 5 * HOUR_MS) for hour in range(20)]
+    records: list[Any] = [(None, b"%d" % hour, [], NOON_MS + hour % 5 * HOUR_MS) for hour in range(20)]
     result = Load(tmp_path).run(batch(0, records), portion=1)
     assert sum(file.records for file in result.files) == 20
     assert len({file.path for file in result.files}) == len(result.files) == 20

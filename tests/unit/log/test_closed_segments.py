@@ -1,6 +1,8 @@
 """Closed segments that a start trusts: what their ends tell it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,20 @@ CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=1, retention_ms=7 * 
 DAY_MS = 24 * 3_600_000
 
 
+@dataclass(frozen=True)
+class Reopened:
+    """Opens a log again; its segments' base offsets and newest timestamps, as they were before."""
+
+    open: Callable[..., UnifiedLog]
+    bases: Sequence[int]
+    newest: Sequence[int]
+
+    def __call__(self, config: LogConfig = CONFIG) -> UnifiedLog:
+        return self.open(config)
+
+
 @pytest.fixture(params=["clean", "killed"])
-def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Callable[..., Any] | UnifiedLog:
+def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Reopened:
     """A log of several closed segments, of a record a day; a call opens the log again, with what changed meanwhile."""
     log = open_log(CONFIG)
     for day in range(60):
@@ -31,12 +45,11 @@ def reopen(request: Any, open_log: Callable[..., Any], batches: Batches) -> Call
     recovery_point = log.recovery_point
     assert len(log.snapshot.segments) > 4
 
-    def reopen(config: LogConfig = CONFIG) -> Callable[..., Any] | UnifiedLog:
-        return open_log(config, recovery_point=recovery_point, clean=request.param == "clean")
-
-    reopen.bases = [segment.base_offset for segment in log.snapshot.segments]
-    reopen.newest = [segment.max_timestamp for segment in log.snapshot.segments]
-    return reopen
+    return Reopened(
+        open=partial(open_log, recovery_point=recovery_point, clean=request.param == "clean"),
+        bases=[segment.base_offset for segment in log.snapshot.segments],
+        newest=[segment.max_timestamp for segment in log.snapshot.segments],
+    )
 
 
 def file(tmp_path: Path, base_offset: int, suffix: str) -> Path:
@@ -45,7 +58,7 @@ def file(tmp_path: Path, base_offset: int, suffix: str) -> Path:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_an_index_that_is_cut_at_an_entry_is_made_anew(
-    reopen: Callable[..., Any], tmp_path: Path, batches: Batches, suffix: str
+    reopen: Reopened, tmp_path: Path, batches: Batches, suffix: str
 ) -> None:
     path = file(tmp_path, reopen.bases[1], suffix)
     content = path.read_bytes()
@@ -60,7 +73,7 @@ def test_an_index_that_is_cut_at_an_entry_is_made_anew(
 
 
 def test_retention_never_takes_a_segment_for_older_than_its_newest_record(
-    reopen: Callable[..., Any], tmp_path: Path, batches: Batches
+    reopen: Reopened, tmp_path: Path, batches: Batches
 ) -> None:
     for base in reopen.bases[:-1]:
         path = file(tmp_path, base, ".timeindex")
@@ -75,7 +88,7 @@ def test_retention_never_takes_a_segment_for_older_than_its_newest_record(
 @pytest.mark.parametrize("number", [0, 1, 3])
 @pytest.mark.parametrize("cut", ["within a batch", "between batches", "to nothing"])
 def test_a_closed_segment_that_was_cut_keeps_the_partition_from_being_opened(
-    reopen: Callable[..., Any], tmp_path: Path, batches: Batches, number: int, cut: str
+    reopen: Reopened, tmp_path: Path, batches: Batches, number: int, cut: str
 ) -> None:
     path = file(tmp_path, reopen.bases[number], ".log")
     content = path.read_bytes()
@@ -90,7 +103,7 @@ def test_a_closed_segment_that_was_cut_keeps_the_partition_from_being_opened(
 
 
 def test_a_segment_that_is_missing_is_noticed_and_an_operator_may_go_on_without_it(
-    reopen: Callable[..., Any], tmp_path: Path, batches: Batches
+    reopen: Reopened, tmp_path: Path, batches: Batches
 ) -> None:
     missing, end = reopen.bases[2], reopen.bases[3]
     file(tmp_path, missing, ".log").unlink()
@@ -104,7 +117,7 @@ def test_a_segment_that_is_missing_is_noticed_and_an_operator_may_go_on_without_
 
 
 def test_a_flipped_bit_in_a_time_index_hides_no_record_from_a_search_by_time(
-    reopen: Callable[..., Any], tmp_path: Path, batches: Batches
+    reopen: Reopened, tmp_path: Path, batches: Batches
 ) -> None:
     path = file(tmp_path, reopen.bases[1], ".timeindex")
     content = path.read_bytes()

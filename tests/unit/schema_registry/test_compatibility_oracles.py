@@ -50,11 +50,11 @@ class Draft:
         self.defined: dict[Any, Any] = {}
         self.open: set[Any] = set()
 
-    def one_of(self, choices: Any) -> int | str:
+    def one_of(self, choices: Any) -> Any:
         return self.draw(st.sampled_from(choices))
 
     def maybe(self) -> bool:
-        return self.draw(st.booleans())
+        return bool(self.draw(st.booleans()))
 
     def schema(self, depth: int, *, in_union: bool = False) -> Any:
         kinds = ["primitive", "primitive", "named", "array", "map", "reference"] + ([] if in_union else ["union"])
@@ -229,6 +229,6 @@ def test_we_agree_with_the_avro_package(pair: tuple[AvroSchema, ...]) -> None:
     assume('"aliases"' not in reader.text)
     with warnings.catch_warnings(action="ignore"):
         models = [avro.schema.parse(schema.text) for schema in (reader, writer)]
-    verdict = ReaderWriterCompatibilityChecker().get_compatibility(*models).compatibility
+    verdict = ReaderWriterCompatibilityChecker().get_compatibility(*models).compatibility  # type: ignore
     event("readable" if not reasons else "unreadable")
     assert (verdict is SchemaCompatibilityType.compatible) == (not reasons)

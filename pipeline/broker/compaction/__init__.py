@@ -1,1 +1,1 @@
-"""Compaction as a broker schedules it: which log, in which process."""
+"""Compaction by the broker: chooses a log, and a process that cleans it."""

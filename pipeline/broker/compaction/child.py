@@ -1,7 +1,7 @@
-"""A cleaner process as the broker sees it: started when there is a job, spoken to through a socket pair.
+"""A cleaner process: started when there is a job, connected through a socket pair.
 
-Invariants: it ends with the broker, however that ends; a report is waited for at most `deadline_s`; what is neither a
-report nor in time is a CleanerLostError, after which the process is not used again.
+Invariants: the process ends with the broker, however the broker ends. A late (`deadline_s`) or unreadable report is a
+CleanerLostError, after which the process is not used again.
 """
 
 import socket
@@ -21,14 +21,14 @@ from pipeline.processes import ChildProcess, start_process
 
 COMMAND = (sys.executable, "-m", "pipeline.log.compaction.process")
 REPORT_DEADLINE_S = 120.0
-"""Longer than the slowest disk needs for a portion, and than the machine code takes to be made the first time."""
+"""Longer than the slowest disk needs for a portion, and than the first compilation of the kernels takes."""
 
 _RECEIVE_BYTES = 64 * 1024
 _Result = TypeVar("_Result")
 
 
 class CleanerLostError(PipelineError):
-    """The cleaner process died, hangs or talks nonsense, or cannot be started."""
+    """The cleaner process died, hangs, sends unreadable reports, or cannot be started."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class CleanerChild:
     def start(
         cls, log: Path, *, command: tuple[str, ...] = COMMAND, deadline_s: float = REPORT_DEADLINE_S
     ) -> "CleanerChild":
-        """Start one. What it says when it breaks is appended to `log`. Raises CleanerLostError."""
+        """Start a process, whose standard error is appended to `log`. Raises CleanerLostError."""
         with ExitStack() as opened:
             try:
                 own, other = map(opened.enter_context, socket.socketpair())
@@ -56,15 +56,15 @@ class CleanerChild:
 
     @property
     def running(self) -> bool:
-        """False once it has ended."""
+        """True until the process has ended."""
         return self.process.running
 
     async def begin(self, job: CleaningJob) -> None:
-        """Give it a job; it must have none. Raises CleanerLostError."""
+        """Send a job to a process that has none. Raises CleanerLostError."""
         await self._bounded(partial(self.stream.send_all, job.encode()))
 
     async def report(self) -> Report:
-        """What it says next. Raises CleanerLostError."""
+        """Receive the next report. Raises CleanerLostError."""
         while b"\n" not in self._received:
             data = await self._bounded(partial(self.stream.receive_some, _RECEIVE_BYTES))
             if not data or len(self._received) > MAX_LINE_BYTES:
@@ -87,7 +87,7 @@ class CleanerChild:
             raise CleanerLostError(f"the cleaner process ended; see {self.process.log}") from error
 
     async def end(self) -> None:
-        """Kill it, whatever it does: what it wrote counts for nothing until it was swapped in."""
+        """Kill the process, whatever it does: files that it wrote count only once the broker has swapped them in."""
         with trio.CancelScope(shield=True):
             self.process.kill()
             await self.process.wait()

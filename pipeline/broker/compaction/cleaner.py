@@ -1,17 +1,17 @@
-"""Compaction as the broker runs it: picks a log, lets a cleaner process write its segments anew, swaps them in.
+"""Compaction by the broker: chooses a log, has a cleaner process rewrite its segments, and swaps them in.
 
 Invariants:
 
-- What is decided is decided here: which log, how far, and whether what was cleaned is still there to be replaced: not
-  where the log was truncated. The process reads segments and writes files that count for nothing until then.
-- Nothing at or behind the high watermark of the partition is cleaned, whether it leads or follows, and nothing that is
-  not on the disk: a loss of power would take the last value of a key of which the older ones went before.
+- The broker decides which log is cleaned, how far, and whether the segments that were read are still there to be
+  replaced: not if the log was truncated. The process reads segments and writes files, which do not count until then.
+- No record at or behind the high watermark of the partition is cleaned, whether it leads or follows, and none that is
+  not on disk: a loss of power would take the last value of a key whose older ones were cleaned away before.
 - At most `log.cleaner.threads` processes run; each is started when there is something to clean and ends after a while
-  without. A log is in the hands of one at a time.
+  without. Only one process cleans a log at a time.
 - A process that dies, hangs or fails costs one try of one log. A log that failed MAX_FAILURES times in a row is left
-  alone until the broker starts again, the topic is made anew or its bound for batches changes, and named in the log and
-  in the metrics. None is given up for want of space, or since retention took what was being read. Whichever failed lets
-  the others have their turn.
+  alone until the broker restarts, the topic is recreated or its bound for batches changes, and is named in the log and
+  in the metrics. None is given up for lack of space, or because retention took segments that were being read. A log
+  that failed yields to the others.
 """
 
 import random
@@ -56,12 +56,12 @@ CLEANER_LOG = "cleaner.log"
 logger = structlog.get_logger()
 _Result = TypeVar("_Result")
 _Choice = tuple[Partition, Cleanable, int]
-"""What to clean, and how often the log had been truncated before it was looked at."""
+"""The log to clean, and how often it had been truncated before its segments were listed."""
 
 
 @dataclass(slots=True)
 class CleanerStatistics:
-    """Plain figures, read when metrics are asked for. Times in seconds, of the last cleaning of each process."""
+    """Counts and figures for metrics. `clean_times_s` is of the last cleaning of each process."""
 
     max_dirty_ratio: float = 0.0
     recopy_ratio: float = 0.0
@@ -72,7 +72,7 @@ class CleanerStatistics:
 
 @dataclass(slots=True)
 class _Trouble:
-    """Failures in a row of one log, with this bound of what a batch may hold."""
+    """Failures in a row of one log, with one bound of the memory of a batch."""
 
     log: UnifiedLog
     max_opened_bytes: int
@@ -99,30 +99,31 @@ class LogCleaner:
         self._clock = clock
         self._random = rng
         self._start_child = start_child
-        self._in_hand: set[TopicPartition] = set()
+        self._being_cleaned: set[TopicPartition] = set()
         self._trouble: dict[TopicPartition, _Trouble] = {}
         self._failed_lately: set[TopicPartition] = set()
-        """Since a log was last cleaned, or all that are due have failed."""
+        """Logs that failed since a log was last cleaned, or since all that are due had failed."""
         self.statistics = CleanerStatistics()
 
     @property
     def log_dirs(self) -> Sequence[Path]:
-        """Where it cleans."""
+        """The log dirs whose logs are cleaned."""
         return self._config.log_dirs
 
     @property
     def uncleanable(self) -> Mapping[TopicPartition, Path]:
-        """Partitions that were given up, and the log dir of each."""
+        """Partitions that were given up, with their log dirs."""
         return {
-            name: trouble.log.directory.parent
-            for name, trouble in self._trouble.items()
+            topic_partition: trouble.log.directory.parent
+            for topic_partition, trouble in self._trouble.items()
             if trouble.count >= MAX_FAILURES
-            and self._is_current(name, trouble.log)
-            and trouble.max_opened_bytes == max_opened_bytes(self._partitions[name].settings.max_message_bytes)
+            and self._is_current(topic_partition, trouble.log)
+            and trouble.max_opened_bytes
+            == max_opened_bytes(self._partitions[topic_partition].settings.max_message_bytes)
         }
 
     async def run(self) -> None:
-        """Clean for ever; the processes end with it."""
+        """Clean for ever. The processes end when it is cancelled."""
         async with trio.open_nursery() as nursery:
             for number in range(self._config.log_cleaner_threads):
                 nursery.start_soon(self._work, number)
@@ -151,7 +152,7 @@ class LogCleaner:
                 await child.end()
 
     def _start(self) -> CleanerChild | None:
-        """A cleaner process; None if there can be none now."""
+        """Start a cleaner process; returns None if that is not possible now."""
         online = next((directory for directory in self._directories.opened if directory.failure is None), None)
         if online is None:
             return None
@@ -164,10 +165,10 @@ class LogCleaner:
     # Choosing
 
     async def _read_times(self) -> None:
-        """Have the times read that `max.compaction.lag.ms` is compared with. No log dir is waited for that hangs."""
-        for name, partition in list(self._partitions.items()):
+        """Read the first times of segments, for `max.compaction.lag.ms`. Skips log dirs that hang."""
+        for topic_partition, partition in list(self._partitions.items()):
             unread = _segments_without_time(partition)
-            if not unread or name in self.uncleanable:
+            if not unread or topic_partition in self.uncleanable:
                 continue
             disks, log_dir = partition.upkeep.disks, partition.log.directory.parent
             if disks.is_stalled(log_dir):
@@ -176,29 +177,31 @@ class LogCleaner:
                 with trio.move_on_after(STALLED_S):
                     await disks.run(log_dir, partial(_read_first_times, unread), abandon_on_cancel=True)
             except StorageError as error:
-                self._failed(name, partition.log, str(error), is_full=isinstance(error, DiskFullError))
+                self._failed(topic_partition, partition.log, str(error), is_full=isinstance(error, DiskFullError))
 
     def _choose(self) -> _Choice | None:
-        """The log to clean next, of those that nobody cleans and that were not given up."""
+        """Choose the log to clean next: not being cleaned, and not given up."""
         now_ms = self._clock()
         found: dict[TopicPartition, tuple[Cleanable, CompactionSettings]] = {}
         truncations: dict[TopicPartition, int] = {}
         uncleanable = self.uncleanable
-        for name, partition in self._partitions.items():
-            if partition.settings.is_compacted and partition.log.failure is None and name not in uncleanable:
+        for topic_partition, partition in self._partitions.items():
+            if partition.settings.is_compacted and partition.log.failure is None and topic_partition not in uncleanable:
                 settings = _compaction_settings(partition.settings)
-                truncations[name] = partition.log.truncations
+                # Before the segments are listed: a truncation after this shows when they are to be replaced.
+                truncations[topic_partition] = partition.log.truncations
                 if partition.log.is_truncating:
                     continue
-                found[name] = (_find_cleanable(partition, settings, now_ms), settings)
+                found[topic_partition] = (_find_cleanable(partition, settings, now_ms), settings)
         self.statistics.max_dirty_ratio = max((cleanable.dirty_ratio for cleanable, _ in found.values()), default=0.0)
-        chosen = choose({name: logs for name, logs in found.items() if name not in self._in_hand}, self._failed_lately)
+        free = {key: logs for key, logs in found.items() if key not in self._being_cleaned}
+        chosen = choose(free, self._failed_lately)
         if chosen in self._failed_lately:
             self._failed_lately.clear()
         return None if chosen is None else (self._partitions[chosen], found[chosen][0], truncations[chosen])
 
-    def _is_current(self, name: TopicPartition, log: UnifiedLog) -> bool:
-        partition = self._partitions.get(name)
+    def _is_current(self, topic_partition: TopicPartition, log: UnifiedLog) -> bool:
+        partition = self._partitions.get(topic_partition)
         return partition is not None and partition.log is log
 
     # Cleaning
@@ -206,50 +209,50 @@ class LogCleaner:
     async def _clean(
         self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable, truncations: int
     ) -> bool:
-        """Clean one log. False: the process is not to be used again."""
-        self._in_hand.add(partition.topic_partition)
+        """Clean one log. Returns False if the process must not be used again."""
+        self._being_cleaned.add(partition.topic_partition)
         try:
-            return await self._clean_in_hand(number, child, partition, cleanable, truncations)
+            return await self._clean_chosen(number, child, partition, cleanable, truncations)
         finally:
-            self._in_hand.discard(partition.topic_partition)
+            self._being_cleaned.discard(partition.topic_partition)
 
-    async def _clean_in_hand(
+    async def _clean_chosen(
         self, number: int, child: CleanerChild, partition: Partition, cleanable: Cleanable, truncations: int
     ) -> bool:
-        name, log = partition.topic_partition, partition.log
+        topic_partition, log = partition.topic_partition, partition.log
         started_s = trio.current_time()
+        done = None
         try:
             done = await self._follow(child, partition, self._job(partition, cleanable), truncations)
         except PipelineError as error:
-            self._failed(name, log, str(error), is_full=isinstance(error, DiskFullError))
+            self._failed(topic_partition, log, str(error), is_full=isinstance(error, DiskFullError))
+        if done is None:  # the process may still write files of the job, so it goes first
             await child.end()
-            await self._tidy(name, log)
-            return False
-        if done is None:
-            await child.end()
-            await self._tidy(name, log)
+            await self._tidy(topic_partition, log)
             return False
         if isinstance(done, Failed):
             if _has_first(log, cleanable):
-                self._failed(name, log, done.reason, is_full=done.is_full)
-            await self._tidy(name, log)
+                self._failed(topic_partition, log, done.reason, is_full=done.is_full)
+            await self._tidy(topic_partition, log)
             await trio.sleep(self._config.log_cleaner_backoff_ms / 1000)
             return True
-        self._trouble.pop(name, None)
+        self._trouble.pop(topic_partition, None)
         self._failed_lately.clear()
         self.statistics.cleanings += 1
         self.statistics.recopy_ratio = done.written_bytes / max(1, cleanable.clean_bytes + cleanable.dirty_bytes)
         self.statistics.map_fill = done.map_fill
         self.statistics.clean_times_s[number] = trio.current_time() - started_s
-        logger.info("log_cleaned", topic_partition=str(name), up_to=done.end_offset, written_bytes=done.written_bytes)
+        logger.info(
+            "log_cleaned", topic_partition=str(topic_partition), up_to=done.end_offset, written_bytes=done.written_bytes
+        )
         return True
 
     async def _follow(
         self, child: CleanerChild, partition: Partition, job: CleaningJob, truncations: int
     ) -> Cleaned | Failed | None:
-        """Swap in what is cleaned until the job is over. None: what was to be cleaned is no longer there."""
+        """Swap in cleaned segments until the job is over. Returns None if its segments are no longer there."""
         log = partition.log
-        await _in_thread(partition, log.aborted.write_tail)
+        await _in_thread(partition, log.aborted.write_tail)  # the process reads it from the file
         await child.begin(job)
         while True:
             report = await child.report()
@@ -296,26 +299,26 @@ class LogCleaner:
             hash_key=(self._random.getrandbits(64), self._random.getrandbits(64)),
         )
 
-    async def _tidy(self, name: TopicPartition, log: UnifiedLog) -> None:
-        """Remove what a cleaner left that did not come to its end."""
-        if self._is_current(name, log) and log.failure is None:
+    async def _tidy(self, topic_partition: TopicPartition, log: UnifiedLog) -> None:
+        """Remove the files of a job that did not end well."""
+        if self._is_current(topic_partition, log) and log.failure is None:
             try:
-                await _in_thread(self._partitions[name], partial(remove_cleaned, self._files, log.directory))
+                await _in_thread(self._partitions[topic_partition], partial(remove_cleaned, self._files, log.directory))
             except StorageError as error:
-                logger.warning("cleaner_left_files", topic_partition=str(name), error=str(error))
+                logger.warning("cleaner_left_files", topic_partition=str(topic_partition), error=str(error))
 
-    def _failed(self, name: TopicPartition, log: UnifiedLog, reason: str, *, is_full: bool = False) -> None:
-        if not self._is_current(name, log):
+    def _failed(self, topic_partition: TopicPartition, log: UnifiedLog, reason: str, *, is_full: bool = False) -> None:
+        if not self._is_current(topic_partition, log):
             return
-        trouble = self._trouble.get(name)
-        bound = max_opened_bytes(self._partitions[name].settings.max_message_bytes)
+        trouble = self._trouble.get(topic_partition)
+        bound = max_opened_bytes(self._partitions[topic_partition].settings.max_message_bytes)
         if trouble is None or trouble.log is not log or trouble.max_opened_bytes != bound:
-            trouble = self._trouble[name] = _Trouble(log, bound)
+            trouble = self._trouble[topic_partition] = _Trouble(log, bound)
         if not is_full:
             trouble.count += 1
-        self._failed_lately.add(name)
+        self._failed_lately.add(topic_partition)
         event = "partition_uncleanable" if trouble.count >= MAX_FAILURES else "cleaning_failed"
-        logger.error(event, topic_partition=str(name), failures=trouble.count, error=reason)
+        logger.error(event, topic_partition=str(topic_partition), failures=trouble.count, error=reason)
 
 
 def _has_first(log: UnifiedLog, cleanable: Cleanable) -> bool:
@@ -339,7 +342,7 @@ def _first_dirty(log: UnifiedLog) -> int:
 
 
 def _segments_without_time(partition: Partition) -> Sequence[Segment]:
-    """The dirty segments whose first time counts and was not read yet."""
+    """Return the dirty segments whose first time counts and was not read yet."""
     settings, log = partition.settings, partition.log
     if not settings.is_compacted or settings.max_compaction_lag_ms == MAX_INT64 or log.failure is not None:
         return ()
@@ -352,13 +355,13 @@ def _segments_without_time(partition: Partition) -> Sequence[Segment]:
 
 
 def _read_first_times(segments: Sequence[Segment]) -> None:
-    """In a thread. Raises StorageError."""
+    """Read the first times, in a thread; each segment keeps its own. Raises StorageError."""
     for segment in segments:
         _ = segment.first_timestamp
 
 
 def _find_cleanable(partition: Partition, settings: CompactionSettings, now_ms: int) -> Cleanable:
-    """A segment whose first time nobody has read counts as young."""
+    """Find what can be cleaned of a log. A segment whose first time was not read yet counts as young."""
     log = partition.log
     first_dirty = _first_dirty(log)
     closed = []

@@ -1,4 +1,4 @@
-"""What the cleaner says of itself to Prometheus, under the names that Kafka's JMX exporter gives to the same things."""
+"""Metrics of the log cleaner, named as by Kafka's JMX exporter."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ _CLEANER = "kafka_log_logcleaner"
 
 
 class CleanerCollector(Collector):
-    """Reads the cleaner's figures."""
+    """Reads the statistics of the cleaner."""
 
     def __init__(self, cleaner: LogCleaner) -> None:
         self._cleaner = cleaner
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is asked of the cleaner to learn the names."""
+        """Describe nothing, so that registration collects nothing."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -48,7 +48,7 @@ class CleanerCollector(Collector):
 
 
 async def run_with_metrics(cleaner: LogCleaner, metrics: CollectorRegistry) -> None:
-    """Clean for ever, and tell of it meanwhile."""
+    """Clean for ever, with metrics registered meanwhile."""
     collector = CleanerCollector(cleaner)
     metrics.register(collector)
     try:

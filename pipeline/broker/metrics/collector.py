@@ -1,6 +1,6 @@
-"""What the broker says of itself to Prometheus, under the names that Kafka's JMX exporter gives to the same things.
+"""Metrics of the broker, named as by Kafka's JMX exporter.
 
-Nothing is counted here: the values are read, when asked for, from the plain counts that the broker's parts keep.
+Values are read, at each scrape, from the plain counts that the broker's parts keep.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ PARTITION = ("topic", "partition")
 
 
 class BrokerCollector(Collector):
-    """Reads the broker's counts."""
+    """Reads the counts of the broker."""
 
     def __init__(self, broker: BrokerContext, isr_keeper: IsrKeeper, connections: ServerStatistics) -> None:
         self._broker = broker
@@ -38,7 +38,7 @@ class BrokerCollector(Collector):
         )
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is asked of the broker to learn the names."""
+        """Describe nothing, so that registration collects nothing."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

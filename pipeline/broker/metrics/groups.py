@@ -1,11 +1,10 @@
-"""Groups as metrics: their states under the names that Kafka's JMX exporter gives to them, their lag under those that
-Kafka exporters use.
+"""Metrics of groups: states named as by Kafka's JMX exporter, lag named as by Kafka exporters.
 
-Reading a time asks the disk, so only so many are read each time that metrics are asked for; the others are told later.
-The lag of a partition is told where the group is coordinated, if the partition is led there too, or the replica there
-is in sync: the high watermark of any other replica may be an old one. The committed offset is told always. A lag below
-0 says that the committed offset is beyond the end of the log. In seconds the lag is the age of the first batch that the
-group has not read to its end; there is none for a group beyond the end.
+The coordinator of a group reports the lag of a partition if it leads the partition or its replica is in sync: the high
+watermark of any other replica may be out of date. It always reports the committed offset. A lag below 0 means that the
+committed offset is beyond the log end offset. In seconds the lag is the age of the first batch that the group has not
+read completely; a group beyond the log end offset has none. Reading a time asks the disk, so each scrape reads only
+MAX_TIMES_READ of them.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What clients have a broker keep, as metrics: how full the bounds are at which it refuses more."""
+"""Metrics of the state that a broker keeps for clients, beside the bounds beyond which it refuses more."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ _LABELS = ("use",)
 
 
 def collect_kept(kept: KeptMemory) -> Iterator[Metric]:
-    """Known producers under Kafka's name (KIP-847), memory of sessions, members and offsets, and the bounds of both."""
+    """Metrics of known producers, under Kafka's name (KIP-847), and of the memory of sessions, members and offsets."""
     for name, value, text in (
         ("kafka_server_replicamanager_produceridcount", KNOWN_PRODUCERS.count, "Idempotent producers, by partition."),
         ("pipeline_known_producers_max", KNOWN_PRODUCERS.capacity, "The most of these: known.producers.max."),

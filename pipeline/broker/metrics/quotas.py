@@ -1,4 +1,4 @@
-"""Quotas as metrics: what each group of clients uses, and for how long it was throttled."""
+"""Metrics of quotas: usage and throttling of each group of clients."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _NAMES = {QuotaKind.PRODUCE: "kafka_server_produce", QuotaKind.FETCH: "kafka_ser
 
 
 def collect_quotas(keeper: QuotaKeeper) -> Iterator[Metric]:
-    """Rate and throttling of every group of clients that has a quota. Nobody's name is an empty label."""
+    """Rate and throttling of every group of clients that has a quota. A missing name is an empty label."""
     rates = {
         kind: GaugeMetricFamily(f"{name}_byte_rate", "Bytes per second.", labels=_LABELS)
         for kind, name in _NAMES.items()

@@ -1,8 +1,8 @@
-"""How the replicas of this broker are, and what it sees as the controller, under the names of Kafka's JMX exporter.
+"""Metrics of this broker's replicas, and of the cluster as the controller sees it, named as by Kafka's JMX exporter.
 
-What concerns the whole cluster is told by the controller alone; at the others it is 0, so that a sum over all brokers
-is right, and an alarm on the sum does not depend on who is the controller. A broker without ZooKeeper does not know who
-that is, nor which brokers live: it tells NaN, and so does the sum. What concerns the partitions led here is what their
+Only the controller reports the metrics of the cluster. Other brokers report 0, so that a sum over all brokers is right,
+and an alarm on the sum does not depend on which broker is the controller. A broker without ZooKeeper knows neither the
+controller nor the live brokers: it reports NaN, and so does the sum. Metrics of the partitions led here are what their
 leader sees of its followers, with ZooKeeper and without.
 """
 
@@ -25,7 +25,7 @@ _SESSION = "kafka_server_sessionexpirelistener"
 
 
 def collect_replicas(broker: BrokerContext, isr_keeper: IsrKeeper) -> Iterator[Metric]:
-    """Of the partitions of which this broker has a replica; most are about those that it leads."""
+    """Metrics of this broker's replicas, mostly of those it leads."""
     partitions = list(broker.replicas.partitions.values())
     leaderships = [partition.leadership for partition in partitions if partition.leadership is not None]
     offline = len(broker.replicas.failed) + sum(partition.log.failure is not None for partition in partitions)
@@ -66,7 +66,7 @@ def collect_replicas(broker: BrokerContext, isr_keeper: IsrKeeper) -> Iterator[M
 
 
 def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
-    """What this broker copies from leaders, how far it is behind them, and what others copy from it."""
+    """Metrics of copying: from leaders, with the lag behind them, and to followers."""
     counts = broker.replicas.fetchers.counts()
     yield GaugeMetricFamily(
         "kafka_server_replicafetchermanager_maxlag",
@@ -91,7 +91,7 @@ def collect_copying(broker: BrokerContext) -> Iterator[Metric]:
 
 
 def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
-    """Whether this broker is the controller, and what it sees and did as such.
+    """Metrics of the controller: whether this broker is it, the cluster's partitions, and elections.
 
     A controller that has not reached ZooKeeper for the session timeout counts as none: another may have been elected.
     """
@@ -119,7 +119,7 @@ def collect_controller(broker: BrokerContext) -> Iterator[Metric]:
 
 
 def collect_session(session: SessionWatch) -> Iterator[Metric]:
-    """Whether ZooKeeper can be reached. Kafka's SessionState is a text, told here as a label."""
+    """Metrics of the session to ZooKeeper. Kafka's SessionState is a text, and a label here."""
     is_connected = session.silence_s == 0
     states = GaugeMetricFamily(
         f"{_SESSION}_sessionstate", "1 for the state of the session to ZooKeeper.", labels=["sessionstate"]
@@ -139,9 +139,7 @@ def collect_session(session: SessionWatch) -> Iterator[Metric]:
 
 
 def _count_leaderless(view: ClusterView) -> tuple[int, int]:
-    """Partitions that no live broker leads, or one whose disk lost them, and those that another than the preferred
-    replica leads.
-    """
+    """Count partitions without a live leader that has them on disk, and those not led by their preferred replica."""
     offline = imbalanced = 0
     for topic in view.topics():
         for index, partition in topic.partitions.items():

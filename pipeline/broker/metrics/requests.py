@@ -1,7 +1,7 @@
-"""Requests and connections as metrics, under the names that Kafka's JMX exporter gives to them.
+"""Metrics of requests and connections, named as by Kafka's JMX exporter.
 
-Times are in milliseconds, as in Kafka, each stage with its sum and count; the total time is a histogram. Error codes
-are counted per answer and place in it: a Produce request for ten partitions may count ten. NONE is not counted.
+Times are in milliseconds, as in Kafka, each stage with its sum and count; the total time is a histogram. Every error
+code in an answer but NONE counts: a Produce request for ten partitions may count ten.
 """
 
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ _STAGES = (
 
 
 def request_name(api_key: ApiKey) -> str:
-    """As Kafka writes it: `ListOffsets`."""
+    """Return the name of an api key as Kafka writes it: `ListOffsets`."""
     return api_key.request.__name__.removesuffix("Request")
 
 
 def collect_requests(statistics: ServerStatistics) -> Iterator[Metric]:
-    """Count, bytes, times and errors of each api key that was asked for."""
+    """Count, bytes, times and errors of each api key that was requested."""
     asked = [(request_name(key), counts) for key, counts in statistics.requests.items() if counts.request_bytes]
     requests = CounterMetricFamily(f"{_REQUESTS}_requests", "Requests answered.", labels=("request",))
     errors = CounterMetricFamily(f"{_REQUESTS}_errors", "Error codes in answers.", labels=("request", "error"))
@@ -65,7 +65,7 @@ def collect_requests(statistics: ServerStatistics) -> Iterator[Metric]:
 
 
 def _errors(counts: RequestStatistics) -> Iterator[tuple[str, int]]:
-    """A request that ended its connection counts as an unknown error of ours."""
+    """Yield error codes with their counts. A request that ended its connection counts as UNKNOWN_SERVER_ERROR."""
     codes = dict(counts.errors)
     if counts.failed:
         codes[ErrorCode.UNKNOWN_SERVER_ERROR] = codes.get(ErrorCode.UNKNOWN_SERVER_ERROR, 0) + counts.failed
@@ -74,7 +74,7 @@ def _errors(counts: RequestStatistics) -> Iterator[tuple[str, int]]:
 
 
 def collect_connections(statistics: ServerStatistics) -> Iterator[Metric]:
-    """Open connections and what became of others, and the memory of large requests under way."""
+    """Connections that are open, were refused or broken, and the memory of large requests under way."""
     for name, value, text in (
         (f"{_CONNECTIONS}_connection_count", statistics.open_connections, "Open connections."),
         (f"{_CONNECTIONS}_memory_pool_used", statistics.memories.held, "Bytes of large requests under way."),

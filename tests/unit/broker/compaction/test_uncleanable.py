@@ -175,7 +175,7 @@ async def test_a_partition_that_is_truncated_while_it_is_read_is_not_given_up(tm
 
     child.begin = begin  # type: ignore[method-assign]
     try:
-        await _run_until(cleaner, lambda: bool(child.jobs) and not cleaner._in_hand)
+        await _run_until(cleaner, lambda: bool(child.jobs) and not cleaner._being_cleaned)
         assert not cleaner._trouble
     finally:
         removed.set()

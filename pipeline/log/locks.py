@@ -2,7 +2,7 @@
 
 | lock | guards |
 |---|---|
-| `LogDirectory.renaming` | the names of partitions' directories |
+| `LogDirectory.moving` | the names of partitions' directories |
 | `Deletions._renaming` | segments that are out of their logs until their files are renamed |
 | `LogLocks.change` | where the log begins and ends: one roll in a thread, truncation or expiry at a time |
 | `Flusher.lock` | the recovery point and the leader epochs on the disk: one flush at a time |

@@ -29,7 +29,9 @@ from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories, create_each
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.displacement import is_displaced, make_way
 from pipeline.log.directories.logs_set_aside import HeldLog, LogName
+from pipeline.log.directories.settlement import note_served, settle_tails
 from pipeline.log.directories.tails import assign_topic_id
 from pipeline.log.flush_promise import promise_flushes
 from pipeline.log.held_files import hold_end_open
@@ -381,8 +383,8 @@ def _make_way(directory: LogDirectory, items: Sequence[AssignedPartition], now_m
     refused: Opened = {}
     for item in items:
         try:
-            if directory.is_displaced(item.log_name):
-                directory.make_way(item.topic_partition, item.topic_id, now_ms)
+            if is_displaced(directory, item.log_name):
+                make_way(directory, item.topic_partition, item.topic_id, now_ms)
         except PipelineError as error:
             refused[item.topic_partition] = error
     return refused
@@ -399,7 +401,7 @@ def _open_logs(directory: LogDirectory, share: _Share, new: Sequence[NewLog], no
     found.update(create_each(directory, new, now_ms))
     opened = [log_or_error for log_or_error in found.values() if isinstance(log_or_error, UnifiedLog)]
     try:
-        directory.note_served(opened)  # before any of them has a role
+        note_served(directory, opened)  # before any of them has a role
     except StorageError as error:
         found.update((opened_log.topic_partition, error) for opened_log in opened)
     for item in share.items:
@@ -440,7 +442,7 @@ def _settle_tails(
     directory: LogDirectory, ids: Sequence[uuid.UUID], judged: Mapping[TopicPartition, uuid.UUID]
 ) -> bool:
     try:
-        directory.settle_tails(ids, judged)
+        settle_tails(directory, ids, judged)
     except PipelineError as error:
         logger.error("tails_not_settled", log_dir=str(directory.path), error=str(error))
         return False

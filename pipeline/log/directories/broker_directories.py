@@ -20,8 +20,10 @@ from pipeline.errors import DiskFullError, PipelineError, StorageError
 from pipeline.log.checkpoint import META_PROPERTIES, decode_properties, read_directory_id, read_file
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.displacement import find_logs, make_way, may_be_displaced
 from pipeline.log.directories.logs_set_aside import HeldLog, LogName
 from pipeline.log.directories.served_replicas import ReplicaId
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import Files
 from pipeline.log.loader import NewLog
 from pipeline.log.segment import Segment
@@ -36,6 +38,7 @@ class LogDirectories:
 
     def __init__(self, opened: Sequence[LogDirectory], unopened: Mapping[Path, StorageError]) -> None:
         self._opened = opened
+        self._by_path = {directory.path: directory for directory in opened}
         self._unopened = unopened
         self._doubled = _doubled(opened)
         here = self.ids
@@ -65,7 +68,7 @@ class LogDirectories:
             for path in paths:
                 try:
                     opened.append(
-                        LogDirectory.open(
+                        open_log_directory(
                             path, files, config, broker_id=broker_id, cluster_id=cluster_id, rng=rng, now_ms=now_ms
                         )
                     )
@@ -190,14 +193,14 @@ class LogDirectories:
     def begin_settling(self) -> Sequence[LogDirectory]:
         """Believe from now on what the notes of served replicas say.
 
-        Returns the log dirs in each of which `LogDirectory.settle_tails` is to be called, with `ids`.
+        Returns the log dirs in each of which `settle_tails` is to be called, with `ids`.
         """
         self._knows_served = True
         return self._online
 
     def held(self) -> list[HeldLog]:
         """All logs in all directories whose disk works, whatever their state. To be called in a thread."""
-        return [held for directory in self._online for held in directory.held()]
+        return [held for directory in self._online for held in find_logs(directory)]
 
     def is_set_aside_whole(self, name: LogName) -> bool:
         """Return True if the log waits for its topic to return, with all that this broker ever told others of.
@@ -207,11 +210,11 @@ class LogDirectories:
         return any(directory.set_aside.is_whole(name) for directory in self._online)
 
     def may_displace(self, name: LogName) -> Sequence[LogDirectory]:
-        """Return the log dirs in which `LogDirectory.is_displaced` is to be asked, in a thread, about a log.
+        """Return the log dirs in which `is_displaced` is to be asked, in a thread, about a log.
 
-        Where `LogDirectory.make_way` was called after that, `made_way` is to be called.
+        Where `make_way` was called after that, `made_way` is to be called.
         """
-        return [directory for directory in self._online if directory.may_be_displaced(name)]
+        return [directory for directory in self._online if may_be_displaced(directory, name)]
 
     def made_way(self, topic_partition: TopicPartition) -> None:
         """Look anew whether a partition is in two log dirs."""
@@ -219,8 +222,8 @@ class LogDirectories:
         self._doubled = {**others, **_doubled(self._opened, {topic_partition})}
 
     def make_way(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> None:
-        """Call `LogDirectory.make_way` in each log dir. Raises the first StorageError."""
-        _for_each(self._online, lambda directory: directory.make_way(topic_partition, topic_id, now_ms))
+        """Call `make_way` in each log dir. Raises the first StorageError."""
+        _for_each(self._online, lambda directory: make_way(directory, topic_partition, topic_id, now_ms))
         self.made_way(topic_partition)
 
     def delete_all(self, names: Collection[LogName], now_ms: int) -> None:
@@ -235,38 +238,32 @@ class LogDirectories:
             if any(name.topic_partition in self._doubled for name in names):
                 self._doubled = _doubled(self._opened)
 
+    def _owner(self, log: UnifiedLog) -> LogDirectory:
+        return self._by_path[log.directory.parent]
+
     def delete_segments(self, expired: Mapping[UnifiedLog, Sequence[Segment]], now_ms: int) -> None:
         """As `LogDirectory.delete_segments`, for logs anywhere. Raises the first StorageError."""
-
-        def delete(directory: LogDirectory) -> None:
-            own = {log: segments for log, segments in expired.items() if log.directory.parent == directory.path}
-            if own:
-                directory.delete_segments(own, now_ms)
-
-        _for_each(self._opened, delete)
+        shares: dict[LogDirectory, dict[UnifiedLog, Sequence[Segment]]] = {}
+        for log, segments in expired.items():
+            shares.setdefault(self._owner(log), {})[log] = segments
+        _for_each(list(shares), lambda directory: directory.delete_segments(shares[directory], now_ms))
 
     def replace_segments(
         self, log: UnifiedLog, base_offset: int, end_offset: int, now_ms: int, truncations: int
     ) -> bool:
         """As `LogDirectory.replace_segments`, for a log anywhere."""
-        return any(
-            directory.replace_segments(log, base_offset, end_offset, now_ms, truncations)
-            for directory in self._opened
-            if log.directory.parent == directory.path
-        )
+        return self._owner(log).replace_segments(log, base_offset, end_offset, now_ms, truncations)
 
     def checkpoint_clean_offset(self, log: UnifiedLog) -> None:
         """Write down how far logs have been compacted, in the directory of this one. Raises StorageError."""
-        for directory in self._opened:
-            if log.directory.parent == directory.path:
-                directory.checkpoint_clean_offsets()
+        self._owner(log).checkpoint_clean_offsets()
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Write down the high watermarks of these logs, wherever they are. Raises the first StorageError."""
         _for_each(self._online, lambda directory: directory.checkpoint_high_watermarks(offsets))
 
     def high_watermark(self, topic_partition: TopicPartition) -> Offset:
-        """As it was checkpointed last, within what the log holds; 0 if there is no log."""
+        """The high watermark as it was checkpointed last, within what the log holds; 0 if there is no log."""
         for directory in self._opened:
             log = directory.logs.get(topic_partition)
             if log is not None:
@@ -275,9 +272,7 @@ class LogDirectories:
 
     def checkpoint_log_start_offset(self, log: UnifiedLog) -> None:
         """Return once the log start offset would survive a crash. Raises StorageError."""
-        for directory in self._opened:
-            if log.directory.parent == directory.path:
-                directory.checkpoint_log_start_offsets()
+        self._owner(log).checkpoint_log_start_offsets()
 
     def flush_due(self, now_ms: int) -> None:
         """As `LogDirectory.flush_due`. Raises the first StorageError."""

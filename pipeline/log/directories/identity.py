@@ -5,7 +5,7 @@ Invariants:
 - A directory belongs to one broker of one cluster, by `meta.properties`; its own id (KIP-858) is made once.
 - `boot-id` names a boot of the machine of which this is true: nothing that was written by a process which did not stop
   cleanly was lost since, or the loss was taken care of. So it is written when there is nothing to lose, after a clean
-  stop, or by `LogDirectory.settle_tails`. A directory without it, an older version's, counts as one of another boot.
+  stop, or by `settle_tails`. A directory without it, an older version's, counts as one of another boot.
 - `boot-id` names the directory itself, too, by inodes: in a copy of a directory in use, an older state that somebody
   restored, it is the note of another directory, and counts as one of another boot. A note without inodes is an older
   version's.

@@ -28,6 +28,7 @@ from pipeline.log.checkpoint import (
     encode_id,
     encode_offsets,
     read_offsets,
+    read_partition_metadata,
     replace_file,
 )
 from pipeline.log.files import Files
@@ -58,6 +59,15 @@ class HeldLog:
     path: Path
     log: UnifiedLog | None = None
     is_set_aside: bool = False
+
+
+def name_of_failed(files: Files, root: Path, topic_partition: TopicPartition) -> LogName:
+    """Return the name of a log that failed, with the topic id that its directory tells, if any."""
+    try:
+        topic_id = read_partition_metadata(files, root / str(topic_partition), is_on_disk=False)
+    except StorageError:
+        topic_id = None
+    return LogName(topic_partition, topic_id)
 
 
 class LogsSetAside:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 from pipeline.errors import ConfigurationError
 from pipeline.log.config import LogConfig
-from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.inspection.verification import Verifier
 from pipeline.log.transactions import TRANSACTION_ENTRY
@@ -23,7 +23,7 @@ from tests.unit.log.conftest import EPOCH, NOW_MS, Batches
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     config = LogConfig(segment_bytes=2000, index_interval_bytes=200)
-    directory = LogDirectory.open(
+    directory = open_log_directory(
         tmp_path, DiskFiles(), config, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=NOW_MS
     )
     log, batches = directory.create(TopicPartition("t", 0), now_ms=NOW_MS), Batches()
@@ -151,7 +151,7 @@ def test_a_directory_without_logs_is_not_well(logs: Path) -> None:
 
 
 def test_a_log_dir_without_partitions_is_well(tmp_path: Path) -> None:
-    LogDirectory.open(
+    open_log_directory(
         tmp_path, DiskFiles(), LogConfig(), broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=NOW_MS
     ).close()
     (tmp_path / "t-0").mkdir()  # what a crash may leave of a creation

@@ -15,6 +15,7 @@ from pipeline.log.checkpoint import read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.directories.shutdown import close_log
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
@@ -37,7 +38,7 @@ class Run:
 
 
 def open_directory(path: Path, files: FaultyFiles, now_ms: int) -> LogDirectory:
-    return LogDirectory.open(
+    return open_log_directory(
         path, files, CONFIG, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=now_ms
     )
 

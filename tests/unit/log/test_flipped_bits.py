@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from pipeline.errors import ConfigurationError, CorruptBatchError, PipelineError, StorageError
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -65,7 +66,7 @@ def no_logging() -> Iterator[None]:
 def open_directory(path: Path, now_ms: int, boot: str = "boot") -> LogDirectory:
     files = FaultyFiles(DiskFiles(), random.Random(1))
     files.boot = boot
-    return LogDirectory.open(
+    return open_log_directory(
         path, files, CONFIG, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=now_ms
     )
 

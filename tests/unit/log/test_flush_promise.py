@@ -9,6 +9,7 @@ import pytest
 from pipeline.log.checkpoint import FLUSHED_FIRST
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.flush_promise import promise_flushes
 from pipeline.log.unified_log import UnifiedLog
@@ -21,7 +22,7 @@ NAME = TopicPartition("events", 0)
 
 def opened(files: FaultyFiles, path: Path, *, boot: str = "first") -> LogDirectory:
     files.boot = boot
-    return LogDirectory.open(
+    return open_log_directory(
         path,
         files,
         LogConfig(segment_bytes=500),

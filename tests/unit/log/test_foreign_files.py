@@ -15,6 +15,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.directories.served_replicas import SERVED_REPLICAS
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.inspection.verification import partition_directories
 from pipeline.log.loader import NewLog
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def open_directory(path: Path, batches: Batches, config: LogConfig | None = None) -> LogDirectory:
-    return LogDirectory.open(
+    return open_log_directory(
         path,
         DiskFiles(),
         config or LogConfig(),
@@ -195,7 +196,7 @@ def test_the_checkpoints_of_a_partition_that_cannot_be_opened_stay(path: Path, b
     log = directory.logs[NAME]
     assert log.topic_id is not None
     assert (log.log_start_offset, log.clean_offset, directory.high_watermark(log)) == (6, 7, 9)
-    assert directory._checkpoints.written("recovery-point-offset-checkpoint", NAME) == 10
+    assert directory.checkpoints.written("recovery-point-offset-checkpoint", NAME) == 10
     directory.close()
 
 

@@ -16,7 +16,7 @@ from pipeline.errors import LogFailedError, OddEntryError, StorageError
 from pipeline.log import log_failure
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, LOG_START_OFFSETS, TAIL_LOST
 from pipeline.log.config import LogConfig
-from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles
 from pipeline.log.index import Index
@@ -30,7 +30,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 def open_directory(tmp_path: Path, batches: Any) -> Any:
-    return LogDirectory.open(
+    return open_log_directory(
         tmp_path / "logs",
         DiskFiles(),
         LogConfig(),

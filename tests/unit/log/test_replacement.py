@@ -16,6 +16,7 @@ from pipeline.log.compaction.jobs import Cleaned, CleaningJob, GroupCleaned
 from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFile, DiskFiles, Files
 from pipeline.log.held_files import release_files
@@ -39,7 +40,7 @@ APPENDED = 14
 
 
 def open_directory(path: Path, files: Files) -> LogDirectory:
-    return LogDirectory.open(
+    return open_log_directory(
         path, files, CONFIG, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=NOW_MS
     )
 

@@ -13,6 +13,7 @@ from pipeline.errors import DiskFullError, OffsetOutOfRangeError, StorageError
 from pipeline.log.checkpoint import LOG_START_OFFSETS, read_offsets
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles
 from pipeline.log.retention import SegmentFacts, count_expired
@@ -28,7 +29,7 @@ BRIEF = LogConfig(segment_bytes=700, index_interval_bytes=1, retention_ms=1000)
 
 
 def open_directory(path: Path, files: Any, now_ms: int, config: LogConfig = KEEP) -> LogDirectory:
-    return LogDirectory.open(
+    return open_log_directory(
         path, files, config, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=now_ms
     )
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from pipeline.errors import DiskFullError, OffsetOutOfRangeError, OffsetOverlapError, StorageError
 from pipeline.log.config import LogConfig
-from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.records.turns import to_end
@@ -64,7 +64,7 @@ def machine(batches: Batches) -> type[Any]:
 
         def reopen(self) -> None:
             self.files = FaultyFiles(DiskFiles(), self.rng)
-            self.directory = LogDirectory.open(
+            self.directory = open_log_directory(
                 self.path / "logs",
                 self.files,
                 self.config,

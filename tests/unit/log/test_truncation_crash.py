@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from pipeline.log.config import LogConfig
-from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.loader import load_log
 from pipeline.log.truncation import restart_at, truncate_to
@@ -84,7 +84,7 @@ class Follower:
 
     def open(self) -> None:
         self.files = FaultyFiles(DiskFiles(), self.rng)
-        self.directory = LogDirectory.open(
+        self.directory = open_log_directory(
             self.path,
             self.files,
             self.config,

@@ -28,6 +28,7 @@ from pipeline.errors import StorageError
 from pipeline.log.checkpoint import BOOT_ID, CLEAN_SHUTDOWN
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.displacement import is_displaced
 from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.log.files import DiskFiles
 from pipeline.log.log_failure import abandon
@@ -328,7 +329,7 @@ async def test_a_partition_is_opened_while_the_log_of_a_deleted_topic_of_its_nam
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, may_look, is_removing, is_opened = (threading.Event() for _ in range(4))
-    is_displaced, rename = LogDirectory.is_displaced, LogDirectory._rename_deleted
+    rename = LogDirectory._rename_deleted
 
     def look(*arguments: Any) -> bool:
         looks.set()
@@ -349,7 +350,7 @@ async def test_a_partition_is_opened_while_the_log_of_a_deleted_topic_of_its_nam
         await replicas.assign([assigned(leader=1, epoch=0)])
         await replicas.close([TopicPartition("t", 0)])
         strays = await replicas.strays()
-        monkeypatch.setattr(LogDirectory, "is_displaced", look)
+        monkeypatch.setattr("pipeline.broker.replicas.logs.is_displaced", look)
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as opening:
                 opening.start_soon(replicas.assign, [assigned(leader=1, epoch=0, topic_id=uuid.UUID(int=8))])

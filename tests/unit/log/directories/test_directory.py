@@ -15,8 +15,11 @@ from pipeline.log.checkpoint import RECOVERY_POINTS, encode_id, encode_partition
 from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories, create_each, find_directory_ids
 from pipeline.log.directories.directory import CHECKPOINT_INTERVAL_MS, LogDirectory
+from pipeline.log.directories.displacement import find_logs, is_displaced, make_way, may_be_displaced
 from pipeline.log.directories.logs_set_aside import LogName
+from pipeline.log.directories.settlement import settle_tails
 from pipeline.log.directories.shutdown import LOGS_PER_CLOSING_THREAD
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.directories.tails import assign_topic_id
 from pipeline.log.files import DiskFile, DiskFiles
 from pipeline.log.held_files import hold_end_open, release_files
@@ -45,7 +48,7 @@ def open_directory(tmp_path: Path, batches: Batches) -> Callable[..., Any]:
     def open_it(
         config: LogConfig | None = None, *, broker_id: int = 1, cluster_id: str = "c", files: Any = None
     ) -> LogDirectory:
-        return LogDirectory.open(
+        return open_log_directory(
             tmp_path / "logs",
             files or DiskFiles(),
             config or LogConfig(),
@@ -234,11 +237,11 @@ def test_logs_may_come_while_a_thread_looks_at_all_of_them(
     try:
         while spare:
             directory.flush_due(batches.now_ms + CHECKPOINT_INTERVAL_MS)
-            directory.held()
+            find_logs(directory)
     finally:
         gc.set_threshold(*usual)
         gc.callbacks.remove(add)
-    assert {held.name.topic_partition for held in directory.held()} == set(names)
+    assert {held.name.topic_partition for held in find_logs(directory)} == set(names)
     directory.close()
 
 
@@ -456,7 +459,7 @@ def test_a_creation_that_a_crash_cut_off_is_undone_or_done(tmp_path: Path, batch
         path = tmp_path / str(seed)
         files = FaultyFiles(DiskFiles(), rng)
         for number in range(2):
-            directory = LogDirectory.open(
+            directory = open_log_directory(
                 path, files, LogConfig(), broker_id=BrokerId(1), cluster_id="c", rng=rng, now_ms=batches.now_ms
             )
             assert not directory.failed
@@ -570,11 +573,11 @@ def test_a_log_that_there_was_no_room_to_repair_is_opened_once_there_is(
     faulty.capacity_bytes = faulty.used_bytes
     directory = open_directory(files=faulty)
     assert isinstance(directory.failed[name], DiskFullError)
-    directory.make_way(name, topic_id, batches.now_ms)
+    make_way(directory, name, topic_id, batches.now_ms)
     assert isinstance(directory.failed[name], DiskFullError)
     faulty.capacity_bytes = None
-    assert directory.is_displaced(LogName(name, topic_id))
-    directory.make_way(name, topic_id, batches.now_ms)
+    assert is_displaced(directory, LogName(name, topic_id))
+    make_way(directory, name, topic_id, batches.now_ms)
     assert not directory.failed
     assert directory.logs[name].log_end_offset == 5
     directory.close()
@@ -628,7 +631,7 @@ def test_a_topic_id_that_the_process_before_did_not_flush_outlives_the_power(
         batches.append(log, batches.make(2))
         log.flush()
         directory.checkpoint_log_start_offsets()
-        directory.settle_tails({directory.id}, {})
+        settle_tails(directory, {directory.id}, {})
         faulty.lose_power()
         directory = open_directory()
         assert directory.logs[name].topic_id == topic_id
@@ -671,9 +674,9 @@ def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_c
         with pytest.raises(DiskFullError):
             directory.delete_all([name], batches.now_ms)
     assert isinstance(directory.failed[name.topic_partition], DiskFullError)
-    assert directory.may_be_displaced(name)
-    assert directory.is_displaced(name)
-    directory.make_way(name.topic_partition, name.topic_id, batches.now_ms)
+    assert may_be_displaced(directory, name)
+    assert is_displaced(directory, name)
+    make_way(directory, name.topic_partition, name.topic_id, batches.now_ms)
     assert not directory.failed
     again = directory.logs[name.topic_partition]
     assert (again.topic_id, again.log_end_offset) == (name.topic_id, 3)

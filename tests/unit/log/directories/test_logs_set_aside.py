@@ -14,6 +14,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.log.directories.served_replicas import SERVED_REPLICAS
+from pipeline.log.directories.settlement import settle_tails
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
@@ -202,7 +203,7 @@ def test_a_crash_at_any_step_of_setting_aside_and_taking_back_loses_nothing(
         files = FaultyFiles(DiskFiles(), random.Random(crash_in))
         directories = opened(root, files=files)
         for directory in directories.begin_settling():
-            directory.settle_tails(directories.ids, {})
+            settle_tails(directory, directories.ids, {})
         written: dict[uuid.UUID, int] = {}
         files.crash_in = crash_in
         try:
@@ -237,7 +238,7 @@ def check_whole(root: Path, batches: Batches, written: dict[uuid.UUID, int]) -> 
 
 def settle(directories: LogDirectories, judged: Mapping[TopicPartition, uuid.UUID]) -> None:
     for directory in directories.begin_settling():
-        directory.settle_tails(directories.ids, judged)
+        settle_tails(directory, directories.ids, judged)
 
 
 def serve_and_lose_id(root: Path, batches: Batches, *, ends: str = "power lost", knows_served: bool = True) -> Files:

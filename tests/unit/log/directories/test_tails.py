@@ -12,7 +12,8 @@ import pytest
 
 from pipeline.errors import DiskFullError, StorageError
 from pipeline.log.config import LogConfig
-from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.settlement import settle_tails
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.truncation import truncate_to
 from pipeline.model import BrokerId, Offset, TopicPartition
@@ -36,7 +37,7 @@ class Machine:
         self.files = FaultyFiles(DiskFiles(), random.Random(1))
         self.files.boot = self.boot
         self.files.crash_in = crash_in
-        self.directory = LogDirectory.open(
+        self.directory = open_log_directory(
             self.path,
             self.files,
             LogConfig(segment_bytes=500),
@@ -55,7 +56,7 @@ class Machine:
 
     def settle(self, *names: TopicPartition) -> None:
         judged = dict.fromkeys(names, TOPIC_ID)
-        self.directory.settle_tails({self.directory.id}, judged)
+        settle_tails(self.directory, {self.directory.id}, judged)
 
     def kill(self) -> None:
         self.directory.release()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.log.config import LogConfig
-from pipeline.log.directories.directory import LogDirectory
+from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.inspection.files import Batch, Problem, read_batches
 from pipeline.log.inspection.verification import Verifier, log_bytes
@@ -26,7 +26,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log dir with a partition of several segments, closed in order."""
     path = tmp_path_factory.mktemp("logs")
     config = LogConfig(segment_bytes=4000, index_interval_bytes=300)
-    directory = LogDirectory.open(
+    directory = open_log_directory(
         path, DiskFiles(), config, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=NOW_MS
     )
     log, batches = directory.create(T0, now_ms=NOW_MS), Batches()

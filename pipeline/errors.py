@@ -226,6 +226,10 @@ class BadVersionError(CoordinationError):
     """Somebody else changed the znode since it was read."""
 
 
+class NodeContendedError(CoordinationError):
+    """Others changed the znode again and again before it could be written."""
+
+
 class NotEmptyError(CoordinationError):
     """The znode to be deleted has children."""
 

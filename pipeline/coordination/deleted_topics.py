@@ -34,6 +34,7 @@ from pipeline.coordination.interface import (
     Operation,
     SetNode,
 )
+from pipeline.coordination.update import update
 from pipeline.coordination.znodes import (
     TopicAssignment,
     decode_uuid,
@@ -178,13 +179,7 @@ async def mark_deleted(zookeeper: CoordinationClient, name: str, topic_id: uuid.
 
 async def write_record(zookeeper: CoordinationClient, record: DeletedTopic) -> None:
     """Write the record of a deletion, over one that exists. Raises CoordinationError."""
-    for _ in range(ATTEMPTS):
-        try:
-            await zookeeper.transaction([await _write_record(zookeeper, record)])
-        except (NodeExistsError, NoNodeError, BadVersionError, CoordinationLostError):
-            continue
-        return
-    raise CoordinationError(record.path, "is changed by others all the time; try again")
+    await update(zookeeper, record.path, lambda _found: record.encode())
 
 
 async def _write_record(zookeeper: CoordinationClient, record: DeletedTopic) -> Operation:

@@ -137,7 +137,7 @@ class Membership:
         path = broker_epoch_path(self._own_id)
         while True:
             try:
-                epoch = await self._zookeeper.set(path, b"")
+                epoch = await self._zookeeper.set(path, b"")  # whatever is there: the version is the epoch
             except NoNodeError:
                 with suppress(NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
                     await self._zookeeper.create(path)

@@ -7,14 +7,16 @@ A block begins above the time as well: a ZooKeeper that went back (decision 0034
 a record of the second producer of an id would be taken for one that the first has sent already.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 import trio
 
 from pipeline.coordination.interface import CoordinationClient, NodeValue
+from pipeline.coordination.update import update
 from pipeline.coordination.znodes import ProducerIdBlock
-from pipeline.errors import BadVersionError, CoordinationError, CoordinationLostError, NodeExistsError
+from pipeline.errors import CoordinationError, NodeContendedError
 from pipeline.model import BrokerId, Clock
 
 BLOCK_SIZE = 1000
@@ -68,13 +70,14 @@ class ProducerIds:
             return producer_id
 
     async def _claim_block(self) -> None:
-        latest = await self.zookeeper.get_or_none(ProducerIdBlock.PATH)
-        block = next_block(latest, self.broker, self.clock())
-        try:
-            if latest is None:
-                await self.zookeeper.create(ProducerIdBlock.PATH, block.encode())
-            else:
-                await self.zookeeper.set(ProducerIdBlock.PATH, block.encode(), latest.version)
-        except (BadVersionError, NodeExistsError, CoordinationLostError):
-            return  # another broker was faster, or nobody knows: the next try claims a block after it
-        self._next, self._last = block.first, block.last
+        block: ProducerIdBlock | None = None
+
+        def decide(latest: NodeValue | None) -> bytes:
+            nonlocal block
+            block = next_block(latest, self.broker, self.clock())
+            return block.encode()
+
+        with suppress(NodeContendedError):  # `next` tries again
+            await update(self.zookeeper, ProducerIdBlock.PATH, decide)
+            assert block is not None
+            self._next, self._last = block.first, block.last

@@ -218,6 +218,7 @@ class TopicChanges:
         validate_only: bool,
     ) -> None:
         lost: TopicAssignment | None = None
+        # Not `update`: the deletion is checked in the same transaction, and a growth that is there was maybe this one.
         is_legal = topic_name_fault(name) is None  # `t/` would be another way to write the path of topic t
         for _ in range(ATTEMPTS):
             found = await self.zookeeper.get_or_none(topic_path(name)) if is_legal else None

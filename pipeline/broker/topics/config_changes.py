@@ -6,7 +6,6 @@ name the wanted state, so a repeated operation changes nothing. A change returns
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -19,20 +18,19 @@ from pipeline.broker.runtime.slicing import Turns
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.settings.entries import LISTS, broker_entries, topic_entries
 from pipeline.broker.settings.topic import KEEPING_ALL, readable_settings, topic_settings
-from pipeline.broker.topics.changes import ATTEMPTS, writing
+from pipeline.broker.topics.changes import writing
 from pipeline.broker.topics.plan import check_topic_name
-from pipeline.coordination.interface import ANY_VERSION, CheckNode, CoordinationClient, CreateNode
+from pipeline.coordination.interface import CoordinationClient, NodeValue
+from pipeline.coordination.update import update
 from pipeline.coordination.znodes import (
     ALL_BROKERS,
-    BROKER_CONFIGS,
-    TOPIC_CONFIGS,
     BrokerOverrides,
     TopicConfig,
     broker_config_path,
     topic_config_path,
     topic_path,
 )
-from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
+from pipeline.errors import NodeContendedError, NoNodeError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.describe_configs import DescribeConfigsResourceResult, ResourceType
 from pipeline.protocol.messages.incremental_alter_configs import OperationType
@@ -44,7 +42,6 @@ MAX_OPERATIONS = 1000
 """On the settings of one resource, which has a tenth as many."""
 RESOURCES_AT_ONCE = 40
 """Resources that are refused, before others have their turn."""
-FIRST_VERSION = 0
 
 Overrides = Mapping[str, str]
 Decide = Callable[[Overrides], Overrides]
@@ -123,7 +120,6 @@ class _Place:
     without a znode of overrides, unless ZooKeeper lost that: then `known` counts.
     """
 
-    parent: str
     path: str
     owner: str | None = None
     known: Callable[[], Overrides] = dict
@@ -146,14 +142,6 @@ def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings
         topic_settings({key: value for key, value in wanted.items() if key not in kept}, settings.current)
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-
-
-async def _create(zookeeper: CoordinationClient, place: _Place, data: bytes) -> None:
-    if await zookeeper.exists(place.parent) is None:
-        with suppress(NodeExistsError):
-            await zookeeper.create(place.parent)
-    owner = [] if place.owner is None else [CheckNode(path=place.owner, version=ANY_VERSION)]
-    await zookeeper.transaction([*owner, CreateNode(path=place.path, data=data)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +234,6 @@ class ConfigChanges:
             return topic is None or version is None or topic.overrides_version >= version
 
         place = _Place(
-            parent=TOPIC_CONFIGS,
             path=topic_config_path(name),
             owner=topic_path(name),
             known=lambda: _known_overrides(self.view.topic(name)),
@@ -270,7 +257,6 @@ class ConfigChanges:
             return wanted
 
         place = _Place(
-            parent=BROKER_CONFIGS,
             path=broker_config_path(level),
             read=lambda data: BrokerOverrides.decode(level, data).settings,
             write=lambda settings: BrokerOverrides(name=level, settings=settings).encode(),
@@ -296,22 +282,20 @@ class ConfigChanges:
         )
 
     async def _write(self, place: _Place, decide: Decide, *, validate_only: bool) -> int | None:
-        """Returns the version of what is stored now, None if nothing is."""
+        """Return the version of what is stored now, None if nothing is."""
+
+        def decide_data(found: NodeValue | None) -> bytes | None:
+            stored = place.known() if found is None else place.read(found.data)
+            wanted = decide(stored)
+            is_lost = found is None and place.owner is not None
+            return None if validate_only or (wanted == stored and not is_lost) else place.write(wanted)
+
         with writing(TIMEOUT_S):
-            for _ in range(ATTEMPTS):
-                if place.owner is not None and await self.zookeeper.exists(place.owner) is None:
-                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                found = await self.zookeeper.get_or_none(place.path)
-                stored = place.known() if found is None else place.read(found.data)
-                wanted = decide(stored)
-                is_lost = found is None and place.owner is not None
-                if validate_only or (wanted == stored and not is_lost):
-                    return None if found is None else found.version
-                try:
-                    if found is not None:
-                        return await self.zookeeper.set(place.path, place.write(wanted), found.version)
-                    await _create(self.zookeeper, place, place.write(wanted))
-                except (BadVersionError, NoNodeError, NodeExistsError, CoordinationLostError):
-                    continue
-                return FIRST_VERSION
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the settings; try again.")
+            try:
+                value = await update(self.zookeeper, place.path, decide_data, place.owner)
+            except NoNodeError as error:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from error
+            except NodeContendedError as error:
+                reason = "ZooKeeper did not take the settings; try again."
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, reason) from error
+        return None if value is None else value.version

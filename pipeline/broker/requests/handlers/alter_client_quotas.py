@@ -14,8 +14,10 @@ from pipeline.broker.failures import failure_of
 from pipeline.broker.quotas.entities import alter, check_room, read_entity
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
+from pipeline.coordination.interface import NodeValue
 from pipeline.coordination.quota_znodes import QuotaConfig, QuotaEntity
-from pipeline.errors import BadVersionError, CoordinationLostError, NodeExistsError, NoNodeError, PipelineError
+from pipeline.coordination.update import update
+from pipeline.errors import NodeContendedError, PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -25,7 +27,6 @@ from pipeline.protocol.messages.alter_client_quotas import (
     EntryData,
 )
 
-ATTEMPTS = 5
 ENTITIES_AT_ONCE = 500
 """Entities that are refused, before others have their turn."""
 MAX_PARTS = 4
@@ -73,23 +74,19 @@ async def _alter(broker: BrokerContext, entry: EntryData, deadline: float, *, va
 
 
 async def _write(broker: BrokerContext, entity: QuotaEntity, entry: EntryData) -> None:
-    zookeeper = broker.session.zookeeper
-    for _ in range(ATTEMPTS):
-        found = await zookeeper.get_or_none(entity.path)
+    def decide(found: NodeValue | None) -> bytes | None:
         settings = {} if found is None else QuotaConfig.decode(entity, found.data).settings
         altered = QuotaConfig(entity=entity, settings=alter(settings, entry.ops))
         if altered.settings == settings:
-            return
-        try:
-            if found is None:
-                check_room(entity, broker.quotas.table.followed)
-                await zookeeper.create(entity.path, altered.encode())
-            else:
-                await zookeeper.set(entity.path, altered.encode(), found.version)
-        except (BadVersionError, NodeExistsError, NoNodeError, CoordinationLostError):
-            continue
-        return
-    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the quota; try again.")
+            return None
+        if found is None:
+            check_room(entity, broker.quotas.table.followed)
+        return altered.encode()
+
+    try:
+        await update(broker.session.zookeeper, entity.path, decide)
+    except NodeContendedError as error:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "ZooKeeper did not take the quota; try again.") from error
 
 
 def _answer(entry: EntryData, code: ErrorCode, message: str | None) -> AlteredEntryData:

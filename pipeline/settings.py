@@ -6,7 +6,7 @@ field is the setting's description, which the tables of docs/*.md show.
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -38,10 +38,13 @@ def parse_addresses(text: str) -> tuple[HostPort, ...]:
     return tuple(parse_address(part) for part in text.split(","))
 
 
-Address = Annotated[HostPort, BeforeValidator(lambda value: parse_address(value) if isinstance(value, str) else value)]
-Addresses = Annotated[
-    tuple[HostPort, ...], BeforeValidator(lambda value: parse_addresses(value) if isinstance(value, str) else value)
-]
+def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:
+    """Make a type accept text that `parse` turns into a value or refuses by ValueError."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+Address = Annotated[HostPort, parsed_by(parse_address)]
+Addresses = Annotated[tuple[HostPort, ...], parsed_by(parse_addresses)]
 
 
 class SettingsModel(BaseModel):

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.log.known_producers import DEFAULT_MAX_PRODUCERS
 from pipeline.model import BrokerId, HostPort
 from pipeline.records.memory import DEFAULT_CAPACITY_BYTES
-from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64, Address, SettingsModel, parse_address
+from pipeline.settings import MAX_INT16, MAX_INT32, MAX_INT64, Address, SettingsModel, parse_address, parsed_by
 
 PLAINTEXT = "PLAINTEXT"
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
@@ -75,6 +75,9 @@ def _parse_overrides(text: str) -> dict[str, int]:
     return overrides
 
 
+Listener = Annotated[HostPort, parsed_by(_parse_listener)]
+
+
 class BrokerConfig(SettingsModel):
     """The settings of one broker. Build them with `from_settings`."""
 
@@ -93,9 +96,9 @@ class BrokerConfig(SettingsModel):
     zookeeper_session_timeout_ms: int = Field(18_000, alias="zookeeper.session.timeout.ms", ge=1000, le=3_600_000)
     """Time in ms without a heartbeat after which ZooKeeper expires the broker's session and other replicas become
     leaders. A broker that was killed and starts again does not wait for this."""
-    listener: HostPort = Field(HostPort("", 9092), alias="listeners")
+    listener: Listener = Field(HostPort("", 9092), alias="listeners")
     """Address to listen on, one `PLAINTEXT://host:port`. Port 0 takes a free port."""
-    advertised_listener: HostPort | None = Field(None, alias="advertised.listeners")
+    advertised_listener: Listener | None = Field(None, alias="advertised.listeners")
     """Address that clients connect to, one `PLAINTEXT://host:port`, by default the listener. Needed if the broker
     listens on `0.0.0.0` or `::`."""
     http_listen: Address = Field(HostPort("127.0.0.1", 0), alias="http.listen")
@@ -107,7 +110,7 @@ class BrokerConfig(SettingsModel):
         MAX_INT32, alias="max.connections.per.ip", ge=0, le=MAX_INT32
     )
     """Maximum number of connections from one IP address. 0 is allowed only with overrides."""
-    max_connections_per_ip_overrides: Annotated[dict[str, int], Mark.DYNAMIC] = Field(
+    max_connections_per_ip_overrides: Annotated[dict[str, int], parsed_by(_parse_overrides), Mark.DYNAMIC] = Field(
         {}, alias="max.connections.per.ip.overrides"
     )
     """Exceptions from `max.connections.per.ip` for single IP addresses, `ADDRESS:COUNT,...`."""
@@ -307,11 +310,6 @@ class BrokerConfig(SettingsModel):
     quota_window_size_seconds: int = Field(1, alias="quota.window.size.seconds", ge=1, le=3600)
     """Length in seconds of one sample of a rate."""
 
-    @field_validator("listener", "advertised_listener", mode="before")
-    @classmethod
-    def _read_listener(cls, value: object) -> object:
-        return _parse_listener(value) if isinstance(value, str) else value
-
     @field_validator("log_dirs", mode="before")
     @classmethod
     def _read_log_dirs(cls, value: object) -> object:
@@ -332,27 +330,22 @@ class BrokerConfig(SettingsModel):
     @field_validator("log_retention_ms")
     @classmethod
     def _find_retention(cls, value: int | None, given: ValidationInfo) -> int:
-        """The finest unit that is given counts, as in Kafka; a negative one is -1, for ever."""
+        """Return the retention time in the finest unit that is set, as in Kafka. A negative time is -1, for ever."""
         if value is None:
             minutes = given.data.get("log_retention_minutes")
             minutes = given.data.get("log_retention_hours", 0) * 60 if minutes is None else minutes
             value = minutes * 60_000
         return max(-1, value)
 
-    @field_validator("max_connections_per_ip_overrides", mode="before")
-    @classmethod
-    def _read_overrides(cls, value: object) -> object:
-        return _parse_overrides(value) if isinstance(value, str) else value
-
     @property
     def max_request_memory_bytes(self) -> int | None:
-        """For all large requests under way; the largest one that is allowed must fit. None for no bound."""
+        """Memory for all large requests in progress, at least that of the largest request. None for no limit."""
         bound = self.queued_max_request_bytes
         return max(bound, self.socket_request_max_bytes) if bound > 0 else None
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """From Kafka's names to values. Raises ConfigurationError naming the first key that is wrong."""
+        """Check settings as SettingsModel does, and those that depend on each other."""
         config = super().from_settings(settings)
         if config.advertised_listener is None and config.listener.host in _ANY_ADDRESS:
             raise ConfigurationError(
@@ -370,7 +363,7 @@ class BrokerConfig(SettingsModel):
         return config
 
     def advertised_address(self, bound_port: int) -> HostPort:
-        """What clients are told: the advertised listener, else the listener, with the port that was really bound."""
+        """Return the address for clients: the advertised listener, else the listener, with the bound port."""
         if self.advertised_listener is not None:
             port = self.advertised_listener.port or bound_port
             return HostPort(self.advertised_listener.host, port)

@@ -102,27 +102,27 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
         while open_ends and printed != options.max_records:
             try:
                 while (record := await _next_record(consumer, open_ends)) is not None:
-                    partition = record.topic_partition
-                    if options.follow or record.offset < ends[partition]:
+                    topic_partition = record.topic_partition
+                    if options.follow or record.offset < ends[topic_partition]:
                         await _print(record, deserializer, as_json=options.json)
                         printed += 1
                         if options.follow:
                             _flush()
-                    if not options.follow and consumer.position(partition) >= ends[partition]:
-                        open_ends.pop(partition, None)
+                    if not options.follow and consumer.position(topic_partition) >= ends[topic_partition]:
+                        open_ends.pop(topic_partition, None)
                     if not open_ends or printed == options.max_records:
                         break
                 else:
                     break
             except PartitionBatchError as error:
-                partition = error.topic_partition
-                if options.skip_bad_batches or (not options.follow and error.offset >= ends[partition]):
+                topic_partition = error.topic_partition
+                if options.skip_bad_batches or (not options.follow and error.offset >= ends[topic_partition]):
                     _skip(consumer, error)
                 else:
                     _flush()
                     output.fail(_advice(error))
-                if not options.follow and consumer.position(partition) >= ends[partition]:
-                    open_ends.pop(partition, None)
+                if not options.follow and consumer.position(topic_partition) >= ends[topic_partition]:
+                    open_ends.pop(topic_partition, None)
     _flush()
 
 
@@ -133,7 +133,7 @@ def _flush() -> None:
 
 async def _next_record(consumer: Consumer, ends: Mapping[TopicPartition, float]) -> ConsumerRecord | None:
     """Return the next record; None if all partitions were read to these ends, where there may be no record."""
-    while not all(consumer.position(partition) >= end for partition, end in ends.items()):
+    while not all(consumer.position(topic_partition) >= end for topic_partition, end in ends.items()):
         with trio.move_on_after(LOOK_S):
             return await anext(consumer.records())
     return None

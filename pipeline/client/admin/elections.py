@@ -99,7 +99,7 @@ async def alter_reassignments(
         for topic in response.responses
         for partition in topic.partitions
     }
-    return {partition: refusal for partition, refusal in found.items() if refusal is not None}
+    return {topic_partition: refusal for topic_partition, refusal in found.items() if refusal is not None}
 
 
 async def list_reassignments(

@@ -35,9 +35,9 @@ def plan_reassignment(current: Placement, racks: Racks) -> dict[TopicPartition, 
     planner.balance()
     planner.balance_leaders()
     return {
-        partition: tuple(replicas)
-        for partition, replicas in sorted(planner.placed.items())
-        if tuple(replicas) != tuple(current[partition])
+        topic_partition: tuple(replicas)
+        for topic_partition, replicas in sorted(planner.placed.items())
+        if tuple(replicas) != tuple(current[topic_partition])
     }
 
 
@@ -53,71 +53,73 @@ class _Planner:
         self.placed: dict[TopicPartition, list[BrokerId]] = {}
         self._total: Counter[BrokerId] = Counter()
         self._of_topic: dict[str, Counter[BrokerId]] = {}
-        for partition, replicas in sorted(current.items()):
+        for topic_partition, replicas in sorted(current.items()):
             if len(replicas) > len(racks):
                 raise ConfigurationError(
-                    "--brokers", f"names {len(racks)} brokers, but {partition} has {len(replicas)} replicas"
+                    "--brokers", f"names {len(racks)} brokers, but {topic_partition} has {len(replicas)} replicas"
                 )
-            self.placed[partition] = []
-            self._of_topic.setdefault(partition.topic, Counter())
+            self.placed[topic_partition] = []
+            self._of_topic.setdefault(topic_partition.topic, Counter())
 
     def fill(self) -> None:
         """Keep replicas where they can stay, and give every partition its full number of replicas."""
-        for partition, replicas in sorted(self._current.items()):
+        for topic_partition, replicas in sorted(self._current.items()):
             wanted_racks = min(len(replicas), self._rack_count)
             spare = len(replicas) - wanted_racks
             for replica in replicas:
                 if replica not in self._racks:
                     continue
-                if self._racks[replica] in self._racks_of(partition):
+                if self._racks[replica] in self._racks_of(topic_partition):
                     if self._racks[replica] is not None and not spare:
                         continue
                     spare -= 1
-                self._add(partition, replica, len(self.placed[partition]))
-        for partition, replicas in sorted(self._current.items()):
+                self._add(topic_partition, replica, len(self.placed[topic_partition]))
+        for topic_partition, replicas in sorted(self._current.items()):
             for place, former in enumerate(replicas):
-                if former not in self.placed[partition]:
-                    self._add(partition, self._best_for(partition), min(place, len(self.placed[partition])))
+                if former not in self.placed[topic_partition]:
+                    self._add(
+                        topic_partition, self._best_for(topic_partition), min(place, len(self.placed[topic_partition]))
+                    )
 
     def balance(self) -> None:
         """Move replicas from loaded brokers to less loaded ones until no move improves the balance."""
         has_moved = True
         while has_moved:
             has_moved = False
-            for partition, replicas in self.placed.items():
-                move = self._find_move(partition)
+            for topic_partition, replicas in self.placed.items():
+                move = self._find_move(topic_partition)
                 if move is not None:
                     source, target = move
                     place = replicas.index(source)
-                    self._remove(partition, source)
-                    self._add(partition, target, place)
+                    self._remove(topic_partition, source)
+                    self._add(topic_partition, target, place)
                     has_moved = True
 
-    def _find_move(self, partition: TopicPartition) -> tuple[BrokerId, BrokerId] | None:
+    def _find_move(self, topic_partition: TopicPartition) -> tuple[BrokerId, BrokerId] | None:
         """Return the next move, as (from broker, to broker); None if no move improves the balance, so moves end."""
-        replicas, of_topic, total = self.placed[partition], self._of_topic[partition.topic], self._total
+        replicas, of_topic, total = self.placed[topic_partition], self._of_topic[topic_partition.topic], self._total
         targets = sorted(self._brokers, key=lambda broker: (of_topic[broker], total[broker], broker))
         for source in sorted(replicas, key=lambda broker: -total[broker]):
             for target in targets:
                 more_of_topic, more = of_topic[source] - of_topic[target], total[source] - total[target]
                 is_better = more_of_topic >= 2 or (more_of_topic >= 1 and more >= 2)
-                if is_better and target not in replicas and self._keeps_racks(partition, source, target):
+                if is_better and target not in replicas and self._keeps_racks(topic_partition, source, target):
                     return source, target
         return None
 
     def balance_leaders(self) -> None:
         """Make every broker the preferred leader of equally many partitions, as far as the replicas allow."""
         while (path := self._path_to_fewer_leaders()) is not None:
-            for partition, leader in path:
-                replicas = self.placed[partition]
+            for topic_partition, leader in path:
+                replicas = self.placed[topic_partition]
                 replicas.remove(leader)
                 replicas.insert(0, leader)
 
     def _path_to_fewer_leaders(self) -> list[tuple[TopicPartition, BrokerId]] | None:
         """Return changes of leaders along a path from a broker that leads at least two more than the last one."""
         led: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in self._brokers}
-        for partition, replicas in self.placed.items():
-            led[replicas[0]].append(partition)
+        for topic_partition, replicas in self.placed.items():
+            led[replicas[0]].append(topic_partition)
         leads = {broker: len(partitions) for broker, partitions in led.items()}
         for source in sorted(self._brokers, key=lambda broker: (-leads[broker], broker)):
             came_by: dict[BrokerId, list[tuple[TopicPartition, BrokerId]]] = {source: []}
@@ -126,36 +128,42 @@ class _Planner:
                 broker = waiting.popleft()
                 if leads[source] - leads[broker] >= 2:
                     return came_by[broker]
-                for partition in led[broker]:
-                    for other in self.placed[partition][1:]:
+                for topic_partition in led[broker]:
+                    for other in self.placed[topic_partition][1:]:
                         if other not in came_by:
-                            came_by[other] = [*came_by[broker], (partition, other)]
+                            came_by[other] = [*came_by[broker], (topic_partition, other)]
                             waiting.append(other)
         return None
 
-    def _best_for(self, partition: TopicPartition) -> BrokerId:
-        replicas, used, of_topic = self.placed[partition], self._racks_of(partition), self._of_topic[partition.topic]
+    def _best_for(self, topic_partition: TopicPartition) -> BrokerId:
+        replicas, used, of_topic = (
+            self.placed[topic_partition],
+            self._racks_of(topic_partition),
+            self._of_topic[topic_partition.topic],
+        )
         return min(
             (broker for broker in self._brokers if broker not in replicas),
             key=lambda broker: (self._racks[broker] in used, of_topic[broker], self._total[broker], broker),
         )
 
-    def _keeps_racks(self, partition: TopicPartition, source: BrokerId, target: BrokerId) -> bool:
-        after = {self._racks[broker] for broker in self.placed[partition] if broker != source} | {self._racks[target]}
-        return len(after) >= len(self._racks_of(partition))
+    def _keeps_racks(self, topic_partition: TopicPartition, source: BrokerId, target: BrokerId) -> bool:
+        after = {self._racks[broker] for broker in self.placed[topic_partition] if broker != source} | {
+            self._racks[target]
+        }
+        return len(after) >= len(self._racks_of(topic_partition))
 
-    def _racks_of(self, partition: TopicPartition) -> set[str | None]:
-        return {self._racks[broker] for broker in self.placed[partition]}
+    def _racks_of(self, topic_partition: TopicPartition) -> set[str | None]:
+        return {self._racks[broker] for broker in self.placed[topic_partition]}
 
-    def _add(self, partition: TopicPartition, broker: BrokerId, place: int) -> None:
-        self.placed[partition].insert(place, broker)
+    def _add(self, topic_partition: TopicPartition, broker: BrokerId, place: int) -> None:
+        self.placed[topic_partition].insert(place, broker)
         self._total[broker] += 1
-        self._of_topic[partition.topic][broker] += 1
+        self._of_topic[topic_partition.topic][broker] += 1
 
-    def _remove(self, partition: TopicPartition, broker: BrokerId) -> None:
-        self.placed[partition].remove(broker)
+    def _remove(self, topic_partition: TopicPartition, broker: BrokerId) -> None:
+        self.placed[topic_partition].remove(broker)
         self._total[broker] -= 1
-        self._of_topic[partition.topic][broker] -= 1
+        self._of_topic[topic_partition.topic][broker] -= 1
 
 
 class _PartitionJson(BaseModel):
@@ -175,8 +183,8 @@ def plan_to_json(plan: Placement) -> dict[str, Any]:
     return {
         "version": 1,
         "partitions": [
-            {"topic": partition.topic, "partition": partition.partition, "replicas": list(replicas)}
-            for partition, replicas in sorted(plan.items())
+            {"topic": topic_partition.topic, "partition": topic_partition.partition, "replicas": list(replicas)}
+            for topic_partition, replicas in sorted(plan.items())
         ],
     }
 
@@ -192,12 +200,12 @@ def parse_plan(text: str) -> dict[TopicPartition, tuple[BrokerId, ...]]:
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     plan: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     for item in fields.partitions:
-        partition = TopicPartition(item.topic, item.partition)
-        if partition in plan:
-            raise ValueError(f"{partition} is named twice")
+        topic_partition = TopicPartition(item.topic, item.partition)
+        if topic_partition in plan:
+            raise ValueError(f"{topic_partition} is named twice")
         if len(set(item.replicas)) < len(item.replicas):
-            raise ValueError(f"{partition} names a broker twice")
+            raise ValueError(f"{topic_partition} names a broker twice")
         if any(path != _ANY_LOG_DIR for path in item.log_dirs):
-            raise ValueError(f"{partition} names a log dir; brokers choose these by themselves")
-        plan[partition] = tuple(item.replicas)
+            raise ValueError(f"{topic_partition} names a log dir; brokers choose these by themselves")
+        plan[topic_partition] = tuple(item.replicas)
     return plan

@@ -37,13 +37,13 @@ async def set_throttle(
     """Throttle these moves; other throttles stay. Raises KafkaError, NetworkError."""
     wanted: dict[str, dict[str, set[str]]] = {}
     brokers: set[BrokerId] = set()
-    for partition, move in moves.items():
+    for topic_partition, move in moves.items():
         if not move.adding:
             continue
         brokers.update(move.now, move.adding)
-        of_topic = wanted.setdefault(partition.topic, {LEADER_REPLICAS: set(), FOLLOWER_REPLICAS: set()})
-        of_topic[LEADER_REPLICAS].update(f"{partition.partition}:{broker}" for broker in move.now)
-        of_topic[FOLLOWER_REPLICAS].update(f"{partition.partition}:{broker}" for broker in move.adding)
+        of_topic = wanted.setdefault(topic_partition.topic, {LEADER_REPLICAS: set(), FOLLOWER_REPLICAS: set()})
+        of_topic[LEADER_REPLICAS].update(f"{topic_partition.partition}:{broker}" for broker in move.now)
+        of_topic[FOLLOWER_REPLICAS].update(f"{topic_partition.partition}:{broker}" for broker in move.adding)
     set_already = await describe_topic_settings(
         cluster, sorted(wanted), (LEADER_REPLICAS, FOLLOWER_REPLICAS), timeout_s=timeout_s
     )

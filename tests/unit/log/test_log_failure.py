@@ -16,6 +16,7 @@ from pipeline.errors import LogFailedError, OddEntryError, StorageError
 from pipeline.log import log_failure
 from pipeline.log.checkpoint import CLEAN_SHUTDOWN, LOG_START_OFFSETS, TAIL_LOST
 from pipeline.log.config import LogConfig
+from pipeline.log.directories.settlement import settle_tails
 from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles
@@ -129,7 +130,7 @@ def test_a_tail_mark_that_the_disk_does_not_let_be_ends_one_log(directory: Any, 
     (directory.path / str(FAILING) / TAIL_LOST).mkdir()
     again = open_directory(tmp_path, batches)
     assert again.logs[FAILING].may_lack_tail
-    again.settle_tails({again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
+    settle_tails(again, {again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
     assert isinstance(again.logs[FAILING].failure, LogFailedError)
     assert TAIL_LOST in str(again.logs[FAILING].failure)
     assert again.failure is None
@@ -189,7 +190,7 @@ def test_a_log_that_failed_alone_is_told_of_once(
     with capture_logs() as logs:
         again = open_directory(tmp_path, batches)
         for _ in range(3):
-            again.settle_tails({again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
+            settle_tails(again, {again.id}, dict.fromkeys((FAILING, OTHER), uuid.UUID(int=1)))
     assert [entry["event"] for entry in logs].count("log_failed") == 1
 
 

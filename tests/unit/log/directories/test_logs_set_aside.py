@@ -14,7 +14,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.logs_set_aside import LogName
 from pipeline.log.directories.served_replicas import SERVED_REPLICAS
-from pipeline.log.directories.settlement import settle_tails
+from pipeline.log.directories.settlement import note_served, settle_tails
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
@@ -247,7 +247,7 @@ def serve_and_lose_id(root: Path, batches: Batches, *, ends: str = "power lost",
     directories = opened(root, files=files)
     settle(directories, {})
     log = directories.create(NAME, is_new=True, topic_id=OLD, now_ms=NOW_MS)
-    directories.opened[0].note_served([log])
+    note_served(directories.opened[0], [log])
     batches.append(log, batches.make(2))
     if ends == "clean":
         directories.close()

@@ -1,7 +1,6 @@
 """The audit service: reads the counts of all tiers, and serves their comparison over HTTP."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,13 +29,6 @@ ROUTES_TIMEOUT_S = 3.0
 """Time that a report waits for a replica cluster that does not answer."""
 
 logger = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditHandle:
-    """A running audit service."""
-
-    http: HostPort
 
 
 class AuditService:
@@ -164,13 +156,17 @@ async def run_audit(
     read_routes: ReadRoutes,
     clock: Clock,
     metrics: CollectorRegistry,
-    task_status: trio.TaskStatus[AuditHandle] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Collect and answer until cancelled. `clusters` holds a cluster for each of `config`, by name."""
+    """Collect and answer until cancelled. Reports the address of its HTTP server.
+
+    `clusters` holds a cluster for each one of `config`, by name.
+    """
     collector = Collector(clusters, config.retry_backoff_ms / 1000)
     metrics.register(AuditMetrics(collector.states))
     service = AuditService(config, collector, read_routes, clock)
     async with trio.open_nursery() as nursery:
-        http = await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
-        task_status.started(AuditHandle(http=http))
+        task_status.started(
+            await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
+        )
         await collector.run()

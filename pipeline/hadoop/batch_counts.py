@@ -5,7 +5,7 @@ fragment of it; fragments are joined before they count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -147,6 +147,5 @@ def _join(fragments: Iterable[BatchFragment]) -> list[BatchFragment]:
     for fragment in fragments:
         key = (fragment.partition, fragment.base_offset)
         known = batches.get(key)
-        seen = fragment.seen if known is None else known.seen + fragment.seen
-        batches[key] = BatchFragment(**(asdict(fragment) | {"seen": seen}))
+        batches[key] = fragment if known is None else replace(known, seen=known.seen + fragment.seen)
     return list(batches.values())

@@ -1,7 +1,6 @@
 """The mirror service: finds topics of live clusters, keeps table and replica topics up to date, and runs copiers."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -35,13 +34,6 @@ FIRST_ANSWER_TIMEOUT_S = 2.0
 """Shorter than `produce.timeout.ms`, so that a cluster that is away at the start is soon reported."""
 
 logger = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorHandle:
-    """A running mirror."""
-
-    http: HostPort
 
 
 class MirrorService:
@@ -249,14 +241,15 @@ async def run_mirror(
     clock: Clock,
     rng: Random,
     metrics: CollectorRegistry,
-    task_status: trio.TaskStatus[MirrorHandle] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[HostPort] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Mirror the sources into the destination until cancelled. Reports started once its HTTP server listens.
+    """Mirror the sources into the destination until cancelled. Reports the address of its HTTP server.
 
     `sources` holds a cluster for each source of `config`, by name. Raises ConfigurationError for a bad pattern.
     """
     service = MirrorService(config, sources, destination, clock=clock, rng=rng, metrics=MirrorMetrics(metrics))
     async with trio.open_nursery() as nursery:
-        http = await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
-        task_status.started(MirrorHandle(http=http))
+        task_status.started(
+            await nursery.start(serve_http, http_application(_routes(service, metrics)), config.http_listen)
+        )
         await service.run()

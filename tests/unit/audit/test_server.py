@@ -78,7 +78,7 @@ async def test_nothing_is_exact_while_a_cluster_was_not_read(service: AuditServi
     assert (report["exact"], report["complete"]) == (False, False)
     assert report["hours"][0]["status"] == "exact"
     assert "hub: not read yet" in render(report)
-    assert "nothing is certain" in render(report)
+    assert "no verdict is certain" in render(report)
     read_all(collector)
     report = await service.report()
     assert (report["exact"], report["complete"]) == (True, True)

@@ -40,7 +40,7 @@ UNREADABLE_S = 1.0
 MIN_WRITE_S = 1.0
 """A change has so much time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -133,18 +133,18 @@ class Controller:
         try:
             return None if value is None else ControllerNode.decode(value.data)
         except CoordinationError as error:
-            log.error("controller_unreadable", error=str(error))
+            logger.error("controller_unreadable", error=str(error))
             return None
 
     def _abdicate(self) -> None:
         if self._elected is not None:
-            log.info("controller_resigned", broker=self._own_id, epoch=self._elected.reign.epoch)
+            logger.info("controller_resigned", broker=self._own_id, epoch=self._elected.reign.epoch)
             self._elected.scope.cancel()
             self._elected = None
 
     async def _reign(self, elected: _Elected) -> None:
         with elected.scope:
-            log.info("controller_elected", broker=self._own_id, epoch=elected.reign.epoch)
+            logger.info("controller_elected", broker=self._own_id, epoch=elected.reign.epoch)
             await elected.reign.run()
             await self._remove_own(elected.node)
 
@@ -169,11 +169,11 @@ class Controller:
             except (BadVersionError, NoNodeError):
                 continue
             except (CoordinationLostError, CoordinationUnavailableError) as error:
-                log.warning("election_repeated", reason=error.reason)
+                logger.warning("election_repeated", reason=error.reason)
                 await trio.sleep(RETRY_S)
             except CoordinationError as error:
                 advice = "write the number of controllers there were so far, and no less"
-                log.error("controller_epoch_unreadable", error=str(error), advice=advice)
+                logger.error("controller_epoch_unreadable", error=str(error), advice=advice)
                 self._view.set_controller(NO_BROKER)  # whom this broker followed last is gone
                 await trio.sleep(UNREADABLE_S)
 
@@ -231,7 +231,7 @@ class Controller:
             try:
                 await self._zookeeper.delete(ControllerNode.PATH, value.version)
             except (CoordinationLostError, CoordinationUnavailableError) as error:
-                log.warning("controller_not_removed", reason=error.reason)
+                logger.warning("controller_not_removed", reason=error.reason)
                 await trio.sleep(RETRY_S)
                 if await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH)) != value:
                     return

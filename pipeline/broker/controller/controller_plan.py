@@ -41,9 +41,9 @@ class ClusterState:
     offline_replicas: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
     """Replicas on live brokers that were lost to a disk, or may lack their tail."""
 
-    def without_disk(self, name: TopicPartition) -> frozenset[BrokerId]:
+    def without_disk(self, topic_partition: TopicPartition) -> frozenset[BrokerId]:
         """The live brokers whose replica of this partition was lost to a disk."""
-        return frozenset(broker for broker, offline in self.offline_replicas.items() if name in offline)
+        return frozenset(broker for broker, offline in self.offline_replicas.items() if topic_partition in offline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,18 +206,18 @@ def _look(state: ClusterState) -> Plan:
     for topic in state.topics:
         allow_unclean = topic.settings.unclean_leader_election
         for index, partition in topic.partitions.items():
-            name = TopicPartition(topic.name, index)
+            topic_partition = TopicPartition(topic.name, index)
             judged = judge(
                 partition,
                 state.live,
                 state.shutting_down,
-                without_disk=state.without_disk(name),
+                without_disk=state.without_disk(topic_partition),
                 allow_unclean=allow_unclean,
             )
             if judged is not partition and judged != partition:
-                decisions.append(_decision(name, partition, judged))
+                decisions.append(_decision(topic_partition, partition, judged))
             elif is_reassigned(partition):
-                over[name] = target_replicas(partition)
+                over[topic_partition] = target_replicas(partition)
     # Clients wait for leaders, and for nobody who merely leaves an ISR: of many states those go into the first writes.
     return Plan(decisions=sorted(decisions, key=lambda decision: not decision.is_election), over=over)
 
@@ -230,9 +230,9 @@ def is_reassigned(partition: PartitionView) -> bool:
     return partition.leader in target and set(target) <= set(partition.isr)
 
 
-def _decision(name: TopicPartition, before: PartitionView, after: PartitionView) -> Decision:
+def _decision(topic_partition: TopicPartition, before: PartitionView, after: PartitionView) -> Decision:
     return Decision(
-        topic_partition=name,
+        topic_partition=topic_partition,
         before=before,
         leader=after.leader,
         leader_epoch=after.leader_epoch,
@@ -246,38 +246,40 @@ def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, cho
         partitions = [TopicPartition(topic.name, index) for topic in state.topics for index in topic.partitions]
     decisions = []
     results: dict[TopicPartition, ErrorCode] = {}
-    for name in dict.fromkeys(partitions):
-        topic = topics.get(name.topic)
-        partition = None if topic is None else topic.partitions.get(name.partition)
+    for topic_partition in dict.fromkeys(partitions):
+        topic = topics.get(topic_partition.topic)
+        partition = None if topic is None else topic.partitions.get(topic_partition.partition)
         if partition is None:
-            results[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             continue
-        chosen = choose(name, partition, state)
+        chosen = choose(topic_partition, partition, state)
         if isinstance(chosen, ErrorCode):
-            results[name] = chosen
+            results[topic_partition] = chosen
         else:
-            results[name] = ErrorCode.NONE
-            decisions.append(_decision(name, partition, chosen))
+            results[topic_partition] = ErrorCode.NONE
+            decisions.append(_decision(topic_partition, partition, chosen))
     return Plan(decisions=decisions, results=results)
 
 
-def prefer(name: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
+def prefer(topic_partition: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
     """The partition led by its preferred replica, or why that cannot be."""
     preferred = target_replicas(partition)[0]
     if partition.leader == preferred:
         return ErrorCode.ELECTION_NOT_NEEDED
     is_able = preferred in partition.isr and preferred in state.live and preferred not in state.shutting_down
-    if not is_able or preferred in state.without_disk(name):
+    if not is_able or preferred in state.without_disk(topic_partition):
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     return _with(partition, preferred, [replica for replica in partition.isr if replica in partition.replicas])
 
 
-def elect_any(name: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
+def elect_any(
+    topic_partition: TopicPartition, partition: PartitionView, state: ClusterState
+) -> PartitionView | ErrorCode:
     """The partition led by a live replica, in sync or not, or why that cannot be."""
-    if partition.leader in state.live and partition.leader not in state.without_disk(name):
+    if partition.leader in state.live and partition.leader not in state.without_disk(topic_partition):
         return ErrorCode.ELECTION_NOT_NEEDED
     judged = judge(
-        partition, state.live, state.shutting_down, without_disk=state.without_disk(name), allow_unclean=True
+        partition, state.live, state.shutting_down, without_disk=state.without_disk(topic_partition), allow_unclean=True
     )
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if judged.leader == NO_BROKER else judged
 
@@ -304,8 +306,8 @@ def _rebalance(state: ClusterState, allowed_percentage: int) -> Plan:
         led_by_others = [item for item in preferred[owner] if item[1].leader != owner]
         if len(led_by_others) * 100 <= allowed_percentage * len(preferred[owner]):
             continue
-        for name, partition in led_by_others:
-            chosen = prefer(name, partition, state)
+        for topic_partition, partition in led_by_others:
+            chosen = prefer(topic_partition, partition, state)
             if not isinstance(chosen, ErrorCode):
-                decisions.append(_decision(name, partition, chosen))
+                decisions.append(_decision(topic_partition, partition, chosen))
     return Plan(decisions=decisions)

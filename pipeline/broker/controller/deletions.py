@@ -16,7 +16,7 @@ from pipeline.model import Clock
 LOOK_S = 5.0
 PRUNE_S = 300.0
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock: Clock) -> None:
@@ -37,9 +37,9 @@ async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock
             try:
                 await remove_znodes(zookeeper, name, clock())
             except CoordinationError as error:
-                log.warning("topic_deletion_waits", topic=name, reason=str(error))
+                logger.warning("topic_deletion_waits", topic=name, reason=str(error))
             else:
-                log.info("topic_deletion_completed", topic=name)
+                logger.info("topic_deletion_completed", topic=name)
         seen = set(view.being_deleted)
         if now_s >= due_s:
             due_s = now_s + PRUNE_S
@@ -47,7 +47,7 @@ async def tend_deletions(zookeeper: CoordinationClient, view: ClusterView, clock
             try:
                 count = await prune_records(zookeeper, living, clock())
             except CoordinationError as error:
-                log.info("deletion_records_not_pruned", reason=str(error))
+                logger.info("deletion_records_not_pruned", reason=str(error))
             else:
                 if count:
-                    log.info("deletion_records_pruned", count=count)
+                    logger.info("deletion_records_pruned", count=count)

@@ -68,7 +68,7 @@ STATES_CHECK_INTERVAL_S = 30.0
 QUIET_S = 10.0
 """Leaders are spread when nobody has come or gone for so long."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def _lives(view: ClusterView) -> object:
@@ -131,7 +131,7 @@ class Reign:
         """Return when somebody has written another epoch: a cluster at rest would not learn of it by a write."""
         async for value in self._zookeeper.watch_data(ControllerEpoch.PATH):
             if value is None or value.version != self._check.version:
-                log.warning("controller_superseded", epoch=self.epoch)
+                logger.warning("controller_superseded", epoch=self.epoch)
                 self._is_over = True
                 return
 
@@ -150,11 +150,11 @@ class Reign:
                 try:
                     await self._act(Look(), names)
                 except CoordinationError as error:  # nothing that waiting for ZooKeeper would heal
-                    log.error("controller_cannot_write", error=str(error))
+                    logger.error("controller_cannot_write", error=str(error))
                     changes.note(*names)
                     await trio.sleep(REFUSED_S)
         except _Dethroned:
-            log.warning("controller_superseded", epoch=self.epoch)
+            logger.warning("controller_superseded", epoch=self.epoch)
             reign.cancel()
         finally:
             self._view.stop_noting(changes)
@@ -178,14 +178,16 @@ class Reign:
                 results = await write_states(self._zookeeper, changes, [self._check])
             except (BadVersionError, NoNodeError) as error:
                 raise self._dethroned() from error
-            self._view.accept_states(asking, {name: found for name, found in results.items() if found is not None})
+            self._view.accept_states(
+                asking, {topic_partition: found for topic_partition, found in results.items() if found is not None}
+            )
             written = [item for item in planned.decisions if results[item.topic_partition] is not None]
             self._report(written)
-            refused = [name for name, found in results.items() if found is None]
+            refused = [topic_partition for topic_partition, found in results.items() if found is None]
             if refused:
                 await self._states.read(refused)
                 # What is there may be unchanged: a record of a deletion may refuse states for some minutes.
-                self._held_back.update(name.topic for name in refused)
+                self._held_back.update(topic_partition.topic for topic_partition in refused)
             await self._end_reassignments(planned.over)
             return planned, refused
 
@@ -208,7 +210,7 @@ class Reign:
             for item in planned.decisions
             if item.before.is_spent and now_s < item.before.lost_s + LEADER_FIRST_S
         }
-        self._held_back.update(name.topic for name in waiting)
+        self._held_back.update(topic_partition.topic for topic_partition in waiting)
         return replace(planned, decisions=[item for item in planned.decisions if item.topic_partition not in waiting])
 
     async def _confirmed(self, planned: Plan, topics: Mapping[str, TopicView]) -> Plan:
@@ -232,18 +234,20 @@ class Reign:
                 ]
             )
         }
-        for name, waited_for in held_back.items():
-            if self._waited_for.get(name) != waited_for:
-                log.warning("unclean_election_held_back", topic_partition=str(name), registered=waited_for)
+        for topic_partition, waited_for in held_back.items():
+            if self._waited_for.get(topic_partition) != waited_for:
+                logger.warning(
+                    "unclean_election_held_back", topic_partition=str(topic_partition), registered=waited_for
+                )
         self._waited_for = held_back
-        self._held_back.update(name.topic for name in held_back)
+        self._held_back.update(topic_partition.topic for topic_partition in held_back)
         gone = {name for name, topic in topics.items() if not self._is_known(topic)}
         results = dict(planned.results)
-        for name in results:
-            if name in held_back:
-                results[name] = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-            elif name.topic in gone:
-                results[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for topic_partition in results:
+            if topic_partition in held_back:
+                results[topic_partition] = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+            elif topic_partition.topic in gone:
+                results[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         decisions = [
             item
             for item in planned.decisions
@@ -257,10 +261,10 @@ class Reign:
         return found is not None and found.topic_id == topic.topic_id
 
     def _change(self, decision: Decision, topic: TopicView) -> StateChange:
-        name = decision.topic_partition
+        topic_partition = decision.topic_partition
         state = PartitionState(
-            topic=name.topic,
-            partition=name.partition,
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
             leader=decision.leader,
             leader_epoch=decision.leader_epoch,
             isr=decision.isr,
@@ -284,7 +288,7 @@ class Reign:
         for decision in elected:
             if decision.is_unclean:
                 self._counts.unclean_elections += 1
-                log.warning(
+                logger.warning(
                     "unclean_leader_election",
                     topic_partition=str(decision.topic_partition),
                     leader=decision.leader,
@@ -293,7 +297,7 @@ class Reign:
                 )
         if written:
             offline = sum(1 for decision in written if decision.leader < 0)
-            log.info("states_written", count=len(written), elections=len(elected), offline=offline)
+            logger.info("states_written", count=len(written), elections=len(elected), offline=offline)
 
     # By hand
 
@@ -359,17 +363,17 @@ class Reign:
             except NodeExistsError:
                 return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             if is_written:
-                log.info("reassignment_begun", topic=name, partitions=sorted(targets))
+                logger.info("reassignment_begun", topic=name, partitions=sorted(targets))
                 return decided.outcomes
             await self._states.read([TopicPartition(name, index) for index in decided.letting_go])
 
     async def _end_reassignments(self, over: Iterable[TopicPartition]) -> None:
         by_topic: dict[str, list[int]] = {}
-        for name in over:
-            by_topic.setdefault(name.topic, []).append(name.partition)
+        for topic_partition in over:
+            by_topic.setdefault(topic_partition.topic, []).append(topic_partition.partition)
         for topic, indexes in by_topic.items():
             while not await self._end_of_topic(topic, indexes):
-                log.info("reassignment_end_repeated", topic=topic)
+                logger.info("reassignment_end_repeated", topic=topic)
 
     async def _end_of_topic(self, topic: str, indexes: Sequence[int]) -> bool:
         """Write the end of those reassignments that are over, if their states are still those that say so.
@@ -398,7 +402,7 @@ class Reign:
         except NodeExistsError:
             return True
         if is_written:
-            log.info("reassignment_over", topic=topic, partitions=sorted(over))
+            logger.info("reassignment_over", topic=topic, partitions=sorted(over))
         else:
             await self._states.read([TopicPartition(topic, index) for index in over])
         return is_written
@@ -471,4 +475,4 @@ class Reign:
                     part = old[start : start + MAX_AT_ONCE]
                     await self._zookeeper.transaction([DeleteNode(path=f"{STATE_CHANGES}/{name}") for name in part])
             except CoordinationError as error:
-                log.info("notifications_not_purged", reason=error.reason)
+                logger.info("notifications_not_purged", reason=error.reason)

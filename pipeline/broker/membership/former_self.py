@@ -32,7 +32,7 @@ SESSIONS_AWAITED = 2
 """How long a start waits for the end of another session, in session timeouts of its own."""
 LOOK_S = 0.5
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ async def refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig
             raise owned_by(config.broker_id, value.data, own)
         if not is_told:
             is_told = True
-            log.warning(
+            logger.warning(
                 "registration_awaited",
                 path=found.path,
                 seconds=wait_s,

@@ -24,7 +24,7 @@ MISSING = (
     " whose session ends waits for them, and removes nothing. Restore ZooKeeper's data"
 )
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 async def find_cluster_id(zookeeper: CoordinationClient, rng: random.Random, own: str | None) -> str:
@@ -69,7 +69,7 @@ async def watch_cluster_id(zookeeper: CoordinationClient, view: ClusterView) -> 
             view.problem = MISSING
         elif found != view.cluster_id:
             view.problem = _foreign(found, view.cluster_id)
-            log.error("cluster_id_foreign", path=ClusterId.PATH, found=found, own=view.cluster_id)
+            logger.error("cluster_id_foreign", path=ClusterId.PATH, found=found, own=view.cluster_id)
         else:
             view.problem = None
 
@@ -83,10 +83,10 @@ def _read(value: NodeValue | None) -> str | None:
     try:
         found = None if value is None else ClusterId.decode(value.data).id
     except CoordinationError as error:
-        log.error("cluster_id_unreadable", error=str(error))
+        logger.error("cluster_id_unreadable", error=str(error))
         return None
     if found is None:
-        log.error(
+        logger.error(
             "cluster_id_missing",
             path=ClusterId.PATH,
             reason="ZooKeeper lost its data, or they are not restored yet; nothing is removed, and nobody joins",

@@ -50,7 +50,7 @@ BYTES_OF_PARTITION = 8
 MAX_OFFLINE_BYTES = 500_000
 """The most that a registration says of offline replicas: a znode holds 1 MB."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class Membership:
@@ -125,7 +125,7 @@ class Membership:
             async with self._writing:
                 if value is None or value.version != self._registration.epoch:
                     found = None if value is None else value.version
-                    log.warning("broker_epoch_changed_by_others", known=self._registration.epoch, found=found)
+                    logger.warning("broker_epoch_changed_by_others", known=self._registration.epoch, found=found)
                     await self._raise_epoch()
                     await self._announce()
 
@@ -142,7 +142,7 @@ class Membership:
                 with suppress(NodeExistsError, CoordinationLostError, CoordinationUnavailableError):
                     await self._zookeeper.create(path)
             except (CoordinationLostError, CoordinationUnavailableError) as error:
-                log.warning("joining_waits", reason=error.reason)
+                logger.warning("joining_waits", reason=error.reason)
             else:
                 if epoch > self._registration.epoch:
                     self._registration = replace(self._registration, epoch=epoch)
@@ -158,7 +158,7 @@ class Membership:
             try:
                 await self._zookeeper.create(STATE_CHANGES)
             except (CoordinationLostError, CoordinationUnavailableError) as error:
-                log.warning("joining_waits", reason=error.reason)
+                logger.warning("joining_waits", reason=error.reason)
             except NodeExistsError:
                 return
             else:
@@ -170,7 +170,7 @@ class Membership:
         claimed = await claim_leaderships(self._zookeeper, self._view, self._own_id, own)
         self._has_joined = True
         await self._assigner.resume()
-        log.info("joined", broker=self._own_id, claimed=len(claimed))
+        logger.info("joined", broker=self._own_id, claimed=len(claimed))
 
     async def _lost(self) -> None:
         self._registered.clear()
@@ -188,7 +188,7 @@ class Membership:
             await self._view.wait_until(self._is_relieved)
             is_complete = True
             await trio.sleep(REFERRAL_S if is_leading else 0)
-        log.info("relieved", broker=self._own_id, completely=is_complete)
+        logger.info("relieved", broker=self._own_id, completely=is_complete)
 
     def _leads_any(self, view: ClusterView) -> bool:
         return any(found.leader == self._own_id for topic in view.topics() for found in topic.partitions.values())
@@ -209,7 +209,7 @@ class Membership:
         for name in sorted(offline):
             size_bytes += BYTES_OF_PARTITION + (0 if name.topic in told else len(name.topic))
             if size_bytes > MAX_OFFLINE_BYTES:
-                log.warning("offline_replicas_untold", told=sum(map(len, told.values())), all=len(offline))
+                logger.warning("offline_replicas_untold", told=sum(map(len, told.values())), all=len(offline))
                 break
             told[name.topic] = (*told.get(name.topic, ()), name.partition)
         async with self._writing:

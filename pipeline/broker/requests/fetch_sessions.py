@@ -194,7 +194,7 @@ class FetchSessions:
 
     def __init__(self, max_sessions: int, rng: random.Random, kept: KeptMemory) -> None:
         self._max_sessions = max_sessions
-        self._random = rng
+        self._rng = rng
         self._sessions: dict[int, FetchSession] = {}
         self._held_bytes = 0
         self._most_bytes = kept.add_use("fetch_sessions", lambda: self._held_bytes)
@@ -285,9 +285,9 @@ class FetchSessions:
             return None
         if len(self._sessions) >= self._max_sessions and not self._make_room(is_follower, size, now_s):
             return None
-        number = self._random.randint(1, MAX_ID)
+        number = self._rng.randint(1, MAX_ID)
         while number in self._sessions:
-            number = self._random.randint(1, MAX_ID)
+            number = self._rng.randint(1, MAX_ID)
         session = FetchSession(number, uses_topic_ids, is_follower, created_s=now_s, used_s=now_s)
         session.update(topics, ())
         self._sessions[number] = session

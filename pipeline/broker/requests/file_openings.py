@@ -20,7 +20,7 @@ from pipeline.errors import PipelineError
 
 READY_S = 1.0
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 class FileOpenings:
@@ -61,7 +61,7 @@ class FileOpenings:
         try:
             await self._disks.run(partition.log.directory.parent, open_files)
         except PipelineError as error:
-            log.error("files_not_opened", topic_partition=str(partition.topic_partition), error=str(error))
+            logger.error("files_not_opened", topic_partition=str(partition.topic_partition), error=str(error))
             self._refusals[partition] = error
         else:
             self._ready_until_s[partition] = trio.current_time() + READY_S

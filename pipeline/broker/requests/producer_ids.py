@@ -23,7 +23,7 @@ BLOCK_SIZE = 1000
 IDS_PER_MS = 1000
 """More than a cluster gives out, so that the blocks claimed so far lie below the time."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def next_block(latest: NodeValue | None, broker: BrokerId, now_ms: int) -> ProducerIdBlock:
@@ -40,7 +40,7 @@ def _end_of(latest: NodeValue) -> int:
     try:
         return ProducerIdBlock.decode(latest.data).last + 1
     except CoordinationError as error:
-        log.warning("producer_id_block_unreadable", error=str(error))
+        logger.warning("producer_id_block_unreadable", error=str(error))
         return 0
 
 

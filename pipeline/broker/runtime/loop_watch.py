@@ -24,7 +24,7 @@ WARNING_INTERVAL_S = 10.0
 MAX_KEPT_S = 60.0
 """The largest delay is that of the last one to two of these spans."""
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -95,6 +95,6 @@ async def watch_loop(metrics: CollectorRegistry) -> None:
             await trio.sleep_until(due_s)
             now_s = trio.current_time()
             if delays.note(now_s - due_s, now_s):
-                log.warning("event_loop_late", delay_s=round(now_s - due_s, 3), bound_s=WARNED_DELAY_S)
+                logger.warning("event_loop_late", delay_s=round(now_s - due_s, 3), bound_s=WARNED_DELAY_S)
     finally:
         metrics.unregister(collector)

@@ -53,7 +53,11 @@ async def _handle(
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=allow_change, error_code=error.code, error_message=str(error)
         )
-    begun = {name: target for name, target in targets.items() if outcomes[name].code == ErrorCode.NONE}
+    begun = {
+        topic_partition: target
+        for topic_partition, target in targets.items()
+        if outcomes[topic_partition].code == ErrorCode.NONE
+    }
     with trio.move_on_after(VIEW_TIMEOUT_S):
         await broker.view.wait_until(lambda view: _are_seen(view, begun))
     responses = []
@@ -69,8 +73,8 @@ async def _handle(
 
 def _are_seen(view: ClusterView, begun: Mapping[TopicPartition, Target]) -> bool:
     """Whether the view has all these targets by now: they come first among the replicas until the others are gone."""
-    for name, target in begun.items():
-        partition = view.partition(name)
+    for topic_partition, target in begun.items():
+        partition = view.partition(topic_partition)
         if partition is None:
             continue
         if target is None and (partition.adding or partition.removing):

@@ -45,29 +45,29 @@ async def _handle(broker: BrokerContext, request: DeleteRecordsRequest) -> Delet
     deadline = began + max(0, min(request.timeout_ms, MAX_WAIT_MS)) / 1000
     last_turn = max(deadline, began + MIN_WORK_S)
 
-    def answer(name: TopicPartition, code: ErrorCode, low_watermark: int = NO_LOW_WATERMARK) -> None:
-        results[name] = DeleteRecordsPartitionResult(
-            partition_index=name.partition, low_watermark=low_watermark, error_code=code
+    def answer(topic_partition: TopicPartition, code: ErrorCode, low_watermark: int = NO_LOW_WATERMARK) -> None:
+        results[topic_partition] = DeleteRecordsPartitionResult(
+            partition_index=topic_partition.partition, low_watermark=low_watermark, error_code=code
         )
 
     async def move(asked: tuple[TopicPartition, int]) -> None:
-        name, offset = asked
+        topic_partition, offset = asked
         try:
-            partition = _find(broker, name)
+            partition = _find(broker, topic_partition)
             if trio.current_time() >= last_turn:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too many partitions for the timeout")
-            moved[name] = partition, await partition.delete_records(Offset(offset))
+            moved[topic_partition] = partition, await partition.delete_records(Offset(offset))
         except PipelineError as error:
-            answer(name, failure_of(error).code)
+            answer(topic_partition, failure_of(error).code)
 
-    async def wait(name: TopicPartition) -> None:
-        partition, start = moved[name]
+    async def wait(topic_partition: TopicPartition) -> None:
+        partition, start = moved[topic_partition]
         try:
             leadership = partition.leading()
             await leadership.wait_deleted(start, deadline)
-            answer(name, ErrorCode.NONE, leadership.low_watermark)
+            answer(topic_partition, ErrorCode.NONE, leadership.low_watermark)
         except PipelineError as error:
-            answer(name, failure_of(error).code)
+            answer(topic_partition, failure_of(error).code)
 
     wanted = (
         (TopicPartition(topic.name, asked.partition_index), asked.offset)

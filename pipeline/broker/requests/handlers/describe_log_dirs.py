@@ -78,12 +78,14 @@ async def _describe(
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     turns = Turns(PARTITIONS_AT_ONCE)
-    for name, log in sorted(directory.logs.items(), key=itemgetter(0)):
-        if wanted is None or name in wanted:
+    for topic_partition, log in sorted(directory.logs.items(), key=itemgetter(0)):
+        if wanted is None or topic_partition in wanted:
             size = DescribeLogDirsPartition(
-                partition_index=name.partition, partition_size=log.snapshot.size_bytes, offset_lag=lags.get(name, 0)
+                partition_index=topic_partition.partition,
+                partition_size=log.snapshot.size_bytes,
+                offset_lag=lags.get(topic_partition, 0),
             )
-            topics.setdefault(name.topic, []).append(size)
+            topics.setdefault(topic_partition.topic, []).append(size)
         await turns.after()
     return DescribeLogDirsResult(
         log_dir=path,

@@ -53,7 +53,9 @@ async def _handle(broker: BrokerContext, request: ElectLeadersRequest) -> ElectL
         refused = dict.fromkeys(partitions or (), error.code)
         return ElectLeadersResponse(error_code=error.code, replica_election_results=await _results(refused))
     if partitions is None:
-        codes = {name: code for name, code in codes.items() if code != ErrorCode.ELECTION_NOT_NEEDED}
+        codes = {
+            topic_partition: code for topic_partition, code in codes.items() if code != ErrorCode.ELECTION_NOT_NEEDED
+        }
     return ElectLeadersResponse(replica_election_results=await _results(codes))
 
 
@@ -66,9 +68,9 @@ def _cut(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartiti
 async def _results(codes: Mapping[TopicPartition, ErrorCode]) -> Sequence[ReplicaElectionResult]:
     turns = Turns(PARTITIONS_AT_ONCE)
     topics: dict[str, list[PartitionResult]] = {}
-    for name, code in codes.items():
+    for topic_partition, code in codes.items():
         message = None if code == ErrorCode.NONE else code.message
-        result = PartitionResult(partition_id=name.partition, error_code=code, error_message=message)
-        topics.setdefault(name.topic, []).append(result)
+        result = PartitionResult(partition_id=topic_partition.partition, error_code=code, error_message=message)
+        topics.setdefault(topic_partition.topic, []).append(result)
         await turns.after()
     return tuple(ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in topics.items())

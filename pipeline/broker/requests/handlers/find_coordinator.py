@@ -64,13 +64,13 @@ def _refusal(key: str, error: KafkaError) -> Coordinator:
 def _endpoint(broker: BrokerContext, key_type: int, key: str) -> BrokerEndpoint:
     if key_type != GROUP:
         raise KafkaError(ErrorCode.INVALID_REQUEST, REFUSED_TYPES.get(key_type, f"Unknown key type {key_type}."))
-    name = TopicPartition(GROUP_METADATA_TOPIC, broker.groups.journal.partition_for(key))
-    partition = broker.view.partition(name)
+    topic_partition = TopicPartition(GROUP_METADATA_TOPIC, broker.groups.journal.partition_for(key))
+    partition = broker.view.partition(topic_partition)
     leader = None if partition is None else broker.view.brokers.get(partition.leader)
     if leader is None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if leader.id == broker.settings.static.broker_id:
-        own = broker.replicas.partitions.get(name)
+        own = broker.replicas.partitions.get(topic_partition)
         if own is None or not own.is_leader:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return leader

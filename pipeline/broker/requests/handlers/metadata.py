@@ -53,7 +53,7 @@ KAFKAS_INTERNAL_TOPICS = frozenset({"__transaction_state", "__share_group_state"
 
 _UNDER_WAY = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
 
-log = structlog.get_logger()
+logger = structlog.get_logger()
 
 
 def handle(
@@ -148,7 +148,7 @@ async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, mi
             if error.code not in _UNDER_WAY:
                 refusals[name] = error.code
         except CoordinationError as error:
-            log.warning("topic_not_created", topic=name, error=str(error))
+            logger.warning("topic_not_created", topic=name, error=str(error))
         if name not in refusals and broker.view.topic(name) is None:
             refusals[name] = ErrorCode.LEADER_NOT_AVAILABLE
         await turns.after()
@@ -188,18 +188,22 @@ def is_known(topic: TopicView) -> bool:
     return any(partition.has_state for partition in topic.partitions.values())
 
 
-def _describe_partition(name: TopicPartition, partition: PartitionView, view: ClusterView) -> MetadataResponsePartition:
+def _describe_partition(
+    topic_partition: TopicPartition, partition: PartitionView, view: ClusterView
+) -> MetadataResponsePartition:
     brokers, lost = view.brokers, view.offline_replicas
     is_led = partition.leader in brokers
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
-        partition_index=name.partition,
+        partition_index=topic_partition.partition,
         leader_id=partition.leader if is_led else NO_BROKER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         offline_replicas=tuple(
-            replica for replica in partition.replicas if replica not in brokers or name in lost.get(replica, ())
+            replica
+            for replica in partition.replicas
+            if replica not in brokers or topic_partition in lost.get(replica, ())
         ),
     )
 

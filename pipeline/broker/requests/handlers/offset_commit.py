@@ -37,11 +37,11 @@ PARTITIONS_AT_ONCE = 1000
 
 @dataclass(slots=True)
 class _Outcome:
-    """What becomes of one partition; without an error, `committed` of it is to be kept under `name`."""
+    """The result for one partition; without an error, `committed` is to be kept for it."""
 
     index: int
     error: ErrorCode = ErrorCode.NONE
-    name: TopicPartition | None = None
+    topic_partition: TopicPartition | None = None
     committed: OffsetAndMetadata | None = None
 
 
@@ -82,10 +82,10 @@ async def _check_in_turns(broker: BrokerContext, request: OffsetCommitRequest, v
 def _wanted(outcomes: _Outcomes) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets to commit; the last entry counts for a partition that is named twice."""
     return {
-        outcome.name: outcome.committed
+        outcome.topic_partition: outcome.committed
         for _, of_topic in outcomes
         for outcome in of_topic
-        if outcome.error is ErrorCode.NONE and outcome.name is not None and outcome.committed is not None
+        if outcome.error is ErrorCode.NONE and outcome.topic_partition is not None and outcome.committed is not None
     }
 
 
@@ -97,8 +97,8 @@ async def _encode_in_turns(
     size = 0
     try:
         max_bytes = broker.groups.journal.max_bytes(group_id)
-        for name, committed in change.items():
-            record = journal_record(group_id, name, committed)
+        for topic_partition, committed in change.items():
+            record = journal_record(group_id, topic_partition, committed)
             size += len(record[0]) + len(record[1] or b"")
             if size > max_bytes:
                 return KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "Commit fewer partitions at a time.")
@@ -119,7 +119,7 @@ def _commit(
     records: Records | KafkaError | None = None,
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Have what was found kept, if the sender may commit now. `records`: as `_encode_in_turns` returns them."""
-    found = [outcome for _, of_topic in outcomes for outcome in of_topic if outcome.name is not None]
+    found = [outcome for _, of_topic in outcomes for outcome in of_topic if outcome.topic_partition is not None]
     if found:
         try:
             _check_sender(broker, request, version)
@@ -134,7 +134,7 @@ def _commit(
         pending = broker.groups.offsets.commit(request.group_id, change, records)
         broker.groups.coordinator.note_commit(request.group_id)
     except KafkaError as error:
-        _fail([outcome for outcome in found if outcome.name in change], error.code)
+        _fail([outcome for outcome in found if outcome.topic_partition in change], error.code)
         return _answer(outcomes)
     return _answer_when_written(pending, change, outcomes)
 
@@ -159,9 +159,9 @@ def _check(
 ) -> _Outcome:
     if topic is None or part.partition_index not in topic.partitions:
         return _Outcome(part.partition_index, unknown)
-    name = TopicPartition(topic.name, part.partition_index)
+    topic_partition = TopicPartition(topic.name, part.partition_index)
     sent = CommittedPartition(
-        topic_partition=name,
+        topic_partition=topic_partition,
         offset=Offset(part.committed_offset),
         leader_epoch=LeaderEpoch(part.committed_leader_epoch),
         metadata=part.committed_metadata,
@@ -174,8 +174,8 @@ def _check(
             now_ms=now_ms,
         )
     except KafkaError as error:
-        return _Outcome(part.partition_index, error.code, name)
-    return _Outcome(part.partition_index, ErrorCode.NONE, name, committed)
+        return _Outcome(part.partition_index, error.code, topic_partition)
+    return _Outcome(part.partition_index, ErrorCode.NONE, topic_partition, committed)
 
 
 def _check_sender(broker: BrokerContext, request: OffsetCommitRequest, version: int) -> None:
@@ -203,7 +203,10 @@ async def _answer_when_written(
     try:
         await pending.wait()
     except KafkaError as error:
-        _fail([outcome for _, of_topic in outcomes for outcome in of_topic if outcome.name in change], error.code)
+        _fail(
+            [outcome for _, of_topic in outcomes for outcome in of_topic if outcome.topic_partition in change],
+            error.code,
+        )
     return _answer(outcomes)
 
 

@@ -68,17 +68,19 @@ def _check_group(broker: BrokerContext, group_id: str) -> Group:
     return group
 
 
-def _refuse(broker: BrokerContext, group: Group, name: TopicPartition, errors: dict[TopicPartition, ErrorCode]) -> None:
-    if broker.view.partition(name) is None:
-        errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif group.subscribed_topics is not None and name.topic in group.subscribed_topics:
-        errors[name] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+def _refuse(
+    broker: BrokerContext, group: Group, topic_partition: TopicPartition, errors: dict[TopicPartition, ErrorCode]
+) -> None:
+    if broker.view.partition(topic_partition) is None:
+        errors[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif group.subscribed_topics is not None and topic_partition.topic in group.subscribed_topics:
+        errors[topic_partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     else:
-        errors[name] = ErrorCode.NONE
+        errors[topic_partition] = ErrorCode.NONE
 
 
 async def _delete(broker: BrokerContext, request: OffsetDeleteRequest, errors: dict[TopicPartition, ErrorCode]) -> None:
-    names = [name for name, error in errors.items() if error is ErrorCode.NONE]
+    names = [topic_partition for topic_partition, error in errors.items() if error is ErrorCode.NONE]
     await broker.groups.offsets.delete(request.group_id, names)
 
 

@@ -21,7 +21,8 @@ def read_settings(path: Path) -> Settings:
     except OSError as error:
         raise ConfigurationError(str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not even UTF-8, or nested too deeply
-        raise ConfigurationError(str(path), f"is not TOML: {error}") from error
+        hint = "; text needs quotes" if "Invalid value" in str(error) else ""
+        raise ConfigurationError(str(path), f"is not TOML: {error}{hint}") from error
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> Settings:

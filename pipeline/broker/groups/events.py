@@ -99,13 +99,6 @@ class NewAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewEmptiness:
-    """A write of a generation without members."""
-
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NewInstance:
     """A write of a static member's new member id; `old_...` are restored if it fails."""
 
@@ -117,7 +110,8 @@ class NewInstance:
     old_rebalance_timeout_ms: int
 
 
-Purpose = NewAssignment | NewEmptiness | NewInstance
+Purpose = NewAssignment | NewInstance | None
+"""What a write is for; None if the group does not wait for its result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,12 +170,7 @@ class OffsetKeeper:
         return self._loaded[self._journal.partition_for(group_id)]
 
     def _begin(
-        self,
-        offsets: Offsets,
-        group_id: str,
-        change: Change,
-        records: Records | None = None,
-        more_bytes: int = 0,
+        self, offsets: Offsets, group_id: str, change: Change, records: Records | None = None, more_bytes: int = 0
     ) -> PendingWrite:
         def ended(error: KafkaError | None) -> None:
             if error is None:
@@ -190,16 +185,14 @@ class OffsetKeeper:
             records = journal_records(group_id, change) if records is None else records
         except ProtocolError as error:
             raise KafkaError(ErrorCode.INVALID_COMMIT_OFFSET_SIZE, str(error)) from error
-        has_begun = False
+        # Before the journal's `begin`, which calls `ended` at once if there is nothing to write.
         offsets.begin(group_id, change)
         self._begun_bytes += more_bytes
         try:
-            pending = self._journal.begin(group_id, records, ended=ended)
-            has_begun = True
-            return pending
-        finally:
-            if not has_begun:
-                end()
+            return self._journal.begin(group_id, records, ended=ended)
+        except BaseException:
+            end()
+            raise
 
     # Deletion and expiry
 

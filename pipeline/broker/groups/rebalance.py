@@ -3,7 +3,7 @@
 Each function is a part of the transitions of `joins`, `syncs`, `departures` and `lifecycle`.
 """
 
-from pipeline.broker.groups.events import NewEmptiness, Write
+from pipeline.broker.groups.events import Write
 from pipeline.broker.groups.group import Group
 from pipeline.broker.groups.model import GroupState
 from pipeline.protocol.errors import ErrorCode
@@ -86,7 +86,7 @@ def _complete_join(group: Group, now_ms: int) -> None:
     group.begin_generation()
     if not members:
         group.state = GroupState.EMPTY
-        group.actions.append(Write(group.metadata(), NewEmptiness(generation=group.generation)))
+        group.actions.append(Write(group.metadata(), None))
         return
     group.state = GroupState.COMPLETING
     for member in members.values():

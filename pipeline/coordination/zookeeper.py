@@ -1,19 +1,16 @@
-"""The one place that speaks to ZooKeeper: kazoo, with its threads, bridged to trio.
+"""Requests to ZooKeeper and watches of its znodes: kazoo, with its threads, bridged to trio.
 
 Invariants:
 
-- Nothing here blocks the loop. Kazoo's threads never touch our state: what they have to say is posted to the loop.
+- Nothing here blocks the loop.
 - A request is handed to kazoo only while connected, so one that waits for the connection can be cancelled for good;
   one already handed over may still be carried out after its caller was cancelled.
 - Every znode that is watched is read again after each lost connection, since the server forgets watches then.
 - A watch that nobody waits for any more is taken back, from the server and from kazoo, if its znode has no other.
-- Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place. Likewise
-  where servers refuse this one: restored from a backup, they have not counted up to the transactions that it saw.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -25,7 +22,7 @@ import structlog
 import trio
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from pipeline.coordination.interface import (
     ANY_VERSION,
@@ -39,8 +36,9 @@ from pipeline.coordination.interface import (
     SessionId,
     SetNode,
 )
+from pipeline.coordination.kazoo_session import KazooSession
 from pipeline.coordination.multi_read import NO_NODE, MultiRead
-from pipeline.coordination.session import SessionHistory, Watch
+from pipeline.coordination.session import Watch
 from pipeline.coordination.watch_removal import WatchRemoval
 from pipeline.errors import (
     BadVersionError,
@@ -59,20 +57,12 @@ if TYPE_CHECKING:
 SESSION_TIMEOUT_MS = 18_000
 OPERATION_TIMEOUT_MS = 60_000
 CONNECT_TIMEOUT_MS = 30_000
-CLOSE_TIMEOUT_S = 5.0
-REPLACE_AFTER_S = 1.0
-LOOK_FOR_OLDER_S = 0.5
-"""So often a client without a server looks whether servers hold older data than it has seen, and so refuse it."""
-LOOK_TIMEOUT_S = 2.0
 MAX_IN_FLIGHT = 64
 """Kazoo is told of a request through a socket pair, which would block the loop once some 250 of them are unread."""
-RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 _Answer = TypeVar("_Answer")
 
 _log = structlog.get_logger()
-_kazoo_log = logging.getLogger("kazoo.client")
-_kazoo_log.setLevel(logging.CRITICAL)  # its news are told by our own events
 
 
 @asynccontextmanager
@@ -102,24 +92,20 @@ class ZooKeeper:
     def __init__(self, connect: str, session_timeout_ms: int, operation_timeout_ms: int) -> None:
         self._hosts, slash, chroot = connect.partition("/")
         self._chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
-        self._session_timeout_ms = session_timeout_ms
         self._operation_timeout_s = operation_timeout_ms / 1000
-        self._token = trio.lowlevel.current_trio_token()
-        self._history = SessionHistory()
         self._watches: dict[str, weakref.WeakSet[Watch[Any]]] = {}
         self._in_flight = trio.Semaphore(MAX_IN_FLIGHT)
-        self._is_closed = False
         try:
-            self._kazoo = self._new_kazoo()
+            self._session = KazooSession(self._hosts, session_timeout_ms, self._wake_all)
         except ValueError as error:
             raise ConfigurationError("zookeeper.connect", f"{connect!r} is not host:port,.../chroot") from error
 
     async def connect(self, timeout_ms: int) -> None:
         """Open the first session and make the chroot."""
-        self._kazoo.start_async()
+        self._session.kazoo.start_async()
         with trio.move_on_after(timeout_ms / 1000):
-            await self._history.wait_connected()
-        if not self._history.is_connected:
+            await self._session.history.wait_connected()
+        if not self._session.history.is_connected:
             reason = f"no ZooKeeper answers at {self._hosts} within {timeout_ms / 1000:g} s: is it running?"
             raise CoordinationUnavailableError("", reason)
         if self._chroot:
@@ -127,24 +113,22 @@ class ZooKeeper:
 
     async def close(self) -> None:
         """End the session: its ephemeral znodes go at once if a server can be reached, else with its timeout."""
-        self._is_closed = True
-        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
-            await trio.to_thread.run_sync(_dispose, self._kazoo, abandon_on_cancel=True)
+        await self._session.close()
 
     @property
     def session_id(self) -> SessionId:
         """The newest session."""
-        if self._history.current is None:
+        if self._session.history.current is None:
             raise CoordinationUnavailableError("", f"never connected to {self._hosts}")
-        return self._history.current.session_id
+        return self._session.history.current.session_id
 
     def owns_session(self, session_id: SessionId) -> bool:
         """Whether this client holds the session, or held it before it expired."""
-        return self._history.owns(session_id)
+        return self._session.history.owns(session_id)
 
     def sessions(self) -> AsyncIterator[SessionEvent]:
         """The state now, then each change."""
-        return self._history.events()
+        return self._session.history.events()
 
     async def get(self, path: str) -> NodeValue:
         """Data and version. Raises NoNodeError."""
@@ -275,12 +259,12 @@ class ZooKeeper:
     def _watch(self, full: str, read: Callable[[], Any]) -> Watch[Any]:
         watch: Watch[Any] = Watch(read)
         self._watches.setdefault(full, weakref.WeakSet()).add(watch)
-        weakref.finalize(watch, self._post, self._watch_dropped, full).atexit = False
+        weakref.finalize(watch, self._session.post, self._watch_dropped, full).atexit = False
         return watch
 
     def _watch_dropped(self, full: str) -> None:
         """Take back the watch of this znode once no caller needs it."""
-        if not self._is_closed and full in self._watches and not self._watches[full]:
+        if not self._session.is_closed and full in self._watches and not self._watches[full]:
             del self._watches[full]
             trio.lowlevel.spawn_system_task(self._take_back, full)
 
@@ -307,7 +291,7 @@ class ZooKeeper:
             try:
                 return await self._call(path, start, repeat=True)
             except CoordinationUnavailableError as error:
-                if self._is_closed:
+                if self._session.is_closed:
                     raise
                 _log.warning("zookeeper_watch_waits", path=path, reason=error.reason)
 
@@ -316,13 +300,13 @@ class ZooKeeper:
     ) -> _Answer:
         """Hand a request to kazoo once connected and bring its answer here. `repeat`: it changes nothing, try again."""
         deadline = trio.current_time() + self._operation_timeout_s
-        while not self._is_closed:
+        while not self._session.is_closed:
             with trio.move_on_at(deadline) as waiting:
-                await self._history.wait_connected()
+                await self._session.history.wait_connected()
                 async with self._in_flight:
                     waiting.deadline = math.inf
                     try:
-                        return await self._answer(path, start(self._kazoo), deadline)
+                        return await self._answer(path, start(self._session.kazoo), deadline)
                     except CoordinationLostError:
                         if not repeat:
                             raise
@@ -335,7 +319,7 @@ class ZooKeeper:
         answered = trio.Event()
 
         def on_answer(_result: AsyncResult[_Answer]) -> None:
-            self._post(answered.set)
+            self._session.post(answered.set)
 
         result.rawlink(on_answer)
         try:
@@ -366,27 +350,12 @@ class ZooKeeper:
             case CheckNode():
                 request.check(full, operation.version)
 
-    def _new_kazoo(self) -> KazooClient:
-        kazoo = KazooClient(
-            self._hosts, self._session_timeout_ms / 1000, connection_retry=dict(RECONNECT), logger=_kazoo_log
-        )
-
-        def on_state(state: str) -> None:
-            client_id = kazoo.client_id
-            is_dead = kazoo.client_state == KeeperState.CLOSED
-            self._post(self._session_changed, kazoo, state, client_id[0] if client_id else None, is_dead)
-
-        kazoo.add_listener(on_state)
-        return kazoo
-
-    def _post(self, function: Callable[..., object], *arguments: object) -> None:
-        """From any thread: call a function in the loop."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(function, *arguments)
-
     def _on_watch(self, event: WatchedEvent) -> None:
-        if event.path is not None:  # else each watch is told that the connection is lost, which `on_state` tells once
-            self._post(self._wake_watches, [event.path])
+        if event.path is not None:  # else each watch is told that the connection is lost, which the session tells once
+            self._session.post(self._wake_watches, [event.path])
+
+    def _wake_all(self) -> None:
+        self._wake_watches(list(self._watches))
 
     def _wake_watches(self, paths: Sequence[str]) -> None:
         """These znodes changed, or the server forgot their watches."""
@@ -396,94 +365,11 @@ class ZooKeeper:
             if not self._watches.get(path):
                 self._watches.pop(path, None)
 
-    def _session_changed(self, kazoo: KazooClient, state: str, session_id: int | None, is_dead: bool) -> None:
-        if kazoo is not self._kazoo or self._is_closed:
-            return
-        if state == KazooState.CONNECTED and session_id is not None:
-            self._history.connected(SessionId(session_id))
-        elif state == KazooState.SUSPENDED:
-            self._history.suspended()
-            trio.lowlevel.spawn_system_task(self._escape_refusals, kazoo, self._history.connection_count)
-        elif state == KazooState.LOST:
-            self._history.expired()
-        if state != KazooState.CONNECTED:
-            self._wake_watches(list(self._watches))
-        current = self._history.current
-        if current is not None:
-            _log.info(
-                "zookeeper_session", state=current.state.value, session=f"0x{current.session_id:x}", servers=self._hosts
-            )
-        if is_dead:
-            trio.lowlevel.spawn_system_task(self._replace, kazoo)
-
-    async def _replace(self, dead: KazooClient) -> None:
-        """Kazoo's thread ended by itself."""
-        await trio.to_thread.run_sync(_dispose, dead, abandon_on_cancel=True)
-        await trio.sleep(REPLACE_AFTER_S)
-        if not self._is_closed:
-            self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        _log.warning("zookeeper_client_replaced", servers=self._hosts)
-        self._kazoo = self._new_kazoo()
-        self._kazoo.start_async()
-        self._wake_watches(list(self._watches))
-
-    async def _escape_refusals(self, kazoo: KazooClient, connection: int) -> None:
-        """Begin a new session where servers refuse this one, which saw newer transactions. `connection` broke.
-
-        It begins before the sessions of the backup time out. Otherwise a broker that saw nothing newer, and is let in,
-        would find all others dead meanwhile, and elect replicas that lack what these know of.
-        """
-
-        def is_over() -> bool:
-            return self._is_closed or (kazoo, connection) != (self._kazoo, self._history.connection_count)
-
-        is_refused = False
-        while not is_refused:
-            await trio.sleep(LOOK_FOR_OLDER_S)
-            if is_over():
-                return
-            newest = await trio.to_thread.run_sync(self._newest_transaction, abandon_on_cancel=True)
-            is_refused = newest is not None and newest < kazoo.last_zxid
-        if is_over():
-            return
-        _log.warning("zookeeper_refuses_session", servers=self._hosts, reason="its data are older")
-        self._history.expired()
-        self._begin_anew()
-        await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
-
-    def _newest_transaction(self) -> int | None:
-        """Return the number of ZooKeeper's newest transaction; None if no server lets a new client in.
-
-        Blocks for some `LOOK_TIMEOUT_S` at most.
-        """
-        probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_kazoo_log)
-        try:
-            if not probe.start_async().wait(LOOK_TIMEOUT_S):
-                return None
-            probe.sync_async("/").get(timeout=LOOK_TIMEOUT_S)  # a server may lag behind the others
-        except Exception:  # kazoo raises bare ones, too, and a task that dies of it would end the process
-            return None
-        else:
-            return probe.last_zxid
-        finally:
-            _dispose(probe)
-
 
 def _forget_watchers(kazoo: KazooClient, full: str) -> None:
     """In kazoo's thread, between two answers: no watch of a later request is lost."""
     kazoo._data_watchers.pop(full, None)
     kazoo._child_watchers.pop(full, None)
-
-
-def _dispose(kazoo: KazooClient) -> None:
-    """Ends the session and frees threads and sockets. Blocks until the server has answered or is known to be away."""
-    try:
-        kazoo.stop()
-        kazoo.close()
-    except Exception as error:  # also kazoo raises bare Exceptions here; the session then ends by its timeout
-        _log.warning("zookeeper_close_failed", error=repr(error))
 
 
 def _translate(path: str, error: Exception) -> CoordinationError:

@@ -23,7 +23,7 @@ CONFIG = BrokerConfig.from_settings({"broker.id": 1, "log.dirs": "/none", "zooke
 
 def entries(client: ZooKeeper) -> tuple[int, int, int]:
     """Paths that the client, and kazoo, know watches of; kazoo forgets one once the server has."""
-    kazoo = client._kazoo
+    kazoo = client._session.kazoo
     return len(client._watches), len(kazoo._data_watchers), len(kazoo._child_watchers)
 
 

@@ -90,7 +90,7 @@ class RealService:
     async def expire(self, client: CoordinationClient) -> None:
         """A second connection takes the session over and closes it."""
         assert isinstance(client, ZooKeeper)
-        second = KazooClient(self.server.connect, client_id=client._kazoo.client_id)
+        second = KazooClient(self.server.connect, client_id=client._session.kazoo.client_id)
 
         def end_session() -> None:
             second.start()  # type: ignore[attr-defined]

@@ -1,0 +1,154 @@
+"""The kazoo client of a session, with its threads, and the client that takes its place where it cannot go on.
+
+Invariants:
+
+- Kazoo's threads never touch our state: what they have to say is posted to the loop.
+- Should kazoo's connection thread die of a broken answer, a new client with a new session takes its place. Likewise
+  where servers refuse this one: restored from a backup, they have not counted up to the transactions that it saw.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+import trio
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState, KeeperState
+
+from pipeline.coordination.interface import SessionId
+from pipeline.coordination.session import SessionHistory
+
+CLOSE_TIMEOUT_S = 5.0
+REPLACE_AFTER_S = 1.0
+LOOK_FOR_OLDER_S = 0.5
+"""So often a client without a server looks whether servers hold older data than it has seen, and so refuse it."""
+LOOK_TIMEOUT_S = 2.0
+RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+
+_log = structlog.get_logger()
+_kazoo_log = logging.getLogger("kazoo.client")
+_kazoo_log.setLevel(logging.CRITICAL)  # its news are told by our own events
+
+
+class KazooSession:
+    """The session of a `ZooKeeper`. `on_lost` is called in the loop once servers may have forgotten what is watched.
+
+    Raises ValueError for hosts that cannot be read.
+    """
+
+    def __init__(self, hosts: str, session_timeout_ms: int, on_lost: Callable[[], None]) -> None:
+        self.history = SessionHistory()
+        self.is_closed = False
+        self._hosts = hosts
+        self._session_timeout_ms = session_timeout_ms
+        self._on_lost = on_lost
+        self._token = trio.lowlevel.current_trio_token()
+        self.kazoo = self._new_kazoo()
+
+    async def close(self) -> None:
+        """End the session. Returns once a server has answered, or after `CLOSE_TIMEOUT_S`."""
+        self.is_closed = True
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+            await trio.to_thread.run_sync(_dispose, self.kazoo, abandon_on_cancel=True)
+
+    def post(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function in the loop, from any thread."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(function, *arguments)
+
+    def _new_kazoo(self) -> KazooClient:
+        kazoo = KazooClient(
+            self._hosts, self._session_timeout_ms / 1000, connection_retry=dict(RECONNECT), logger=_kazoo_log
+        )
+
+        def on_state(state: str) -> None:
+            client_id = kazoo.client_id
+            is_dead = kazoo.client_state == KeeperState.CLOSED
+            self.post(self._session_changed, kazoo, state, client_id[0] if client_id else None, is_dead)
+
+        kazoo.add_listener(on_state)
+        return kazoo
+
+    def _session_changed(self, kazoo: KazooClient, state: str, session_id: int | None, is_dead: bool) -> None:
+        if kazoo is not self.kazoo or self.is_closed:
+            return
+        if state == KazooState.CONNECTED and session_id is not None:
+            self.history.connected(SessionId(session_id))
+        elif state == KazooState.SUSPENDED:
+            self.history.suspended()
+            trio.lowlevel.spawn_system_task(self._escape_refusals, kazoo, self.history.connection_count)
+        elif state == KazooState.LOST:
+            self.history.expired()
+        if state != KazooState.CONNECTED:
+            self._on_lost()
+        current = self.history.current
+        if current is not None:
+            _log.info(
+                "zookeeper_session", state=current.state.value, session=f"0x{current.session_id:x}", servers=self._hosts
+            )
+        if is_dead:
+            trio.lowlevel.spawn_system_task(self._replace, kazoo)
+
+    async def _replace(self, dead: KazooClient) -> None:
+        """Kazoo's thread ended by itself."""
+        await trio.to_thread.run_sync(_dispose, dead, abandon_on_cancel=True)
+        await trio.sleep(REPLACE_AFTER_S)
+        if not self.is_closed:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        _log.warning("zookeeper_client_replaced", servers=self._hosts)
+        self.kazoo = self._new_kazoo()
+        self.kazoo.start_async()
+        self._on_lost()
+
+    async def _escape_refusals(self, kazoo: KazooClient, connection: int) -> None:
+        """Begin a new session where servers refuse this one, which saw newer transactions. `connection` broke.
+
+        It begins before the sessions of the backup time out. Otherwise a broker that saw nothing newer, and is let in,
+        would find all others dead meanwhile, and elect replicas that lack what these know of.
+        """
+
+        def is_over() -> bool:
+            return self.is_closed or (kazoo, connection) != (self.kazoo, self.history.connection_count)
+
+        is_refused = False
+        while not is_refused:
+            await trio.sleep(LOOK_FOR_OLDER_S)
+            if is_over():
+                return
+            newest = await trio.to_thread.run_sync(self._newest_transaction, abandon_on_cancel=True)
+            is_refused = newest is not None and newest < kazoo.last_zxid
+        if is_over():
+            return
+        _log.warning("zookeeper_refuses_session", servers=self._hosts, reason="its data are older")
+        self.history.expired()
+        self._begin_anew()
+        await trio.to_thread.run_sync(_dispose, kazoo, abandon_on_cancel=True)
+
+    def _newest_transaction(self) -> int | None:
+        """Return the number of ZooKeeper's newest transaction; None if no server lets a new client in.
+
+        Blocks for some `LOOK_TIMEOUT_S` at most.
+        """
+        probe = KazooClient(self._hosts, self._session_timeout_ms / 1000, logger=_kazoo_log)
+        try:
+            if not probe.start_async().wait(LOOK_TIMEOUT_S):
+                return None
+            probe.sync_async("/").get(timeout=LOOK_TIMEOUT_S)  # a server may lag behind the others
+        except Exception:  # kazoo raises bare ones, too, and a task that dies of it would end the process
+            return None
+        else:
+            return probe.last_zxid
+        finally:
+            _dispose(probe)
+
+
+def _dispose(kazoo: KazooClient) -> None:
+    """Ends the session and frees threads and sockets. Blocks until the server has answered or is known to be away."""
+    try:
+        kazoo.stop()
+        kazoo.close()
+    except Exception as error:  # also kazoo raises bare Exceptions here; the session then ends by its timeout
+        _log.warning("zookeeper_close_failed", error=repr(error))

@@ -14,6 +14,9 @@ NO_LEADER_EPOCH = LeaderEpoch(-1)
 NO_BROKER_EPOCH = -1
 """Of a broker that does not tell its epoch."""
 
+BROKER_IDS = "/brokers/ids"
+"""The znode of the live brokers, which brokers write and clients may read."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic. Ordered by topic, then number. A tuple, because one is looked up for each batch."""

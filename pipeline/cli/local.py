@@ -16,6 +16,7 @@ from pipeline.cli.terminal import output
 from pipeline.cli.terminal.files import held_alone
 from pipeline.cli.terminal.settings import parse_assignments
 from pipeline.errors import ConfigurationError, PipelineError
+from pipeline.model import BROKER_IDS
 
 if TYPE_CHECKING:
     from pipeline.cli.child_services import ServiceUnit, Unit
@@ -251,14 +252,13 @@ async def _forget_former_brokers(zookeeper: str, count: int) -> None:
     This process holds the directory, so the brokers are dead; ZooKeeper would keep their registrations until their
     sessions expire, and refuse brokers with the same ids at other ports.
     """
-    from pipeline.client.cluster.discovery import BROKER_IDS_PATH
     from pipeline.coordination.zookeeper import open_zookeeper
     from pipeline.errors import NoNodeError
 
     async with open_zookeeper(zookeeper) as client:
         for number in range(1, count + 1):
             with suppress(NoNodeError):
-                await client.delete(f"{BROKER_IDS_PATH}/{number}")
+                await client.delete(f"{BROKER_IDS}/{number}")
 
 
 async def _keep_running(unit: "Unit", restart_after_s: float) -> None:

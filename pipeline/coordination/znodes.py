@@ -15,10 +15,9 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from pipeline.errors import CoordinationError
-from pipeline.model import NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
+from pipeline.model import BROKER_IDS, NO_BROKER_EPOCH, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch
 from pipeline.settings import MAX_INT32, MAX_INT64
 
-BROKER_IDS = "/brokers/ids"
 BROKER_EPOCHS = "/brokers/epochs"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"

@@ -17,14 +17,13 @@ from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.settings.dynamic import DynamicSettings, Overrides
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.znodes import (
-    BROKER_IDS,
     BrokerOverrides,
     BrokerRegistration,
     broker_config_path,
     broker_path,
 )
 from pipeline.errors import CoordinationError
-from pipeline.model import BrokerEndpoint, BrokerId, TopicPartition
+from pipeline.model import BROKER_IDS, BrokerEndpoint, BrokerId, TopicPartition
 from pipeline.settings import MAX_INT32
 
 NAMED_IN_LOG = 10

@@ -47,7 +47,7 @@ from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch
 from pipeline.coordination.deleted_topics import demand_not_deleted, make_records_directory
 from pipeline.coordination.interface import MAX_AT_ONCE, CheckNode, CoordinationClient, DeleteNode, Operation, SetNode
 from pipeline.coordination.partition_states import RETRY_S, StateChange, write_states
-from pipeline.coordination.znodes import BROKER_IDS, PartitionState, TopicAssignment, partition_state_path, topic_path
+from pipeline.coordination.znodes import PartitionState, TopicAssignment, partition_state_path, topic_path
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
@@ -56,7 +56,7 @@ from pipeline.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.model import BROKER_IDS, BrokerId, Clock, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
 NOTIFICATIONS_KEPT = 100

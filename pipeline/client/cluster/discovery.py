@@ -5,9 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from pipeline.errors import CoordinationError
-from pipeline.model import HostPort
-
-BROKER_IDS_PATH = "/brokers/ids"
+from pipeline.model import BROKER_IDS, HostPort
 
 Discovery = Callable[[], Awaitable[Sequence[HostPort]]]
 """Returns addresses of brokers in the order to try. Called at the start, and whenever no known broker answers."""
@@ -39,8 +37,8 @@ def from_zookeeper(zookeeper: ZnodeReader) -> Discovery:
 
     async def discover() -> Sequence[HostPort]:
         addresses = []
-        for name in sorted(await zookeeper.children(BROKER_IDS_PATH)):
-            path = f"{BROKER_IDS_PATH}/{name}"
+        for name in sorted(await zookeeper.children(BROKER_IDS)):
+            path = f"{BROKER_IDS}/{name}"
             data, _version = await zookeeper.get(path)
             addresses.append(_address(path, data))
         return addresses

@@ -14,14 +14,13 @@ from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.interface import MAX_AT_ONCE, NodeValue
 from pipeline.coordination.partition_states import StateChange, write_states
 from pipeline.coordination.znodes import (
-    BROKER_IDS,
     PartitionState,
     TopicConfig,
     broker_path,
     partition_state_path,
     topic_config_path,
 )
-from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
+from pipeline.model import BROKER_IDS, BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.controllers import make_topic, register
 from tests.unit.broker.conftest import TIMEOUT_S

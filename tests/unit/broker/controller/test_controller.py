@@ -19,7 +19,6 @@ from pipeline.coordination.deleted_topics import record_path
 from pipeline.coordination.interface import CoordinationClient, Operation, SetNode
 from pipeline.coordination.partition_states import StateChange, read_states, write_states
 from pipeline.coordination.znodes import (
-    BROKER_IDS,
     PartitionState,
     TopicAssignment,
     TopicConfig,
@@ -28,7 +27,7 @@ from pipeline.coordination.znodes import (
     topic_path,
 )
 from pipeline.errors import NodeExistsError
-from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
+from pipeline.model import BROKER_IDS, BrokerId, LeaderEpoch, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.testing.memory_zookeeper import MemoryZooKeeper
 from tests.support.controllers import DEADLINE_S, Rig, is_led, make_topic, register, running, state_of

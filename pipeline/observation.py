@@ -1,4 +1,4 @@
-"""A replica as those see it who count along with it: what a broker shows, and the audit asks for."""
+"""A replica as its observers see it: properties that a broker offers and the audit reads."""
 
 import uuid
 from collections.abc import Iterator
@@ -9,61 +9,61 @@ from pipeline.records.batch import BatchHeader
 
 
 class ObservedLog(Protocol):
-    """A replica's log."""
+    """Log of an observed replica."""
 
     @property
     def topic_id(self) -> uuid.UUID | None:
-        """The topic's id, None if it has none."""
+        """The topic's id; None if it has none."""
         ...
 
     @property
     def log_start_offset(self) -> Offset:
-        """Where it starts."""
+        """Log start offset."""
         ...
 
     @property
     def log_end_offset(self) -> Offset:
-        """Where it ends."""
+        """Log end offset."""
         ...
 
     @property
     def recovery_point(self) -> Offset:
-        """Every record before it survives a crash."""
+        """Offset before which every record survives a crash."""
         ...
 
     def headers(self, from_offset: Offset) -> Iterator[BatchHeader]:
-        """Its batches, from the one with this offset on."""
+        """Headers of the batches, from the batch with this offset on."""
         ...
 
     def epoch_start(self, epoch: LeaderEpoch) -> Offset | None:
-        """Where this leader epoch began in it, None if that is not known."""
+        """Start offset of a leader epoch; None if it is not known."""
         ...
 
 
 class ObservedPartition(Protocol):
-    """A replica on this broker, as it stands whenever it is asked."""
+    """A replica on this broker; each property has its present value."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Which partition."""
+        """The replica's partition."""
         ...
 
     @property
     def log(self) -> ObservedLog:
-        """Its log."""
+        """The replica's log."""
         ...
 
     @property
     def high_watermark(self) -> Offset:
-        """The end of what is committed."""
+        """High watermark."""
         ...
 
     @property
     def is_leader(self) -> bool:
-        """Whether it leads."""
+        """True if the replica leads."""
         ...
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """In which epoch it leads or follows."""
+        """Leader epoch in which the replica leads or follows."""
         ...

@@ -193,7 +193,15 @@ async def _deserializer(registry: str | None, stack: AsyncExitStack) -> "AvroDes
 async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None", *, as_json: bool) -> None:
     value: Any = record.value
     if deserializer is not None and record.value is not None:
-        value = await deserializer.deserialize(record.value)
+        from pipeline.client.registry.avro import SerializationError
+
+        try:
+            value = await deserializer.deserialize(record.value)
+        except SerializationError as error:
+            _flush()
+            output.fail(
+                f"{record.topic_partition}, offset {record.offset}: {error}; without --registry it is shown as text"
+            )
     if as_json:
         document = {
             "topic": record.topic_partition.topic,

@@ -115,7 +115,7 @@ async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: st
         async for line in _lines(options.file):
             key, value = _split(line, options.key_separator)
             if serializer is not None:
-                value = await serializer.serialize(options.topic, _parse(value, count + 1))
+                value = await _serialize(serializer, options.topic, _parse(value, count + 1), count + 1)
             await producer.send(options.topic, value, key=key, partition=options.partition)
             count += 1
             bar.advance()
@@ -175,3 +175,12 @@ def _parse(value: bytes, number: int) -> Any:
         return json_module.loads(value)
     except ValueError as error:
         output.fail(f"line {number} is not JSON: {error}")
+
+
+async def _serialize(serializer: "AvroSerializer", topic: str, datum: Any, number: int) -> bytes:
+    from pipeline.client.registry.avro import SchemaMismatchError
+
+    try:
+        return await serializer.serialize(topic, datum)
+    except SchemaMismatchError as error:
+        output.fail(f"line {number}: {error}")

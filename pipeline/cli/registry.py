@@ -22,7 +22,7 @@ schema_app = typer.Typer(no_args_is_help=True, help="Avro schemas in a registry.
 Url = Annotated[str, typer.Option("--registry", metavar="URL", parser=http_url, help="HTTP address of the registry.")]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="For the values of topic clicks: clicks-value.")]
 SchemaFile = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="File with the schema.")]
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @app.command()
@@ -101,10 +101,10 @@ def check(subject: Subject, file: SchemaFile, url: Url, json: Json = False) -> N
         raise typer.Exit(output.EXIT_FAILED)
 
 
-def _with_registry(url: str, ask: "Callable[[SchemaRegistryClient], Awaitable[Answer]]") -> "Answer":
+def _with_registry(url: str, ask: "Callable[[SchemaRegistryClient], Awaitable[Result]]") -> "Result":
     from pipeline.client.registry.client import open_schema_registry
 
-    async def run() -> Answer:
+    async def run() -> Result:
         async with open_schema_registry([url], timeout_s=REGISTRY_TIMEOUT_S) as client:
             return await ask(client)
 

@@ -157,6 +157,20 @@ def test_services_are_found_by_host_and_port_alone(cluster: LocalCluster, tmp_pa
     wait_for("brokers' counts", lambda: "clicks" in pipeline("audit", "report", "--audit", audit).stdout)
 
 
+def test_a_value_without_its_schema_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    schema = tmp_path / "visit.avsc"
+    schema.write_text(SCHEMA)
+    at = ("-b", cluster.bootstrap, "--registry", cluster.registry)
+    assert pipeline("topic", "create", "odd", "-b", cluster.bootstrap).returncode == 0
+    done = pipeline("produce", "odd", "--schema", str(schema), *at, given='{"page": "/"}\n{"page": 7}\n')
+    assert done.returncode == 1
+    assert done.stderr.startswith("pipeline: line 2: the object does not match the schema of odd: "), done.stderr
+    assert pipeline("produce", "odd", "-b", cluster.bootstrap, given="abc\n").returncode == 0
+    assert complaint("consume", "odd", *at).startswith(
+        "odd-0, offset 0: not Avro with a schema id: 3 bytes are too short"
+    )
+
+
 def test_a_topic_that_was_not_counted(cluster: LocalCluster) -> None:
     done = pipeline("audit", "report", "--audit", cluster.audit, "--topic", "typo")
     assert done.returncode == 4

@@ -43,8 +43,8 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """A controller's answer about one topic."""
+class _TopicResult:
+    """Result of a request for one topic."""
 
     topic: str
     code: int
@@ -64,8 +64,8 @@ async def create_topics(
             topics=tuple(_creatable(topic) for topic in topics if topic.name in names), timeout_ms=timeout_ms
         )
 
-    def answers(response: CreateTopicsResponse) -> list[_Answer]:
-        return [_Answer(topic.name, topic.error_code, topic.error_message) for topic in response.topics]
+    def answers(response: CreateTopicsResponse) -> list[_TopicResult]:
+        return [_TopicResult(topic.name, topic.error_code, topic.error_message) for topic in response.topics]
 
     deadline = trio.current_time() + timeout_s
     fine = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS} if exist_ok else {ErrorCode.NONE}
@@ -100,8 +100,8 @@ async def delete_topics(
             timeout_ms=timeout_ms,
         )
 
-    def answers(response: DeleteTopicsResponse) -> list[_Answer]:
-        return [_Answer(topic.name or "", topic.error_code, topic.error_message) for topic in response.responses]
+    def answers(response: DeleteTopicsResponse) -> list[_TopicResult]:
+        return [_TopicResult(topic.name or "", topic.error_code, topic.error_message) for topic in response.responses]
 
     deadline = trio.current_time() + timeout_s
     fine = {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} if missing_ok else {ErrorCode.NONE}
@@ -119,8 +119,8 @@ async def create_partitions(
             timeout_ms=timeout_ms,
         )
 
-    def answers(response: CreatePartitionsResponse) -> list[_Answer]:
-        return [_Answer(topic.name, topic.error_code, topic.error_message) for topic in response.results]
+    def answers(response: CreatePartitionsResponse) -> list[_TopicResult]:
+        return [_TopicResult(topic.name, topic.error_code, topic.error_message) for topic in response.results]
 
     deadline = trio.current_time() + timeout_s
     await _ask_controller(cluster, list(counts), request, answers, {ErrorCode.NONE}, deadline)
@@ -169,7 +169,7 @@ async def _ask_controller(
     cluster: Cluster,
     names: Sequence[str],
     request: Callable[[Sequence[str], int], Message],
-    answers: Callable[[Any], list[_Answer]],
+    answers: Callable[[Any], list[_TopicResult]],
     fine: set[ErrorCode],
     deadline: float,
 ) -> None:

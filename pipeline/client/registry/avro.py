@@ -22,6 +22,10 @@ class SerializationError(PipelineError):
     """An object that does not match its schema, or bytes that are not a framed datum."""
 
 
+class SchemaMismatchError(SerializationError):
+    """An object that does not match the schema of its topic."""
+
+
 def value_subject(topic: str) -> str:
     """Return the subject of a topic's values (Confluent's TopicNameStrategy)."""
     return f"{topic}-value"
@@ -78,7 +82,8 @@ class AvroSerializer:
         """Return the framed bytes of an object; waits only for the first object of a topic.
 
         A union's branch may be named: `("string", "x")`. Missing fields take their default; unknown fields are refused.
-        Raises SerializationError with the field, and the errors of the registry's client.
+        Raises SchemaMismatchError with the field, SerializationError for a schema that is not Avro, and the errors of
+        the registry's client.
         """
         writer = self._writers.get(topic)
         if writer is None:
@@ -91,7 +96,7 @@ class AvroSerializer:
                 fastavro.validate(datum, writer.schema)
         except Exception as error:  # fastavro does not document its exceptions
             reason = " ".join(str(error).split())
-            raise SerializationError(
+            raise SchemaMismatchError(
                 f"the object does not match the schema of {topic}: {type(error).__name__}: {reason}"
             ) from error
         return target.getvalue()

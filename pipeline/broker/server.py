@@ -184,7 +184,7 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
     await parts.membership.catch_up()
     await nursery.start(parts.watcher.run)
     await nursery.start(watch_quotas, world.zookeeper, broker.quotas.table)
-    await nursery.start(replicas.run)
+    await nursery.start(replicas.logs.pending.run)
     await nursery.start(replicas.fetchers.run)
     nursery.start_soon(parts.isr_keeper.run)
     nursery.start_soon(parts.assigner.run)

@@ -77,7 +77,7 @@ class ReplicaAssigner:
         self._is_active = True
         self._resumed.set()
         await self._apply()
-        self._replicas.note_strays()
+        self._replicas.strays_changed.set()
 
     async def pause(self) -> None:
         """Lead nothing any more, and follow nothing that the view says, until resumed."""
@@ -113,7 +113,7 @@ class ReplicaAssigner:
                 self._postponed.update(name.topic for name in postponed)
                 self._tell_unclean([item for item in assigned if item.topic_partition not in postponed], before)
             if had_lost:
-                self._replicas.note_strays()  # some may be none any more
+                self._replicas.strays_changed.set()  # some may be none any more
             for name, topic in topics.items():
                 self._view.set_applied(name, topic)
 

@@ -39,8 +39,11 @@ async def leave_what_failed(
                 is_needed(seen, name, own) for name in replicas.failed
             )
 
-        changes = replicas.wait_for_failures, strays.wait_for_lacking, partial(view.wait_until, is_due)
-        await _wait_for_either(*changes)
+        await _wait_for_either(
+            replicas.failures_changed.wait_and_clear,
+            strays.lacking_changed.wait_and_clear,
+            partial(view.wait_until, is_due),
+        )
         failed = frozenset(replicas.failed)
         unable = failed | strays.lacking
         if unable != announced:

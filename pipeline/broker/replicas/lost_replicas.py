@@ -46,7 +46,7 @@ class LostReplicas:
         if lost:
             alone = await leave_lost(self._zookeeper, self._view, self._own_id, lost)
             self._counts.unclean_elections += len(alone)
-        await self._replicas.settle(judged)
+        await self._replicas.logs.settle(judged)
 
     async def leave_returned(self, topics: Iterable[str]) -> bool:
         """Call `leave` for the partitions of these topics that are about to be opened. The view may change meanwhile.

@@ -47,6 +47,7 @@ from pipeline.log.directories.logs_set_aside import HeldLog, LogName
 from pipeline.log.directories.served_replicas import ReplicaId
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Clock, TopicPartition
+from pipeline.net.signals import Wakeup
 
 ROLES_AT_ONCE = 100
 """So many partitions change their roles before others have their turn."""
@@ -90,7 +91,7 @@ class Replicas:
         self._own_id = own_id
         self.directories = directories
         self._observer = observer
-        self._logs = ReplicaLogs(directories, self.disks, clock, producer_expiration_ms)
+        self.logs = ReplicaLogs(directories, self.disks, clock, producer_expiration_ms)
         self._partitions: dict[TopicPartition, Partition] = {}
         self.partitions: Mapping[TopicPartition, Partition] = MappingProxyType(self._partitions)
         """Partitions that are open, led here or not (a live view)."""
@@ -102,8 +103,10 @@ class Replicas:
         self._changing = trio.Lock()
         self._postponed: dict[TopicPartition, float] = {}
         """Partitions whose log dir does not answer, and since when they have waited for a role."""
-        self._has_other_failures = trio.Event()
-        self._has_strays = trio.Event()
+        self.failures_changed = Wakeup()
+        """Set when there are others in `failed` than before."""
+        self.strays_changed = Wakeup()
+        """Set when there may be other strays than before."""
 
     def problems(self) -> Sequence[str]:
         """What is wrong with the disk, a sentence for each partition."""
@@ -118,10 +121,6 @@ class Replicas:
 
     # Roles
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry out calls that wait for disks, until cancelled. Without it `assign` waits for each disk."""
-        await self._logs.pending.run(task_status=task_status)
-
     async def assign(self, assigned: Sequence[AssignedPartition]) -> Sequence[TopicPartition]:
         """Apply the assigned role and settings to these partitions; leave all others alone. Idempotent.
 
@@ -132,7 +131,7 @@ class Replicas:
         async with self._changing:
             began_s = trio.current_time()
             since_s = {item.topic_partition: self._unpostpone(item.topic_partition) for item in assigned}
-            busy = await self._logs.pending.wait_until_free(since_s)
+            busy = await self.logs.pending.wait_until_free(since_s)
             free = [item for item in assigned if item.topic_partition not in busy]
             failed = {name for name in self._failed if not self._lacks_room(name)}
             await self._open([item for item in free if not self._is_open(item) and item.topic_partition not in failed])
@@ -145,10 +144,11 @@ class Replicas:
                     await trio.lowlevel.checkpoint()
             for item in free:
                 self._update(item)
-            postponed = busy | touched | {item.topic_partition for item in free if self._is_missing(item)}
+            missing = {item.topic_partition for item in free if not self._is_open(item)} - self._failed.keys()
+            postponed = busy | touched | missing
             for name in postponed:
                 self._postpone(name, since_s[name] or began_s)
-            await self.settle()
+            await self.logs.settle()
             return sorted(postponed | {item.topic_partition for item in free if self._lacks_room(item.topic_partition)})
 
     def _lacks_room(self, topic_partition: TopicPartition) -> bool:
@@ -157,13 +157,10 @@ class Replicas:
     def _unpostpone(self, topic_partition: TopicPartition) -> float | None:
         """Return since when a partition has waited for its log dir; None if it does not."""
         error = self._failed.get(topic_partition)
-        if isinstance(error, LogDirSilentError) and not self._logs.pending.is_busy(topic_partition):
+        if isinstance(error, LogDirSilentError) and not self.logs.pending.is_busy(topic_partition):
             del self._failed[topic_partition]
-            self._has_other_failures.set()
+            self.failures_changed.set()
         return self._postponed.pop(topic_partition, None)
-
-    def _is_missing(self, item: AssignedPartition) -> bool:
-        return item.topic_partition not in self._failed and not self._is_open(item)
 
     def _postpone(self, topic_partition: TopicPartition, since_s: float) -> None:
         partition = self._partitions.get(topic_partition)
@@ -187,11 +184,11 @@ class Replicas:
                     await fetcher.wait_until_untouched([name])
 
             pending = PendingCall([name for _, name in touched], log_dir)
-            await self._logs.pending.begin(pending, wait)
+            await self.logs.pending.begin(pending, wait)
             begun.append(pending)
         if begun:
-            await self._logs.pending.wait(begun)
-        return frozenset(name for name in names if self._logs.pending.is_busy(name))
+            await self.logs.pending.wait(begun)
+        return frozenset(name for name in names if self.logs.pending.is_busy(name))
 
     async def wait_for_answers(self) -> None:
         """Return when a log dir has answered that `assign`, `close` or `remove` did not wait for, or when it is time to
@@ -199,10 +196,10 @@ class Replicas:
         """
         while True:
             with trio.move_on_after(ROOM_CHECK_S) as waiting:
-                await self._logs.pending.wait_for_late_ones()
+                await self.logs.pending.wait_for_late_ones()
             if not waiting.cancelled_caught or any(map(self._lacks_room, self._failed)):
                 break
-        self.note_strays()
+        self.strays_changed.set()
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """True if the log of this partition was lost, cannot be read, or may lack its tail.
@@ -212,7 +209,7 @@ class Replicas:
         """
         if topic_partition in self._failed:
             return True
-        if self._logs.is_busy(topic_partition):  # judged before that call began, and after it has ended
+        if self.logs.is_busy(topic_partition):  # judged before that call began, and after it has ended
             return False
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.log.topic_id in {None, topic_id}:
@@ -240,10 +237,6 @@ class Replicas:
         except PipelineError:
             return True
         return bool(self.directories.offline) if found is None else found.failure is not None
-
-    async def settle(self, judged: Mapping[TopicPartition, uuid.UUID] = MappingProxyType({})) -> None:
-        """As `ReplicaLogs.settle`."""
-        await self._logs.settle(judged)
 
     def resign_all(self) -> None:
         """Lead nothing any more, at once. What is followed is followed on."""
@@ -322,7 +315,7 @@ class Replicas:
         touched = await self._leave_fetchers(others)  # of a deleted topic of the same name
         for name in others:
             self._forget(name)
-        opened = await self._logs.open([item for item in items if item.topic_partition not in touched])
+        opened = await self.logs.open([item for item in items if item.topic_partition not in touched])
         for number, item in enumerate(items, start=1):
             if item.topic_partition in opened:
                 self._opened(item, opened[item.topic_partition])
@@ -338,8 +331,8 @@ class Replicas:
             return
         if self._failed.pop(name, None) is not None:
             logger.info("partition_online", topic_partition=str(name))
-            self._has_other_failures.set()
-        found.config = self._logs.log_config(item.settings)
+            self.failures_changed.set()
+        found.config = self.logs.log_config(item.settings)
         found.waits_for_disk = False
         high_watermark = self.directories.high_watermark(name)
         partition = Partition(found, item.settings, self._observer, self.upkeep, self._own_id, high_watermark)
@@ -362,7 +355,7 @@ class Replicas:
         for index in indexes:
             partition = self._partitions.get(TopicPartition(topic, index))
             if partition is not None:
-                partition.log.config = self._logs.log_config(settings)
+                partition.log.config = self.logs.log_config(settings)
                 partition.reconfigure(settings)
                 self.fetchers.throttle(partition.topic_partition, is_throttled=self._is_throttled(partition))
 
@@ -374,7 +367,7 @@ class Replicas:
                 self._forget(name)
                 if number % ROLES_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
-        self.note_strays()
+        self.strays_changed.set()
 
     async def strays(self) -> Sequence[HeldLog]:
         """Logs on the disk that are not open, and were not refused by it."""
@@ -383,21 +376,12 @@ class Replicas:
 
     def _is_stray(self, found: HeldLog) -> bool:
         name = found.name.topic_partition
-        is_known = name in self._partitions or name in self._failed or self._logs.is_busy(name)
+        is_known = name in self._partitions or name in self._failed or self.logs.is_busy(name)
         return found.is_set_aside or not is_known
-
-    def note_strays(self) -> None:
-        """Note that there may be other strays than before."""
-        self._has_strays.set()
-
-    async def wait_for_strays(self) -> None:
-        """Return when there may be other strays than the last time."""
-        await self._has_strays.wait()
-        self._has_strays = trio.Event()
 
     async def remove(self, strays: Sequence[HeldLog]) -> None:
         """Remove logs that nobody uses; one that is open by now stays. Roles are changed meanwhile."""
-        await self._logs.remove(strays, self._is_stray)
+        await self.logs.remove(strays, self._is_stray)
 
     # Failures
 
@@ -436,7 +420,7 @@ class Replicas:
             return
         for name, since_s in self._postponed.items():
             waited_s = trio.current_time() - since_s
-            is_hung = not hung.isdisjoint(self._logs.awaited_log_dirs(name))
+            is_hung = not hung.isdisjoint(self.logs.awaited_log_dirs(name))
             if is_hung and waited_s >= HUNG_S and name not in self._failed:
                 error = LogDirSilentError(str(name), f"its log dir has not answered for {waited_s:.0f} s")
                 logger.error("partition_offline", topic_partition=str(name), error=str(error))
@@ -447,9 +431,4 @@ class Replicas:
 
     def _note_failure(self, topic_partition: TopicPartition, error: PipelineError) -> None:
         self._failed[topic_partition] = error
-        self._has_other_failures.set()
-
-    async def wait_for_failures(self) -> None:
-        """Return when there are others in `failed` than the last time."""
-        await self._has_other_failures.wait()
-        self._has_other_failures = trio.Event()
+        self.failures_changed.set()

@@ -31,6 +31,7 @@ from pipeline.log.directories.logs_set_aside import HeldLog, LogName
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.network import Network
+from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -105,7 +106,7 @@ class StrayKeeper:
         self.strays: Sequence[Stray] = ()
         self.lacking: frozenset[TopicPartition] = frozenset()
         """The strays that may lack their tail: nobody may elect them if their topic comes back."""
-        self._has_new_lacking = trio.Event()
+        self.lacking_changed = Wakeup()
         self._zookeeper = zookeeper
         self._view = view
         self._replicas = replicas
@@ -127,7 +128,7 @@ class StrayKeeper:
         """Decide until cancelled, whenever there are other strays than before, and from time to time."""
         while True:
             with trio.move_on_after(self._pause_s()):
-                await self._replicas.wait_for_strays()
+                await self._replicas.strays_changed.wait_and_clear()
                 self._waits = 0
             await self.look()
 
@@ -195,7 +196,7 @@ class StrayKeeper:
         lacking = frozenset(found.name.topic_partition for found in held if self._may_lack_tail(found.name))
         if lacking != self.lacking:
             self.lacking = lacking
-            self._has_new_lacking.set()
+            self.lacking_changed.set()
         self._waits += 1
         new = [stray for stray in self.strays if stray.name not in known]
         for stray in new[:NAMED_IN_LOG]:
@@ -205,11 +206,6 @@ class StrayKeeper:
 
     def _may_lack_tail(self, name: LogName) -> bool:
         return name.topic_id is not None and self._replicas.lacks(name.topic_partition, name.topic_id)
-
-    async def wait_for_lacking(self) -> None:
-        """Return when `lacking` is not the same as the last time."""
-        await self._has_new_lacking.wait()
-        self._has_new_lacking = trio.Event()
 
     # Replicas that are assigned elsewhere
 

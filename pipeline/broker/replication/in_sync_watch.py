@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import trio
-
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.model import BrokerId, TopicPartition
+from pipeline.net.signals import Wakeup
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +16,7 @@ class InSyncWatch:
     max_lag_s: float
     due: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions whose ISR may have to change."""
-    woken: trio.Event = field(default_factory=trio.Event)
+    woken: Wakeup = field(default_factory=Wakeup)
 
     def may_join(self, replica: BrokerId) -> bool:
         """True if the broker of the replica is alive and not shutting down."""
@@ -37,5 +36,4 @@ class InSyncWatch:
         """Take the partitions whose ISR may have to change."""
         due = list(self.due)
         self.due.clear()
-        self.woken = trio.Event()
         return due

@@ -88,7 +88,7 @@ class IsrKeeper:
 
     async def _write_due(self) -> None:
         while True:
-            await self._watch.woken.wait()
+            await self._watch.woken.wait_and_clear()
             changes = self._gather(self._watch.take())
             if changes:
                 await self._write(changes)

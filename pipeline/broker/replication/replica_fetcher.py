@@ -48,6 +48,7 @@ from pipeline.log.appends import AppendInfo
 from pipeline.model import BrokerId, Clock, HostPort, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.connection_pool import ConnectionPool, open_connection_pool
 from pipeline.net.network import Network
+from pipeline.net.signals import Wakeup
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from pipeline.records.batch import whole_batches
@@ -170,7 +171,7 @@ class ReplicaFetcher:
     _changing: dict[TopicPartition, trio.Event] = field(default_factory=dict)
     _under_way: dict[str, _Exchange] = field(default_factory=dict)
     _finished: deque[_Exchange] = field(default_factory=deque)
-    _woken: trio.Event = field(default_factory=trio.Event)
+    _woken: Wakeup = field(default_factory=Wakeup)
     _silent_until_s: float = 0.0
     _failures: int = 0
 
@@ -230,7 +231,7 @@ class ReplicaFetcher:
                     deadline = self._begin_what_is_due(pool, nursery)
                     with trio.move_on_at(deadline):
                         await self._woken.wait()
-                    self._woken = trio.Event()
+                    self._woken.clear()
                     while self._finished:
                         await self._end(self._finished.popleft(), nursery)
 

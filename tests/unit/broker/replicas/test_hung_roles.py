@@ -80,8 +80,8 @@ async def opened(
     )
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(replicas.run)
-            await replicas.settle()
+            await nursery.start(replicas.logs.pending.run)
+            await replicas.logs.settle()
             try:
                 yield replicas, directories, files
             finally:
@@ -205,7 +205,7 @@ async def test_a_log_dir_that_stays_silent_counts_as_failed_until_it_answers(
         files.hangs_below = tmp_path / "a"
         await replicas.assign(led(range(2), 0))
         with trio.fail_after(TIMEOUT_S):
-            await replicas.wait_for_failures()
+            await replicas.failures_changed.wait_and_clear()
         assert list(replicas.failed) == names([0])
         assert any("has not answered for" in problem for problem in replicas.problems())
         with trio.fail_after(BOUND_S):
@@ -215,7 +215,7 @@ async def test_a_log_dir_that_stays_silent_counts_as_failed_until_it_answers(
         with trio.fail_after(TIMEOUT_S):
             await replicas.wait_for_answers()
             await assign_again(replicas, led(range(2), 2))
-            await replicas.wait_for_failures()
+            await replicas.failures_changed.wait_and_clear()
         assert (dict(replicas.failed), leaders(replicas)) == ({}, {0: 2, 1: 2})
         nursery.cancel_scope.cancel()
 
@@ -305,7 +305,7 @@ async def test_tails_that_one_log_dir_does_not_settle_hold_up_no_roles(tmp_path:
         await replicas.assign(led(range(2), 0))
         files.hangs_below, files.hangs_in = tmp_path / "a", {"rename"}
         with trio.fail_after(BOUND_S):
-            await replicas.settle(dict.fromkeys(names([7]), OTHER_ID))
+            await replicas.logs.settle(dict.fromkeys(names([7]), OTHER_ID))
             await replicas.assign(led(range(2), 1))
         assert leaders(replicas) == {0: 1, 1: 1}
         assert files.hanging == 1

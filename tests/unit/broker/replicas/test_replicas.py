@@ -235,7 +235,7 @@ async def test_a_replica_that_was_never_served_lacks_nothing_and_one_that_was_lo
     first, other_id = TopicPartition("t", 0), uuid.UUID(int=8)
     with opened(tmp_path) as (replicas, _):
         assert replicas.lacks(first, TOPIC_ID)
-        await replicas.settle()
+        await replicas.logs.settle()
     with opened(tmp_path) as (replicas, _):
         assert not replicas.lacks(first, TOPIC_ID)
         await replicas.assign([assigned(index, leader=1, epoch=0, isr=(1,)) for index in range(2)])
@@ -255,14 +255,14 @@ async def test_a_replica_that_was_never_served_lacks_nothing_and_one_that_was_lo
 
 async def test_logs_that_an_older_version_filled_say_that_it_may_have_served_others(tmp_path: Path) -> None:
     with opened(tmp_path) as (replicas, _):
-        await replicas.settle()
+        await replicas.logs.settle()
         noted = (tmp_path / "served-replicas").read_bytes()
         await replicas.assign([assigned(leader=1, epoch=0, isr=(1,))])
         replicas.partitions[TopicPartition("t", 0)].append(memoryview(batch(b"a")), keep_offsets=False, now_ms=NOW_MS)
     (tmp_path / "served-replicas").write_bytes(noted)
     with opened(tmp_path) as (replicas, _):
         assert replicas.lacks(TopicPartition("t", 1), TOPIC_ID)
-        await replicas.settle()
+        await replicas.logs.settle()
     with opened(tmp_path) as (replicas, _):
         assert not replicas.lacks(TopicPartition("t", 1), TOPIC_ID)
 
@@ -271,7 +271,7 @@ async def test_a_replica_is_noted_before_it_has_a_role_and_its_log_is_made_befor
     """A process killed between the two never served it; a machine that lost power after both may have lost records."""
     name = TopicPartition("t", 0)
     with opened(tmp_path) as (replicas, directories):
-        await replicas.settle()
+        await replicas.logs.settle()
         directories.create(name, is_new=True, topic_id=TOPIC_ID, now_ms=NOW_MS)
     lose_power(tmp_path)
     with opened(tmp_path) as (replicas, directories):
@@ -287,7 +287,7 @@ async def test_a_replica_is_noted_before_it_has_a_role_and_its_log_is_made_befor
 
 async def test_a_replica_that_cannot_be_noted_is_not_served(tmp_path: Path) -> None:
     with opened(tmp_path) as (replicas, _):
-        await replicas.settle()
+        await replicas.logs.settle()
         (tmp_path / "served-replicas").unlink()
         (tmp_path / "served-replicas").mkdir()
         await replicas.assign([assigned(leader=1, epoch=0, isr=(1,))])
@@ -319,7 +319,7 @@ async def test_a_log_that_cannot_be_opened_is_named_and_leaves_the_others_alone(
         assert list(replicas.partitions) == [TopicPartition("t", 1)]
         assert list(replicas.failed) == [TopicPartition("t", 0)]
         with trio.fail_after(60):
-            await replicas.wait_for_failures()
+            await replicas.failures_changed.wait_and_clear()
         await replicas.assign([assigned(0, leader=2, epoch=1)])
         assert list(replicas.failed) == [TopicPartition("t", 0)]
         assert await replicas.strays() == []

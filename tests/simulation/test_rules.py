@@ -1,11 +1,15 @@
 """The rules of groups, states and removals, on made-up cases."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.simulation.group_rules import NO_GENERATION, GroupRules
 from pipeline.testing.simulation.removal_rules import RemovalRules
 from pipeline.testing.simulation.state_rules import StateInZooKeeper, StateRules, judge
+from pipeline.testing.simulation.watermark_rules import WatermarkRules
 
 HERE = TopicPartition("orders", 0)
 OFFSET = Offset(5)
@@ -119,3 +123,15 @@ def test_a_log_is_removed_only_when_somebody_asked_for_it() -> None:
     rules.removed(BrokerId(1), HERE, None)
     rules.removed(BrokerId(1), TopicPartition("orders", 1), None)
     assert len(rules.problems) == 2
+
+
+@pytest.mark.parametrize("has_lost_power", [True, False])
+def test_a_move_to_a_machine_that_has_just_lost_its_power_takes_what_was_not_flushed(has_lost_power: bool) -> None:
+    rules, log = WatermarkRules(min_isr=1), SimpleNamespace(log_end_offset=OFFSET, topic_id=None, failure=None)
+    replica: Any = SimpleNamespace(topic_partition=HERE, own_id=BrokerId(1), log=log, is_leader=True)
+    rules.loaded(BrokerId(1), replica)
+    rules.moved(replica, Offset(0), OFFSET, 1)
+    if has_lost_power:
+        rules.lost_power(BrokerId(1), {HERE: (1, 2)})
+    rules.left_alone(HERE, BrokerId(1))
+    assert rules.committed((HERE, None)) == (None if has_lost_power else OFFSET)

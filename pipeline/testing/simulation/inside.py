@@ -134,6 +134,8 @@ class Inside:
         for name, state in states_of(znodes).items():
             if state is not None:
                 self._note_joined(name, state.isr)
+                if self.zookeeper.replica_ids(name) == state.isr and len(state.isr) == 1:
+                    self.watermarks.left_alone(name, BrokerId(state.isr[0]))
             self.states.written(
                 name,
                 state,

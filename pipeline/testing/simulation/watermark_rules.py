@@ -115,6 +115,14 @@ class WatermarkRules:
             if isrs.get(place[0]) == (broker,):
                 self._committed.pop(place, None)
 
+    def left_alone(self, topic_partition: TopicPartition, broker: BrokerId) -> None:
+        """Note that a move has left a partition to one broker. If its machine has lost its power since, before the
+        controller could know, its log alone counts for what is left.
+        """
+        for place, had in self._had.items():
+            if place[0] == topic_partition and broker in had:
+                self._committed.pop(place, None)
+
     def committed(self, place: Place) -> Offset | None:
         """The highest offset that a leader's high watermark had, None if none has moved."""
         return self._committed.get(place)

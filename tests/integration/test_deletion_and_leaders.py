@@ -97,7 +97,7 @@ class Rounds:
             nursery.start_soon(self._delete)
             while self._deletion_s is None:
                 beside.append(await self._change_leader())
-        return Figures(alone, beside, self._deletion_s)  # type: ignore[unreachable]
+        return Figures(alone, beside, self._deletion_s)
 
     async def _delete(self) -> None:
         started = trio.current_time()

@@ -20,7 +20,7 @@ def machine(tmp_path: Path) -> Any:
     path.mkdir()
     shutil.copy(REPOSITORY / "deploy" / "local" / "install.sh", checkout / "deploy" / "local")
     for tool in TOOLS:
-        (path / tool).symlink_to(shutil.which(tool))
+        (path / tool).symlink_to(shutil.which(tool) or "")
     return checkout, path
 
 

@@ -41,7 +41,7 @@ def test_programs_that_look_for_ports_at_the_same_time_get_different_ones() -> N
         for _ in range(PROCESSES)
     ]
     try:
-        lines = [process.stdout.readline() for process in processes]
+        lines = [process.stdout.readline() for process in processes if process.stdout]
     finally:
         for process in processes:
             process.communicate("\n")

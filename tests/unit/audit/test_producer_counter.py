@@ -21,6 +21,7 @@ def test_acknowledged_batches_are_reported_once() -> None:
     for event in [*second, *first, *other.take_events(), *second]:
         ledger.apply(event)
     found = ledger.counts("east", Tier.PRODUCER, CLICKS, WINDOW_MS)
+    assert found is not None
     assert {start: report.counts for start, report in found.windows.items()} == {0: Counts(6, 300, 3, 24)}
     producer.put_back([replace(second[0])])
     assert producer.take_events()[0].windows == second[0].windows

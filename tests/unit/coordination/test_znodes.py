@@ -2,6 +2,7 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -163,13 +164,13 @@ replicas = st.dictionaries(
 
 
 @given(st.none() | st.uuids(), replicas, replicas)
-def test_any_topic_survives(topic_id: uuid.UUID | None, partitions: dict, adding: dict) -> None:
+def test_any_topic_survives(topic_id: uuid.UUID | None, partitions: dict[Any, Any], adding: dict[Any, Any]) -> None:
     topic = TopicAssignment(topic="t", topic_id=topic_id, partitions=partitions, adding_replicas=adding)
     assert TopicAssignment.decode("t", topic.encode()) == topic
 
 
 @given(st.integers(0, 4000), st.integers(-1, 9), st.integers(0, 2**31 - 1), st.lists(brokers, max_size=4).map(tuple))
-def test_any_partition_state_survives(partition: int, leader: int, epoch: int, isr: tuple) -> None:
+def test_any_partition_state_survives(partition: int, leader: int, epoch: int, isr: tuple[Any, ...]) -> None:
     state = PartitionState(
         topic="t",
         partition=partition,

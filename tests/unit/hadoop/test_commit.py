@@ -26,6 +26,12 @@ from tests.support.faulty_filesystem import Died, FaultyFileSystem
 STEPS_OF_A_COMMIT = ["create", "write", "close", "rename"]
 
 
+def run_id_of(files: Any, layout: TopicLayout) -> str:
+    manifest = read_head(files, layout).manifest
+    assert manifest is not None
+    return manifest.run_id
+
+
 @pytest.fixture
 def layout(tmp_path: Path) -> TopicLayout:
     return topic_layout(str(tmp_path), "clicks")
@@ -61,7 +67,7 @@ def test_the_second_of_two_loaders_is_fenced(
     with pytest.raises(CommitConflictError) as caught:
         commit(files, layout, make_manifest(head, run_id="r2"), head)
     assert (caught.value.winner, caught.value.sequence) == ("r1", 1)
-    assert read_head(files, layout).manifest.run_id == "r1"
+    assert run_id_of(files, layout) == "r1"
 
 
 def test_of_many_loaders_exactly_one_wins(
@@ -84,7 +90,7 @@ def test_of_many_loaders_exactly_one_wins(
         thread.start()
     for thread in threads:
         thread.join()
-    winner = read_head(files, layout).manifest.run_id
+    winner = run_id_of(files, layout)
     assert outcomes.pop(winner) == "won"
     assert set(outcomes.values()) == {winner}
     assert len(outcomes) == 7
@@ -132,7 +138,7 @@ def test_an_error_after_the_rename_took_place_is_a_commit(
 ) -> None:
     head = read_head(files, layout)
     commit(FaultyFileSystem(files, fail_at=4, after=True), layout, make_manifest(head), head)
-    assert read_head(files, layout).manifest.run_id == "r1"
+    assert run_id_of(files, layout) == "r1"
 
 
 @pytest.mark.parametrize("after", [False, True])

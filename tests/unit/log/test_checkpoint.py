@@ -23,7 +23,7 @@ from pipeline.log.checkpoint import (
     replace_file,
 )
 from pipeline.log.files import DiskFiles
-from pipeline.model import TopicPartition
+from pipeline.model import Offset, TopicPartition
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 
 NAMES = st.builds(TopicPartition, st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 9999))
@@ -35,18 +35,21 @@ def test_offsets_come_back(offsets: Any) -> None:
 
 
 def test_offsets_look_as_in_kafka_and_have_a_checksum_as_their_last_entry() -> None:
-    content = encode_offsets({TopicPartition("b", 1): 7, TopicPartition("a", 0): 3})
+    content = encode_offsets({TopicPartition("b", 1): Offset(7), TopicPartition("a", 0): Offset(3)})
     assert content.startswith(b"0\n3\na 0 3\nb 1 7\n#crc32c 0 ")
     assert len(content.splitlines()) == 5
 
 
 def test_offsets_of_a_version_without_checksums_are_read() -> None:
-    assert decode_offsets(b"0\n2\na 0 3\nb 1 7\n") == {TopicPartition("b", 1): 7, TopicPartition("a", 0): 3}
+    assert decode_offsets(b"0\n2\na 0 3\nb 1 7\n") == {
+        TopicPartition("b", 1): Offset(7),
+        TopicPartition("a", 0): Offset(3),
+    }
 
 
 def test_an_older_version_finds_the_same_offsets_in_a_checkpoint_with_a_checksum() -> None:
     """As it reads them: a line for each entry, of which it asks those it knows."""
-    version, count, *lines = encode_offsets({TopicPartition("a", 0): 3}).decode().splitlines()
+    version, count, *lines = encode_offsets({TopicPartition("a", 0): Offset(3)}).decode().splitlines()
     assert (version, int(count)) == ("0", len(lines))
     found = {(topic, int(partition)): int(offset) for topic, partition, offset in (line.split(" ") for line in lines)}
     assert found["a", 0] == 3
@@ -59,7 +62,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed_or_changes_nothing() -> None:
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         try:
-            found = decode_offsets(flipped)
+            found = decode_offsets(bytes(flipped))
         except ValueError:
             continue
         assert found.items() >= offsets.items()

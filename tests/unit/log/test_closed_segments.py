@@ -79,7 +79,7 @@ def test_retention_never_takes_a_segment_for_older_than_its_newest_record(
         path = file(tmp_path, base, ".timeindex")
         path.write_bytes(path.read_bytes()[:24])
     log = reopen()
-    now_ms = reopen.newest[0] + CONFIG.retention_ms
+    now_ms = reopen.newest[0] + (CONFIG.retention_ms or 0)
     assert not take_expired(log, log.log_end_offset, now_ms)
     for day in range(60):
         assert to_end(log.offset_for_timestamp(batches.now_ms + day * DAY_MS))[1] == day

@@ -19,7 +19,7 @@ from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.inspection.verification import partition_directories
 from pipeline.log.loader import NewLog
-from pipeline.model import BrokerId, TopicPartition
+from pipeline.model import BrokerId, Offset, TopicPartition
 from tests.unit.log.conftest import Batches
 
 NAME = TopicPartition("a", 0)
@@ -176,9 +176,9 @@ def test_the_checkpoints_of_a_partition_that_cannot_be_opened_stay(path: Path, b
         log = directory.create(name, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
         for _ in range(10):
             batches.append(log, batches.make(1))
-        log.delete_records(6)
-        log.clean_offset = 7
-    directory.checkpoint_high_watermarks({NAME: 9, other: 9})
+        log.delete_records(Offset(6))
+        log.clean_offset = Offset(7)
+    directory.checkpoint_high_watermarks({NAME: Offset(9), other: Offset(9)})
     directory.checkpoint_clean_offsets()
     directory.close()
     metadata = path / "a-0" / "partition.metadata"
@@ -187,8 +187,8 @@ def test_the_checkpoints_of_a_partition_that_cannot_be_opened_stay(path: Path, b
     for _ in range(3):
         directory = open_directory(path, batches)
         assert list(directory.failed) == [NAME]
-        directory.checkpoint_high_watermarks({other: 10})
-        directory.logs[other].clean_offset = 8
+        directory.checkpoint_high_watermarks({other: Offset(10)})
+        directory.logs[other].clean_offset = Offset(8)
         directory.checkpoint_clean_offsets()
         directory.close()
     metadata.write_bytes(content)
@@ -228,7 +228,7 @@ def test_a_partition_that_cannot_be_opened_and_is_deleted_leaves_no_checkpoint(p
     directory = open_directory(path, batches)
     log = directory.create(NAME, topic_id=uuid.uuid4(), now_ms=batches.now_ms)
     batches.append(log, batches.make(5))
-    log.delete_records(3)
+    log.delete_records(Offset(3))
     directory.close()
     (path / "a-0" / "partition.metadata").write_bytes(b"")
     directory = open_directory(path, batches)

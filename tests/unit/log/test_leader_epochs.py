@@ -18,7 +18,8 @@ def made(
     steps: Any,
 ) -> Any:
     """The cache, and the epoch of each offset."""
-    epochs, of_offset, epoch = LeaderEpochs(), [], 0
+    epochs, epoch = LeaderEpochs(), 0
+    of_offset: list[int] = []
     for step, records in steps:
         epoch += step
         epochs.begin(LeaderEpoch(epoch), Offset(len(of_offset)))

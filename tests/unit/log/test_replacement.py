@@ -66,7 +66,7 @@ def read(log: UnifiedLog, start: int = 0) -> list[Record]:
     offset = Offset(start)
     while offset < log.log_end_offset:
         region = log.read(offset, 1 << 20, log.log_end_offset).region
-        data = region.file.read_at(region.size, region.position)  # type: ignore[attr-defined]
+        data = region.file.read_at(region.size, region.position)
         if not data:
             break
         batch = list(iterate_records(data))
@@ -192,7 +192,7 @@ def test_a_reader_of_the_old_segments_reads_on(tmp_path: Path) -> None:
     region = log.read(Offset(0), 1 << 20, log.log_end_offset).region
     compact(directory, DiskFiles(), Run())
     directory.flush_due(NOW_MS + CONFIG.delete_delay_ms)
-    data = region.file.read_at(region.size, region.position)  # type: ignore[attr-defined]
+    data = region.file.read_at(region.size, region.position)
     assert list(iterate_records(data)) == before[: len(list(iterate_records(data)))]
     for segment, end in old:
         assert [place.last_offset for place in segment.places()][-1] == end - 1
@@ -284,7 +284,7 @@ def test_a_reader_that_opens_a_file_while_it_is_renamed_reads_the_old_one(
     files.name, files.happens = f"{0:020d}{suffix}", delete if is_deleted else swap
     region = log.read(Offset(2), 1 << 20, log.log_end_offset).region
     assert files.name is None
-    data = region.file.read_at(region.size, region.position)  # type: ignore[attr-defined]
+    data = region.file.read_at(region.size, region.position)
     found = list(iterate_records(data))
     assert found == old[found[0].offset : found[0].offset + len(found)]
     assert 2 in {record.offset for record in found}
@@ -432,11 +432,11 @@ def test_batches_without_records_are_passed_over_unless_nothing_follows(tmp_path
     cleaned_end = log.snapshot.closed_segments()[-1][1]
     compact(directory, DiskFiles(), Run())
     found = log.read(Offset(0), 1, log.log_end_offset)
-    data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
+    data = found.region.file.read_at(found.region.size, found.region.position)
     assert next(iterate_records(data)).offset == cleaned_end - 1
     end = log.snapshot.closed_segments()[2][1]
     found = log.read(Offset(0), 1, end)
-    data = found.region.file.read_at(found.region.size, found.region.position)  # type: ignore[attr-defined]
+    data = found.region.file.read_at(found.region.size, found.region.position)
     assert [header.next_offset for _, header in iterate_headers(data)] == [end]
     directory.close()
 

@@ -258,7 +258,7 @@ def test_a_full_disk_lets_segments_go(tmp_path: Path, batches: Batches, deleted_
     if deleted_by == "time":
         now_ms = log.snapshot.segments[-1].max_timestamp + 1000
     else:
-        log.delete_records(log.snapshot.segments[-1].base_offset)
+        log.delete_records(Offset(log.snapshot.segments[-1].base_offset))
     assert len(expire(directory, log, now_ms)) > 1
     names = [path.name for path in sorted((tmp_path / "logs" / "a-0").glob("*.log"))]
     assert names == [log.snapshot.segments[-1].path.name]

@@ -75,7 +75,7 @@ def test_truncation_leaves_the_batches_before(
         assert log.log_end_offset == 2 * len(left)
         assert log.recovery_point <= log.log_end_offset
         assert log.last_epoch == (left[-1].partition_leader_epoch if left else -1)
-        assert log.end_offset_for(LeaderEpoch(9)) == EpochStart(-1, -1)
+        assert log.end_offset_for(LeaderEpoch(9)) == EpochStart(LeaderEpoch(-1), Offset(-1))
         batches.check_indexes(log)
         again = fill(log, batches, 3)
         assert batches.read_all(log) == left + again
@@ -234,7 +234,8 @@ def test_a_full_disk_leaves_the_log_as_it_was_or_truncates_it(
 def test_a_cleaning_that_ends_while_the_log_is_truncated_is_not_noted(
     open_log: Callable[..., Any], batches: Batches
 ) -> None:
-    threads, noted = [], []
+    threads: list[Any] = []
+    noted: list[Any] = []
 
     class Ending(DiskFiles):
         """Ends a cleaning while the first file is removed."""

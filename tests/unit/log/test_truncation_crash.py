@@ -77,7 +77,7 @@ class Follower:
             segment_bytes=rng.choice([1, 400, 1000, 1 << 20]), index_interval_bytes=rng.choice([1, 200])
         )
         self.held: list[Any] = []
-        self.possible = [[]]
+        self.possible: list[list[Any]] = [[]]
         self.synced = 0
         self.now_ms = NOW_MS
         self.open()

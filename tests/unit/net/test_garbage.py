@@ -17,7 +17,7 @@ def test_what_a_slow_full_collection_left_is_not_looked_at_again() -> None:
     for slow_s, is_frozen in ((1000.0, False), (-1.0, True)):
         collections = SlowCollections(slow_s)
         collections.watch()
-        kept = [[] for _ in range(1000)]
+        kept: list[list[object]] = [[] for _ in range(1000)]
         frozen = gc.get_freeze_count()
         try:
             gc.collect(1)

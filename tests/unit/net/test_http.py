@@ -143,7 +143,7 @@ async def test_metrics_are_written_once_for_all_that_wait(monkeypatch: pytest.Mo
         return await exposition(registry)
 
     monkeypatch.setattr("pipeline.net.http.exposition", write_later)
-    scrape = operations_routes(metrics, lambda: None)[0].endpoint
+    scrape: Any = operations_routes(metrics, lambda: None)[0].endpoint  # type: ignore[attr-defined]
     first, answers = trio.CancelScope(), []
 
     async def ask(scope: Any) -> None:

@@ -98,7 +98,7 @@ async def test_small_regions_leave_with_what_is_around_them(tmp_path: Path) -> N
     calls = 0
 
     class CountingSocket(socket.socket):
-        def sendmsg(self, *args: Any) -> int:  # type: ignore[override]
+        def sendmsg(self, *args: Any) -> int:
             nonlocal calls
             calls += 1
             return super().sendmsg(*args)

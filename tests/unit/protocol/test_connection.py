@@ -1,6 +1,7 @@
 import struct
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -60,7 +61,7 @@ def receive(machine: Machine, data: bytes) -> int:
     return count
 
 
-def requests_of(machine: ServerConnection, data: bytes, step: int) -> list[Request[Message]]:
+def requests_of(machine: ServerConnection, data: bytes, step: int) -> list[Any]:
     """Receives as a server does: so much as comes, then takes all requests."""
     requests = []
     position = 0

@@ -1,4 +1,5 @@
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,7 @@ RECORDS = st.lists(
 LEVELS = {Codec.NONE: None, Codec.GZIP: 9, Codec.SNAPPY: None, Codec.LZ4: 17, Codec.ZSTD: -5}
 
 
-def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:  # type: ignore[type-arg]
+def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:
     builder = BatchBuilder(codec, MAX_UNCOMPRESSED_BYTES)
     for key, value, headers, timestamp in records:
         assert builder.append(key, value, headers, timestamp)
@@ -35,7 +36,7 @@ def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:  # typ
 
 @settings(max_examples=40)
 @given(RECORDS, st.sampled_from(Codec), st.sampled_from(Codec))
-def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec, after: Codec) -> None:  # type: ignore[type-arg]
+def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec, after: Codec) -> None:
     batch = _batch(records, before)
     header = read_header(batch)
     size = sum(map(len, payload_pieces(batch, header, MAX_UNCOMPRESSED_BYTES)))
@@ -53,7 +54,7 @@ def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec
 
 @settings(max_examples=40)
 @given(RECORDS)
-def test_a_scan_sees_times_and_keys(records: list) -> None:  # type: ignore[type-arg]
+def test_a_scan_sees_times_and_keys(records: list) -> None:
     batch = _batch(records)
     seen = list(scan_records([bytes(batch[HEADER_SIZE:])], read_header(batch)))
     assert seen == [(timestamp, index, key is not None) for index, (key, _, _, timestamp) in enumerate(records)]
@@ -62,11 +63,11 @@ def test_a_scan_sees_times_and_keys(records: list) -> None:  # type: ignore[type
 @settings(max_examples=60)
 @given(RECORDS, st.binary(max_size=20), st.integers(0, 60), st.integers(0, 60), st.integers(1, 70))
 def test_a_scan_of_pieces_sees_what_a_scan_of_the_whole_sees(
-    records: list,
+    records: list[Any],
     noise: bytes,
     start: int,
     end: int,
-    size: int,  # type: ignore[type-arg]
+    size: int,
 ) -> None:
     batch = _batch(records)
     header = read_header(batch)
@@ -85,7 +86,7 @@ def test_a_scan_of_pieces_sees_what_a_scan_of_the_whole_sees(
 
 @settings(max_examples=100)
 @given(RECORDS, st.binary(max_size=20), st.integers(0, 60), st.integers(0, 60))
-def test_hostile_payloads_are_refused_or_scanned(records: list, noise: bytes, start: int, end: int) -> None:  # type: ignore[type-arg]
+def test_hostile_payloads_are_refused_or_scanned(records: list, noise: bytes, start: int, end: int) -> None:
     batch = _batch(records)
     payload = bytearray(batch[HEADER_SIZE:])
     payload[start:end] = noise
@@ -154,7 +155,7 @@ def test_a_scan_refuses_headers_that_no_reader_opens(headers: bytes, value: byte
 @settings(max_examples=100)
 @given(RECORDS, st.binary(max_size=6), st.integers(0, 200), st.integers(0, 6), st.integers(1, 70))
 def test_a_scan_of_headers_agrees_with_readers(
-    records: list,  # type: ignore[type-arg]
+    records: list[Any],
     noise: bytes,
     start: int,
     length: int,

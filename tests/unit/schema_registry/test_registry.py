@@ -43,7 +43,7 @@ def carry_out(state: RegistryState, plan: WritePlan[Any]) -> Any:
 
 
 def put(state: RegistryState, subject: str, request: SchemaRequest) -> int:
-    return carry_out(state, register(state, subject, request))
+    return int(carry_out(state, register(state, subject, request)))
 
 
 def refused(code: int, decide: Callable[..., Any], *args: Any, **kwargs: bool) -> str:
@@ -57,7 +57,7 @@ def test_the_same_schema_gets_the_same_id_and_no_event(state: RegistryState) -> 
     assert put(state, "s", SchemaRequest(text='{"type": "int"}')) == 1
     plan = register(state, "s", SchemaRequest(text=' "int" '))
     assert (plan.answer, plan.events) == (1, ())
-    assert state.schema(1).text == '{"type": "int"}'
+    assert getattr(state.schema(1), "text", None) == '{"type": "int"}'
 
 
 def test_two_subjects_share_the_id_of_one_schema(state: RegistryState) -> None:
@@ -119,7 +119,7 @@ def test_soft_and_permanent_delete_of_a_version(state: RegistryState) -> None:
     refused(40407, delete_version, state, "s", 2, permanent=True)
     assert carry_out(state, delete_version(state, "s", None, permanent=False)) == 2
     assert [version.number for version in state.versions("s")] == [1]
-    assert state.schema(2).text == '"long"'
+    assert getattr(state.schema(2), "text", None) == '"long"'
     refused(40406, delete_version, state, "s", 2, permanent=False)
     refused(40402, delete_version, state, "s", 3, permanent=False)
     assert carry_out(state, delete_version(state, "s", 2, permanent=True)) == 2
@@ -169,7 +169,7 @@ def test_of_two_writers_the_first_in_the_log_wins(state: RegistryState) -> None:
     log = [*theirs.events, *mine.events]
     outcomes = [state.apply(event) for event in log]
     assert outcomes == [None, "id 1 stands for another schema already"]
-    assert state.schema(1).text == '"string"'
+    assert getattr(state.schema(1), "text", None) == '"string"'
     assert state.repairs() == theirs.events
     assert state.apply(state.repairs()[0]) is None
     assert state.repairs() == ()
@@ -185,7 +185,7 @@ def test_an_id_of_another_subject_is_not_taken_over(state: RegistryState) -> Non
 def test_schemas_that_we_cannot_parse_are_kept_and_served_but_not_compared(state: RegistryState) -> None:
     state.apply(SchemaWritten(subject="s", version=1, id=4, text="not Avro"))
     state.apply(SchemaWritten(subject="p", version=1, id=5, text="syntax", schema_type="PROTOBUF"))
-    assert state.schema(4).text == "not Avro"
+    assert getattr(state.schema(4), "text", None) == "not Avro"
     assert "not an Avro schema that can be compared" in refused(409, register, state, "s", INT)
     assert state.next_id == 6
 

@@ -26,7 +26,7 @@ def is_error(response: Any, status: int, code: int) -> str:
     assert (response.status_code, response.json()["error_code"]) == (status, code)
     assert set(response.json()) == {"error_code", "message"}
     assert response.headers["content-type"] == V1
-    return response.json()["message"]
+    return str(response.json()["message"])
 
 
 async def test_register_and_get_in_every_way(http: Any) -> None:
@@ -97,7 +97,14 @@ async def test_bodies_that_are_refused(http: Any, body: bytes, status: int, code
 
 
 async def test_attributes_and_parameters_we_do_not_know_are_ignored(http: Any) -> None:
-    more = {"schemaType": "AVRO", "references": [], "metadata": None, "ruleSet": None, "id": -1, "version": 0}
+    more: dict[str, object] = {
+        "schemaType": "AVRO",
+        "references": [],
+        "metadata": None,
+        "ruleSet": None,
+        "id": -1,
+        "version": 0,
+    }
     response = await http.post("/subjects/s/versions?normalize=true&x=y", json={"schema": '"int"', **more, "z": 1})
     assert response.json() == {"id": 1}
 

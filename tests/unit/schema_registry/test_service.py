@@ -33,7 +33,7 @@ async def test_what_was_written_is_there_after_a_restart(journal: MemoryJournal,
     assert await put(service, "s", INT) == 1
     again = new_service(journal)
     await nursery.start(again.run)
-    assert again.state.schema(1).text == '"int"'
+    assert getattr(again.state.schema(1), "text", None) == '"int"'
 
 
 async def test_another_registry_of_the_same_log_follows(journal: MemoryJournal, nursery: trio.Nursery) -> None:
@@ -67,7 +67,9 @@ async def test_two_registries_that_write_at_once_give_no_id_twice(
         with trio.fail_after(60):
             while service.state.schema_count < 20:
                 await trio.lowlevel.checkpoint()
-        assert {text: service.state.schema(id_).text for text, id_ in ids.items()} == {text: text for text in ids}
+        assert {text: getattr(service.state.schema(id_), "text", None) for text, id_ in ids.items()} == {
+            text: text for text in ids
+        }
 
 
 async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
@@ -90,7 +92,9 @@ async def test_two_registries_that_write_one_subject_at_once_survive_compaction(
     journal.compact()
     later = new_service(journal)
     await nursery.start(later.run)
-    assert {text: later.state.schema(id_).text for text, id_ in outcomes.items()} == {text: text for text in outcomes}
+    assert {text: getattr(later.state.schema(id_), "text", None) for text, id_ in outcomes.items()} == {
+        text: text for text in outcomes
+    }
 
 
 async def test_without_the_log_reads_go_on_and_writes_fail_and_recover(
@@ -103,7 +107,7 @@ async def test_without_the_log_reads_go_on_and_writes_fail_and_recover(
     with pytest.raises(RegistryError) as caught:
         await put(service, "t", STRING)
     assert caught.value.code is Code.STORE_FAILED
-    assert service.state.schema(1).text == '"int"'
+    assert getattr(service.state.schema(1), "text", None) == '"int"'
     assert await put(service, "s", INT) == 1
     await trio.sleep(60)
     journal.reachable = True

@@ -101,7 +101,7 @@ async def test_a_controller_that_came_and_went_before_anybody_looked_is_followed
                             await gone.wait()  # stopped, too
                             raise
 
-                rig.client.client.transaction = transaction  # type: ignore[method-assign]
+                rig.client.client.transaction = transaction
 
             stand_late(one)
             stand_late(two)
@@ -217,7 +217,7 @@ async def test_a_topic_made_anew_between_plan_and_write_is_planned_anew() -> Non
                 await other.set(topic_path("t"), found.data)
             await plain(operations)
 
-        rig.client.client.transaction = transaction  # type: ignore[method-assign]
+        rig.client.client.transaction = transaction
         await make_topic(other, "t", [(1, 2)])
         await rig.until(is_led("t", 1))
         with trio.fail_after(DEADLINE_S):
@@ -334,7 +334,7 @@ async def test_no_state_is_written_below_a_topic_that_was_recreated_while_zookee
             await make_topic(other, "new", [(1,)])
             await rig.until(lambda view: view.topic("new") is not None)
         await rig.until(lambda view: 2 not in view.brokers)
-        rig.client.client.children = children  # type: ignore[method-assign]
+        rig.client.client.children = children
         rig.controller._reigning()._writing.release()
         await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader == 1)
         assert asked.is_set()
@@ -366,7 +366,7 @@ async def test_a_reassignment_does_not_end_on_a_state_that_was_another_by_then()
                 )[name] is not None
             await plain(operations)
 
-        rig.client.client.transaction = transaction  # type: ignore[method-assign]
+        rig.client.client.transaction = transaction
         await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=DEADLINE_S)
         await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader_epoch == 9)
         await trio.testing.wait_all_tasks_blocked()
@@ -389,11 +389,11 @@ async def test_nobody_is_elected_who_was_let_go_after_the_plan() -> None:
 
             async def transaction(operations: Sequence[Operation]) -> None:
                 if any(operation.path == partition_state_path("t", 0) for operation in operations):
-                    rig.client.client.transaction = plain  # type: ignore[method-assign]
+                    rig.client.client.transaction = plain
                     await other.set(moved.path, moved.encode())
                 await plain(operations)
 
-            rig.client.client.transaction = transaction  # type: ignore[method-assign]
+            rig.client.client.transaction = transaction
         await rig.until(lambda view: (found := view.partition(name)) is not None and found.leader_epoch > 0)
         await trio.testing.wait_all_tasks_blocked()
         state = await state_of(other, "t")
@@ -413,7 +413,7 @@ async def test_an_assignment_of_a_deleted_topic_is_not_written_over_that_of_a_re
 
         async def wake_late(operations: Sequence[Operation]) -> None:
             if any(operation.path == topic_path("t") for operation in operations):
-                client.transaction = plain  # type: ignore[method-assign]
+                client.transaction = plain
                 await other.create(record_path(topic.id))
                 await other.set(recreated.path, recreated.encode())
                 version = (await other.get(recreated.path)).version
@@ -422,7 +422,7 @@ async def test_an_assignment_of_a_deleted_topic_is_not_written_over_that_of_a_re
                 ]
             await plain(operations)
 
-        client.transaction = wake_late  # type: ignore[method-assign]
+        client.transaction = wake_late
         outcomes = await rig.controller.reassign({name: (BrokerId(2),)}, timeout_s=DEADLINE_S)
         assert outcomes[name].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert TopicAssignment.decode("t", (await other.get(topic_path("t"))).data) == recreated

@@ -313,7 +313,7 @@ def _step(state: LeaderState, world: World, what: str, replica: BrokerId, number
         state.take((OWN, *OTHERS), world.isr, world.version, world.now_s)
     elif what == "die":
         world.alive[replica], world.logs[replica] = False, max(0, world.logs[replica] - number)
-        state.forget_absent({other for other, is_alive in world.alive.items() if is_alive})
+        state.forget_absent({BrokerId(other) for other, is_alive in world.alive.items() if is_alive})
     elif what == "live" and not world.alive[replica]:
         # Without its tail it writes the state anew before it comes back: whatever was under way is refused.
         world.isr, world.version = tuple(member for member in world.isr if member != replica), world.version + 1
@@ -353,7 +353,7 @@ def test_what_a_replica_fetched_in_another_broker_epoch_lets_it_not_in() -> None
     assert not state.end_change(change, None)  # it had begun another life, which is not known here
     known = EPOCH + 1
     assert state.begin_change(Offset(10), 0) is None
-    state.forget_absent((2,))
+    state.forget_absent((BrokerId(2),))
     assert state.begin_change(Offset(10), 0) is None
     assert state.fetched(BrokerId(3), Offset(10), Offset(0), Offset(10), 0, broker_epoch=known)
     assert change_of(state, 10).added_epochs == (known,)

@@ -82,7 +82,8 @@ def test_a_broker_that_comes_takes_its_share() -> None:
 
 
 def test_many_small_topics_are_evened_out_together() -> None:
-    current = placed(**{f"t{number}": [(1,)] for number in range(6)})
+    alone: list[tuple[int, ...]] = [(1,)]
+    current = placed(**{f"t{number}": alone for number in range(6)})
     after = {**current, **plan_reassignment(current, brokers(1, 2, 3))}
     assert Counter(replicas[0] for replicas in after.values()) == {1: 2, 2: 2, 3: 2}
 

@@ -13,7 +13,10 @@ def encoded(topics: dict[str, list[int]]) -> bytes:
     from kio.serial import entity_writer
 
     buffer = io.BytesIO()
-    assigned = tuple(KioTopicPartition(topic=name, partitions=tuple(indexes)) for name, indexes in topics.items())
+    assigned = tuple(
+        KioTopicPartition(topic=name, partitions=tuple(indexes))  # type: ignore[arg-type]
+        for name, indexes in topics.items()
+    )
     entity_writer(ConsumerProtocolAssignment)(
         buffer, ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=b"x")
     )

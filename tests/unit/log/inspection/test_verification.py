@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ Damage = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
+def write_whole(path: Path, whole: bytes) -> None:
+    path.write_bytes(whole)
+
+
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log dir with a partition of several segments, closed in order."""
     path = tmp_path_factory.mktemp("logs")
@@ -137,7 +142,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(logs: Path) -> No
     whole = path.read_bytes()
     expected = [batch.header.base_offset for batch in read_batches(path) if isinstance(batch, Batch)]
     path.write_bytes(whole[:-100])
-    found = list(read_batches(path, lambda: path.write_bytes(whole) and None))
+    found = list(read_batches(path, partial(write_whole, path, whole)))
     assert [batch.header.base_offset for batch in found if isinstance(batch, Batch)] == expected
     assert len(found) == len(expected)
 
@@ -170,4 +175,4 @@ def test_a_snapshot_that_is_being_written_is_no_damage(logs: Path) -> None:
     path = sorted((logs / "t-0").glob("*.snapshot"))[-1]
     whole = path.read_bytes()
     cut(10)(path)
-    assert list(Verifier(lambda _: None, lambda: path.write_bytes(whole) and None).verify(logs)) == []
+    assert list(Verifier(lambda _: None, partial(write_whole, path, whole)).verify(logs)) == []

@@ -22,11 +22,11 @@ FIRST = "00000000000000000000"
 Damage = Callable[[Path], object]
 
 
-@pytest.fixture(scope="module")
 def write_whole(path: Path, whole: bytes) -> None:
     path.write_bytes(whole)
 
 
+@pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log dir with a partition of several segments, closed in order."""
     path = tmp_path_factory.mktemp("logs")

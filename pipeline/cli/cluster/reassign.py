@@ -27,7 +27,7 @@ app = typer.Typer(
 
 POLL_S = 0.5
 MISSING_TARGET_S = 60.0
-"""How long `apply --wait` waits for a target broker that is not alive: time for a restart."""
+"""Time that `apply --wait` gives a target broker that is not alive for a restart."""
 CLIENT_ID = "pipeline-reassign"
 MAX_NAMED = 5
 

@@ -1,4 +1,4 @@
-"""The sample input: lines of a web server's access log as events. Pure but for reading the sample itself."""
+"""The sample input: lines of a web server's access log as events. Pure but for reading the sample."""
 
 import gzip
 import re
@@ -13,25 +13,25 @@ _LINE = re.compile(
     r'"(?P<method>\S+) (?P<path>.*?)(?: (?P<protocol>HTTP/[\d.]+))?" '
     r'(?P<status>\d{3}) (?P<bytes>\d+|-) "(?P<referrer>(?:[^"\\]|\\.)*)" "(?P<user_agent>(?:[^"\\]|\\.)*)"?'
 )
-"""The last quote may be missing: one line of the sample was cut off there by whoever wrote it."""
+"""The last quote may be missing: a line of the sample ends before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """One line: its creation time (ms since 1970 UTC) and the fields of the schema `AccessLogEvent`."""
+    """A line: its creation time (ms since 1970 UTC) and the fields of the schema `AccessLogEvent`."""
 
     time_ms: int
     fields: dict[str, Any]
 
     @property
     def client_address(self) -> str:
-        """Who asked."""
+        """Address of the client that sent the request."""
         address: str = self.fields["client_address"]
         return address
 
 
 def parse_line(line: str) -> PageView:
-    """A line in the Apache combined format. Raises ValueError for anything else."""
+    """Parse a line in the Apache combined format. Raises ValueError for any other line."""
     matched = _LINE.fullmatch(line)
     if matched is None:
         raise ValueError(f"not a line of an access log in the combined format: {line!r}")
@@ -52,16 +52,16 @@ def parse_line(line: str) -> PageView:
 
 
 def home_datacenter(client_address: str, datacenters: tuple[str, ...]) -> str:
-    """Which datacenter serves a client: always the same one for the same address."""
+    """Return the datacenter that serves a client, always the same for an address."""
     return datacenters[zlib.crc32(client_address.encode()) % len(datacenters)]
 
 
 def sample_lines() -> list[str]:
-    """The 10,000 lines of the sample."""
+    """Return the 10,000 lines of the sample."""
     compressed = files("pipeline.cli.demo").joinpath("samples/access.log.gz").read_bytes()
     return gzip.decompress(compressed).decode().splitlines()
 
 
 def sample_schema() -> str:
-    """The Avro schema of the events, as it is registered."""
+    """Return the Avro schema of the events."""
     return files("pipeline.cli.demo").joinpath("samples/AccessLogEvent.avsc").read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""What commands share at the terminal: output, files, settings files, connections."""
+"""Parts of all commands: output, files, settings files, connections."""

@@ -22,7 +22,7 @@ class ClusterDescription:
     controller: BrokerId
     brokers: Sequence[BrokerEndpoint]
     zookeeper_silence_s: float = 0
-    """How long the answering broker has not reached ZooKeeper, if at least its session timeout; else 0."""
+    """Seconds since the answering broker reached ZooKeeper, if at least its session timeout; else 0."""
     problem: str = ""
     """Reason why the answering broker could not join its cluster again; empty if it could."""
     lost_znodes: Sequence[str] = ()

@@ -24,7 +24,7 @@ from pipeline.protocol.errors import ErrorCode, KafkaError, shortened
 
 
 class Failure(NamedTuple):
-    """What a client is told; no message for NONE."""
+    """An error as a client is told of it; no message for NONE."""
 
     code: ErrorCode
     message: str | None

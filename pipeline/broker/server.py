@@ -51,7 +51,7 @@ from pipeline.net.server import Server, ServerConfig
 from pipeline.records.memory import OPENED_BATCHES
 
 MARK_TIMEOUT_S = 5.0
-"""How much longer the checkpoints and the mark of a clean stop may take than the logs."""
+"""Time of the checkpoints and the mark of a clean stop, beyond that of the logs."""
 MAX_PROBLEMS_TOLD = 3
 
 logger = structlog.get_logger()

@@ -1,1 +1,1 @@
-"""One broker of the cluster decides who leads: its election, its decisions, and their way into ZooKeeper."""
+"""The controller: the broker that decides which replicas lead, its election, and its writes to ZooKeeper."""

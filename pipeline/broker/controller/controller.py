@@ -53,7 +53,7 @@ class _Elected:
 
 
 class Controller:
-    """The task that follows who is the controller, and is it at times."""
+    """The task that follows the controller's elections and stands for them."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """True if this broker is the controller, as far as it knows."""
         return self._elected is not None
 
     async def elect(
@@ -121,7 +121,7 @@ class Controller:
                             nursery.start_soon(self._reign, self._elected)
                     elif self._elected is None and await self._is_own(node):
                         await self._remove(value)
-                        node = None
+                        node = None  # a former life of this broker: there is no controller until the next election
                     self._view.set_controller(NO_BROKER if node is None else node.broker)
                     if node is not None:
                         task_status.started()
@@ -149,13 +149,13 @@ class Controller:
             await self._remove_own(elected.node)
 
     async def _remove_own(self, node: ControllerNode) -> None:
-        """Somebody wrote another epoch. Let go what may still say that this broker is the controller."""
+        """Delete `/controller` if it still names this broker: another controller has been elected."""
         written = await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH))
         if written is not None and written.data == node.encode():
             await self._remove(written)
 
     async def _stand(self) -> _Elected | None:
-        """Try to become the controller; None if somebody else is it."""
+        """Try to become the controller; None if another broker is."""
         while True:
             try:
                 found = await self._zookeeper.get_or_none(ControllerEpoch.PATH)
@@ -204,7 +204,7 @@ class Controller:
         return _Elected(node, reign)
 
     async def _is_taken(self, node: ControllerNode, epoch: ControllerEpoch, version: int) -> bool:
-        """Whether a write was carried out whose answer was lost."""
+        """True if a write whose answer was lost was carried out."""
         stat = await patiently(partial(self._zookeeper.exists, ControllerNode.PATH))
         written = await patiently(partial(self._zookeeper.get_or_none, ControllerNode.PATH))
         known = await patiently(partial(self._zookeeper.get_or_none, ControllerEpoch.PATH))

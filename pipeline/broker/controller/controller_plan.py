@@ -1,4 +1,4 @@
-"""What the controller decides: who leads each partition, who is in sync, which reassignments are over. Pure.
+"""Decisions of the controller: leaders, replicas in sync, ends of reassignments. Pure.
 
 `plan(state, event)` looks at whole partitions, never at how they became so: planned again after it was carried out, it
 gives nothing. Partitions that get another leader come first. Rules, in the order in which a partition is judged:
@@ -42,7 +42,7 @@ class ClusterState:
     """Replicas on live brokers that were lost to a disk, or may lack their tail."""
 
     def without_disk(self, topic_partition: TopicPartition) -> frozenset[BrokerId]:
-        """The live brokers whose replica of this partition was lost to a disk."""
+        """Return the live brokers that lost their replica of this partition to a disk."""
         return frozenset(broker for broker, offline in self.offline_replicas.items() if topic_partition in offline)
 
 
@@ -100,8 +100,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be written. `over`: replicas of the partitions whose reassignment ends. `results` answer an election
-    by hand, for each partition that was asked for.
+    """Decisions that are to be written. `over`: replicas of the partitions whose reassignment ends.
+
+    `results` answer an election by hand, for each partition that was asked for.
     """
 
     decisions: Sequence[Decision] = ()
@@ -185,7 +186,7 @@ def elect_uncleanly(partition: PartitionView, alive: Sequence[BrokerId]) -> Part
 
 
 def _is_handing_over(partition: PartitionView, leader: BrokerId, isr: Collection[BrokerId]) -> bool:
-    """Whether a reassignment takes the leader away, and all that are to stay are in sync."""
+    """True if a reassignment takes the leader away, and all replicas that stay are in sync."""
     return leader in partition.removing and all(replica in isr for replica in target_replicas(partition))
 
 
@@ -223,7 +224,7 @@ def _look(state: ClusterState) -> Plan:
 
 
 def is_reassigned(partition: PartitionView) -> bool:
-    """Whether a reassignment has come to its end."""
+    """True if a reassignment has come to its end."""
     if not (partition.adding or partition.removing) or partition.state_version < 0 or partition.is_spent:
         return False
     target = target_replicas(partition)

@@ -1,4 +1,4 @@
-"""What a wish to move replicas means for a topic's znode (KIP-455). Pure.
+"""Reassignments: what a request to move replicas makes of a topic's znode (KIP-455). Pure.
 
 While a reassignment runs, the znode names all replicas, those of the target first, and which of them come and go. A
 new one takes the place of one under way; None ends it and goes back to the replicas from before. Replicas that were
@@ -20,7 +20,7 @@ Target = tuple[BrokerId, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a wish for one partition ended."""
+    """The result of the request for one partition."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -28,7 +28,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassigned:
-    """A topic's znode as it is to be, and what became of the wish for each partition.
+    """A topic's znode as it is to be, and the result for each partition.
 
     `letting_go` are partitions that lose replicas at once, so that their states must not have changed meanwhile.
     """

@@ -1,4 +1,4 @@
-"""One broker's time as the controller: looks, has `controller_plan` decide, writes it, and looks again.
+"""The reign of one controller: it looks, has `controller_plan` decide, writes the decision, and looks again.
 
 Invariants:
 
@@ -64,7 +64,7 @@ PURGE_INTERVAL_S = 5.0
 REFUSED_S = 1.0
 HELD_BACK_S = 1.0
 STATES_CHECK_INTERVAL_S = 30.0
-"""How often states are compared with those in ZooKeeper, which somebody may have removed or overwritten."""
+"""Period in which states are compared with those in ZooKeeper, where they may have been removed or overwritten."""
 QUIET_S = 10.0
 """Leaders are spread when nobody has come or gone for so long."""
 
@@ -81,7 +81,7 @@ class _Dethroned(Exception):
 
 
 class Reign:
-    """What one controller does in one controller epoch."""
+    """The work of a controller in one controller epoch."""
 
     def __init__(
         self,
@@ -438,7 +438,7 @@ class Reign:
             return
 
     async def _rebalance_after_returns(self) -> None:
-        """Spread the leaders once for each change of who is alive, when the cluster has been quiet and is in sync.
+        """Spread the leaders once after each change of the live brokers, when the cluster is quiet and in sync.
 
         While brokers are restarted one after the other nothing is moved: the next one would move it again.
         """
@@ -466,7 +466,7 @@ class Reign:
             await self._states.read_all()
 
     async def _purge_for_ever(self) -> None:
-        """Keep the newest notifications: whoever has not read an older one by now reads all states again."""
+        """Keep the newest notifications: a broker that has not read an older one by now reads all states again."""
         while not self._is_over:
             await trio.sleep(PURGE_INTERVAL_S)
             try:

@@ -1,4 +1,4 @@
-"""Whose a registration of this broker id is: this broker's in an earlier life, which is dead, or another broker's.
+"""Owners of a registration of this broker id: this broker in an earlier life, which is dead, or another broker.
 
 Invariants:
 
@@ -29,7 +29,7 @@ from pipeline.log.files import Files
 from pipeline.model import BrokerId
 
 SESSIONS_AWAITED = 2
-"""How long a start waits for the end of another session, in session timeouts of its own."""
+"""Wait of a start for the end of another session, in session timeouts of its own."""
 LOOK_S = 0.5
 
 logger = structlog.get_logger()
@@ -87,7 +87,7 @@ async def refuse_other_owner(zookeeper: CoordinationClient, config: BrokerConfig
 
 
 def owned_by(broker_id: BrokerId, data: bytes, own: Holdings) -> ConfigurationError:
-    """The error that says whose the broker id is."""
+    """Return the error that names the owner of the broker id."""
     endpoint, is_copy = None, False
     with suppress(CoordinationError):
         found = BrokerRegistration.decode(broker_id, data)

@@ -135,7 +135,7 @@ class Membership:
         Each is higher than those before in this process, also where somebody removed the znode.
         """
         path = broker_epoch_path(self._own_id)
-        while True:
+        while True:  # without a pause: the client waits for ZooKeeper itself
             try:
                 epoch = await self._zookeeper.set(path, b"")  # whatever is there: the version is the epoch
             except NoNodeError:
@@ -154,7 +154,7 @@ class Membership:
 
         To be called before the view is read for the first time.
         """
-        while True:
+        while True:  # without a pause: the client waits for ZooKeeper itself
             try:
                 await self._zookeeper.create(STATE_CHANGES)
             except (CoordinationLostError, CoordinationUnavailableError) as error:
@@ -194,7 +194,7 @@ class Membership:
         return any(found.leader == self._own_id for topic in view.topics() for found in topic.partitions.values())
 
     def _is_relieved(self, view: ClusterView) -> bool:
-        """Whether there is no partition whose ISR it could leave to another."""
+        """True if there is no partition whose ISR this broker could leave to another."""
         others = view.brokers.keys() - view.shutting_down - {self._own_id}
         return not others or not any(
             self._own_id in found.isr and not others.isdisjoint(found.isr)

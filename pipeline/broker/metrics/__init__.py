@@ -1,1 +1,1 @@
-"""What the broker says of itself to Prometheus."""
+"""Metrics of the broker, for Prometheus."""

@@ -1,4 +1,4 @@
-"""What the handlers of one broker share."""
+"""Parts of a broker that its handlers share."""
 
 import uuid
 from collections import defaultdict
@@ -110,7 +110,7 @@ class BrokerContext:
         return self.find_partition_of(self.view.topic(topic), TopicPartition(topic, index), epoch)
 
     def find_partition_by_id(self, topic_id: uuid.UUID, index: int, epoch: LeaderEpoch = NO_LEADER_EPOCH) -> Partition:
-        """As `find_partition`, by topic id (KIP-516)."""
+        """Return the partition as `find_partition` does, by topic id (KIP-516)."""
         topic = self.view.topic_of_id(topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)

@@ -1,4 +1,4 @@
-"""From a request to the handler of its api key."""
+"""Dispatch of requests to the handlers of their api keys."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ from pipeline.protocol.messages.fetch import FetchRequest
 from pipeline.protocol.schema import Message
 
 ApiHandler = Callable[[BrokerContext, Any, int, Caller], HandlerResult | Awaitable[HandlerResult]]
-"""Given the request's body, its version and who sent it; answers at once or returns a coroutine that will."""
+"""A handler takes a request's body, version and sender; it answers at once or returns a coroutine that will."""
 
 HANDLERS: Mapping[ApiKey, ApiHandler] = MappingProxyType(
     {

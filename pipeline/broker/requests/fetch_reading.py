@@ -73,14 +73,14 @@ class FetchReading:
         self._remaining_bytes = min(request.max_bytes, broker.settings.static.fetch_max_bytes)
         self.read_bytes = 0
         self.throttled_bytes = 0
-        """What counts for the rate of reassignments."""
+        """Bytes that count for the rate of reassignments."""
         self.has_failure = False
         self.is_limited = False
-        """Is there more than one answer holds?"""
+        """True if there is more than one answer holds."""
         self.has_more = False
-        """Was there something behind the position that was read last?"""
+        """True if there was something behind the position that was read last."""
         self.served: list[tuple[Partition, LogSlice | None]] = []
-        """Those without failure, and what was read of each."""
+        """Partitions without failure, and the records read of each."""
         self.leaders: dict[int, NodeEndpoint] = {}
         """Brokers that the answer names as leaders of partitions that are led elsewhere (KIP-951)."""
         self.openings: list[trio.Event] = []
@@ -96,8 +96,8 @@ class FetchReading:
         return self.read_bytes >= self._min_bytes or self.has_failure or self.is_limited
 
     def waiter(self) -> FetchWaiter:
-        """To be woken when it could be complete. What becomes stable is not counted: any append may be what ends a
-        transaction.
+        """Return a waiter that is woken when the answer could be complete. For readers of committed records any append
+        wakes it: it may end a transaction.
         """
         return FetchWaiter(1 if self.is_committed else self._min_bytes - self.read_bytes)
 

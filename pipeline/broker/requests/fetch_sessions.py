@@ -59,7 +59,7 @@ def _memory_of_one(topic: str) -> int:
 
 
 class Watched(Protocol):
-    """A partition that tells those who wait at it."""
+    """A partition that notifies its waiters."""
 
     def stop_waiting(self, waiter: "SessionPartition") -> None:
         """Tell it nothing any more."""
@@ -116,7 +116,7 @@ class SessionPartition:
         self.watched = partition
 
     def tell(self, *, high_watermark: int, log_start_offset: int, is_failure: bool, has_more: bool, size: int) -> bool:
-        """Whether an answer must name the partition, given what it holds now; it counts as told then.
+        """Return True if an answer must name the partition, given its present state; that state counts as told then.
 
         A failure is told every time, and what follows it is news. `has_more`: there is something behind the client's
         position, so that its next request looks again.
@@ -143,7 +143,7 @@ class FetchSession:
     created_s: float
     used_s: float
     epoch: int = FIRST_EPOCH
-    """That of the next request."""
+    """The epoch of the next request."""
     partitions: dict[PartitionKey, SessionPartition] = field(default_factory=dict)
     due: dict[SessionPartition, None] = field(default_factory=dict)
     waiting: Waiting | None = None
@@ -185,7 +185,7 @@ class FetchSession:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Who has to go first when there is no room: consumers before followers, small before large."""
+        """Order in which sessions make room for others: consumers before followers, small before large."""
         return self.is_follower, len(self.partitions), self.id
 
 

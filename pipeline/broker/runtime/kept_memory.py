@@ -12,7 +12,7 @@ LEAST_PARTS = 4
 
 
 class KeptUse(NamedTuple):
-    """What a use holds, and the most that it may hold now, in bytes."""
+    """A use of the memory: the bytes that it holds, and the most that it may hold now."""
 
     name: str
     held_bytes: int

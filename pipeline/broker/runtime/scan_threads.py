@@ -1,4 +1,4 @@
-"""Threads for scans of clients' batches, turn by turn: who has had least of them goes first.
+"""Threads for scans of clients' batches, turn by turn: the scan that has had the least time goes first.
 
 Invariants:
 
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 
 class _Turn(NamedTuple):
-    """What became of a turn: over with a result, or for a charge that is not given yet, or neither."""
+    """The end of a turn: the scan is over with a result, or waits for a charge, or neither."""
 
     is_over: bool
     result: Any = None

@@ -28,7 +28,7 @@ LETTERS_OF_AN_ELEMENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slicing:
-    """How a request is cut: the field of its elements, that of the answers to them, and how many a slice has.
+    """The slicing of a request: the field of its elements, that of their answers, and the elements of a slice.
 
     `parts`: elements hold further lists, in this field of the request and that of the answer, whose lengths count.
     """

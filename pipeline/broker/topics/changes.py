@@ -96,7 +96,7 @@ class TopicChanges:
         )
 
     def _racks(self) -> Racks:
-        """Where the live brokers stand."""
+        """Return the racks of the live brokers."""
         return {endpoint.id: endpoint.rack for endpoint in self.view.brokers.values()}
 
     async def create_by_asking(self, request: TopicRequest, *, timeout_s: float) -> TopicView:

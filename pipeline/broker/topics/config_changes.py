@@ -37,7 +37,7 @@ from pipeline.protocol.messages.incremental_alter_configs import OperationType
 
 TIMEOUT_S = 10.0
 TOTAL_TIMEOUT_S = 30.0
-"""For all resources of a request together."""
+"""Time for all resources of a request together."""
 MAX_OPERATIONS = 1000
 """On the settings of one resource, which has a tenth as many."""
 RESOURCES_AT_ONCE = 40
@@ -45,7 +45,7 @@ RESOURCES_AT_ONCE = 40
 
 Overrides = Mapping[str, str]
 Decide = Callable[[Overrides], Overrides]
-"""From what is stored to what shall be. Raises KafkaError."""
+"""A function from the stored overrides to the wanted ones. Raises KafkaError."""
 
 
 _OF_LISTS = frozenset({OperationType.APPEND, OperationType.SUBTRACT})
@@ -53,7 +53,7 @@ _OF_LISTS = frozenset({OperationType.APPEND, OperationType.SUBTRACT})
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One setting, and what is done to it."""
+    """A change of one setting."""
 
     name: str
     kind: int
@@ -116,8 +116,9 @@ def _items(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where overrides are stored. `owner` is the znode that must be there for them to have a meaning; it never is there
-    without a znode of overrides, unless ZooKeeper lost that: then `known` counts.
+    """The place where overrides are stored, which have a meaning only while the znode `owner` is there.
+
+    An owner has a znode of overrides unless ZooKeeper lost that: then `known` counts.
     """
 
     path: str
@@ -128,14 +129,14 @@ class _Place:
 
 
 def _known_overrides(topic: TopicView | None) -> Overrides:
-    """What counts of a topic whose settings ZooKeeper lost."""
+    """Return the overrides that count for a topic whose settings ZooKeeper lost."""
     if topic is None:
         return {}
     return KEEPING_ALL if topic.keeps_all else topic.overrides
 
 
 def _check_topic(stored: Overrides, wanted: Overrides, settings: DynamicSettings) -> None:
-    """What is stored already and cannot be used is no reason to refuse a change of something else."""
+    """Check the wanted overrides; stored ones that cannot be used are no reason to refuse other changes."""
     _, unusable = readable_settings(stored, settings.current)
     kept = {key for key in unusable if wanted.get(key) == stored[key]}
     try:
@@ -267,7 +268,7 @@ class ConfigChanges:
                 await self.settings.wait_for(level, version)
 
     def level_of(self, name: str) -> str:
-        """Under which name a broker's overrides are stored. Raises INVALID_REQUEST for those of another broker."""
+        """Return the name under which a broker's overrides are stored. Raises INVALID_REQUEST for another broker's."""
         if not name:
             return ALL_BROKERS
         own = self.settings.static.broker_id

@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of a partition. Pure.
+"""Placement of a partition's replicas on brokers. Pure.
 
 Kafka's pattern: the preferred leaders go round robin over the brokers from a random start; the followers stand at a
 distance from their leader that grows by one with each round, so that the followers of one broker's partitions are
@@ -24,7 +24,7 @@ Racks = Mapping[BrokerId, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Where partition 0 begins: the index of its leader among the brokers, and the distance of its first follower."""
+    """The place of partition 0: the index of its leader among the brokers, and the distance of its first follower."""
 
     start: int
     shift: int

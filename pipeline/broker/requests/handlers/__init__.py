@@ -1,1 +1,1 @@
-"""One file per api key: the request comes in, a decision is taken, the response goes out."""
+"""Handlers of requests, one file per api key."""

@@ -32,7 +32,7 @@ ENTITIES_AT_ONCE = 500
 MAX_PARTS = 4
 """Parts of an entity that are looked at and told: of so many, one is of a type that is named twice, or unknown."""
 TIMEOUT_S = 30.0
-"""For all entities of a request together."""
+"""Time for all entities of a request together."""
 
 
 def handle(

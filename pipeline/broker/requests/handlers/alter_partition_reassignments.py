@@ -72,7 +72,7 @@ async def _handle(
 
 
 def _are_seen(view: ClusterView, begun: Mapping[TopicPartition, Target]) -> bool:
-    """Whether the view has all these targets by now: they come first among the replicas until the others are gone."""
+    """True if the view has all these targets: they come first among the replicas until the others are gone."""
     for topic_partition, target in begun.items():
         partition = view.partition(topic_partition)
         if partition is None:

@@ -20,7 +20,7 @@ from pipeline.protocol.messages.describe_client_quotas import (
 ENTITIES_AT_ONCE = 500
 """Entities that are described before others have their turn."""
 ENTITY_BYTES = 800
-"""What an entity takes in an answer that is built and encoded, beside its names, about."""
+"""Bytes of an entity in an answer that is built and encoded, beside its names, about."""
 
 
 def handle(

@@ -28,11 +28,11 @@ from pipeline.protocol.messages.describe_configs import (
 RESOURCES_AT_ONCE = 40
 """Some ten milliseconds of work, before others have their turn."""
 RESOURCE_BYTES = 20_000
-"""What the settings of a resource take in an answer that is encoded, with all details, about."""
+"""Bytes of the settings of a resource in an encoded answer, with all details, about."""
 
 _Entries = Sequence[DescribeConfigsResourceResult]
 _Told = dict[tuple[Hashable, Hashable], _Entries]
-"""What was told of settings that are equal, and of the same names of them: most topics say nothing themselves."""
+"""Described settings, by the key that equal ones share and the names asked for: most topics have no own settings."""
 
 
 def handle(
@@ -114,7 +114,7 @@ def _describe(
 def _entries(
     broker: BrokerContext, resource: DescribeConfigsResource
 ) -> tuple[Hashable, Iterable[DescribeConfigsResourceResult]]:
-    """What the settings are made by, and these. Raises PipelineError."""
+    """Return a key that equal settings share, and the settings. Raises PipelineError."""
     name = resource.resource_name
     match resource.resource_type:
         case ResourceType.TOPIC:

@@ -22,7 +22,7 @@ from pipeline.protocol.messages.metadata import NOT_ASKED_FOR
 LARGE_BYTES = 128 << 10
 """A thread encodes an answer that takes so much of memory, about."""
 MEMBER_BYTES = 200
-"""What a member takes in an answer beside what it says of itself, about."""
+"""Bytes of a member in an answer beside its own metadata, about."""
 
 
 def handle(

@@ -21,7 +21,7 @@ NO_COORDINATOR_EPOCH = -1
 PRODUCERS_AT_ONCE = 2000
 """Producers and partitions that are described before others have their turn."""
 PRODUCER_BYTES = 300
-"""What a producer takes in an answer that is built and encoded, about."""
+"""Bytes of a producer in an answer that is built and encoded, about."""
 
 
 def handle(

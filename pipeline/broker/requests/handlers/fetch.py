@@ -45,17 +45,17 @@ from pipeline.protocol.messages.fetch import (
 
 MAX_WAIT_MS = 60_000
 MAX_WAIT_OF_MANY_MS = 500
-"""For a request that names very many partitions: its memory is not for others meanwhile."""
+"""The longest wait of a request that names very many partitions: others lack its memory meanwhile."""
 GATHERED_PARTITIONS = 50
 """A Fetch without a session that names fewer partitions costs too little to be held up."""
 LATE_S = 0.002
 """The event loop is late if a task that can go on waits for so long."""
 GATHER_FACTOR = 20
-"""How many times as long as the event loop was late records are gathered."""
+"""Ratio of the time in which records are gathered to the time by which the event loop was late."""
 MAX_GATHER_S = 0.1
 
 OF_READS = replace(OF_PARTITIONS, size=500)
-"""To read the records of a partition takes some four times as long as to look something up."""
+"""A read of a partition's records takes some four times as long as a look-up."""
 
 _Parts = Iterator[Sequence[tuple[FetchTopic, bool]]]
 _NOTHING: _Parts = iter(())
@@ -215,7 +215,7 @@ def _deadline(request: FetchRequest, max_wait_ms: int = MAX_WAIT_MS) -> float:
 
 
 async def _wait(waiter: FetchWaiter, deadline: float) -> bool:
-    """Wait until it is woken or the time is over; whether it may wait once more."""
+    """Wait until `waiter` is woken or the time is over. Return True if the request may wait once more."""
     with trio.move_on_at(deadline):
         await waiter.woken.wait()
         return not waiter.is_over
@@ -282,7 +282,7 @@ def _answer(reading: FetchReading, topics: Sequence[FetchableTopicResponse]) -> 
 # In a session
 
 _Found = list[tuple[SessionPartition, PartitionData, bool]]
-"""Of each partition what is to be told, and whether there is something behind the client's position."""
+"""Partitions, the data to report, and True where there is something behind the client's position."""
 
 
 def _fetch_in_session(

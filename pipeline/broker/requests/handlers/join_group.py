@@ -23,13 +23,13 @@ from pipeline.protocol.messages.join_group import (
 )
 
 MAX_PROTOCOLS = 100
-"""Of one member. Clients have two or three."""
+"""Protocols of one member. Clients have two or three."""
 MEMBER_RECORD_BYTES = 70
 """A member takes no less of the journal."""
 LARGE_BYTES = 128 << 10
 """A thread encodes an answer that takes so much of memory, about."""
 MEMBER_BYTES = 100
-"""What a member takes in an answer beside what it says of itself, about."""
+"""Bytes of a member in an answer beside its own metadata, about."""
 
 
 def handle(

@@ -17,7 +17,7 @@ CLASSIC = "classic"
 GROUPS_AT_ONCE = 2000
 """Groups that are told before others have their turn."""
 GROUP_BYTES = 150
-"""What a group takes in an answer that is built and encoded, beside its name, about."""
+"""Bytes of a group in an answer that is built and encoded, beside its name, about."""
 
 
 def handle(

@@ -52,7 +52,7 @@ MAX_SEARCH_S = 30.0
 
 
 class _Reader(NamedTuple):
-    """Who asks."""
+    """The client or follower that asks."""
 
     version: int
     is_committed: bool

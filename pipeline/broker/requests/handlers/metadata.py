@@ -43,10 +43,10 @@ from pipeline.protocol.messages.metadata import (
 from pipeline.protocol.schema import ZERO_UUID
 
 AUTO_CREATE_TIMEOUT_S = 5.0
-"""For all topics of a request. What takes longer is asked for again."""
+"""Time for all topics of a request. Clients ask again for topics that take longer."""
 MAX_TOPICS_AT_ONCE = 200
 MAX_PARTITIONS_AT_ONCE = 1000
-"""What is described without a turn for others."""
+"""Partitions that are described before others have their turn."""
 TOPICS_OF_SERVICES = frozenset({"_audit", "_mirror_partitions", "_schemas"})
 KAFKAS_INTERNAL_TOPICS = frozenset({"__transaction_state", "__share_group_state"})
 """Topics of transactions and share groups, which are not served here: an ordinary topic must not take the name."""

@@ -34,11 +34,11 @@ from pipeline.protocol.schema import ZERO_UUID
 
 NO_OFFSET = -1
 GROUP_COST = 10
-"""What a group without offsets costs, in partitions."""
+"""Cost of a group without offsets, in partitions."""
 PARTITION_BYTES = 250
-"""What an offset takes in an answer that is built and encoded, beside its metadata, about."""
+"""Bytes of an offset in an answer that is built and encoded, beside its metadata, about."""
 SLICING = Slicing(asked="topics", answered="topics", size=1000, parts=("partition_indexes", "partitions"))
-"""How much of a group is told before others have their turn."""
+"""Offsets of a group that are described before others have their turn."""
 
 _Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -234,7 +234,7 @@ def _partition(topic: str | None, index: int, offsets: _Offsets, error: ErrorCod
 
 
 def _as_before(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    """As it was told before version 8."""
+    """Return the answer as versions before 8 give it."""
     return OffsetFetchResponseTopic(
         name=topic.name,
         partitions=tuple(

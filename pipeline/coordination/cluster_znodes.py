@@ -90,7 +90,7 @@ def encode_state_change(partitions: Sequence[TopicPartition]) -> bytes:
 
 
 def decode_state_change(path: str, data: bytes) -> list[TopicPartition]:
-    """What `encode_state_change` wrote. Raises CoordinationError."""
+    """Decode what `encode_state_change` wrote. Raises CoordinationError."""
     try:
         fields = _StateChangeJson.model_validate_json(data)
     except ValidationError as error:

@@ -35,7 +35,7 @@ INSTALL_JAVA = (
     f"install Java {MINIMUM_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
 )
 JARS = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-java-*")
-"""What the server needs of PySpark's 300 jars: with all of them the start takes twice as long."""
+"""The jars that the server needs of PySpark's 300: with all of them the start takes twice as long."""
 
 LOGGING = """\
 rootLogger.level = info
@@ -109,7 +109,7 @@ class ZooKeeperProcess:
 
     @property
     def log_path(self) -> Path:
-        """What the server wrote to its standard output."""
+        """The server's standard output."""
         return self.directory / "zookeeper.log"
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What the rooms above ask of ZooKeeper, as values and one protocol; `zookeeper.py` and the in-memory twin keep it.
+"""Requests to ZooKeeper as values and one protocol, which `zookeeper.py` and the in-memory twin implement.
 
 Invariants every implementation holds:
 
@@ -43,7 +43,7 @@ class NodeStat:
 
 
 class SessionState(Enum):
-    """What happened to the session."""
+    """The state of a session."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -107,7 +107,7 @@ class CoordinationClient(Protocol):
         ...
 
     def owns_session(self, session_id: SessionId) -> bool:
-        """Whether this client holds the session, or held it before it expired."""
+        """True if this client holds the session, or held it before it expired."""
         ...
 
     async def get(self, path: str) -> NodeValue:

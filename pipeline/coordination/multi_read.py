@@ -42,7 +42,7 @@ class MultiRead:
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[NodeValue | int]:
-        """For each path its value or the code of an error. Raises ValueError."""
+        """Return the value of each path, or the code of an error. Raises ValueError."""
         answers: list[NodeValue | int] = []
         while True:
             kind, is_end, _ = _HEADER.unpack_from(buffer, offset)

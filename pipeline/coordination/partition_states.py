@@ -5,7 +5,7 @@ Invariants:
 - A state is written only over the version that its writer has seen, or where there is none.
 - A state is written only if the topic was not deleted: versions of a recreated topic begin at 0 again, so equal
   versions prove nothing. The transaction demands that no record of the deletion of the topic id exists.
-- In the same transaction a sequential znode below `/isr_change_notification` names what was written: whoever follows
+- In the same transaction a sequential znode below `/isr_change_notification` names what was written: a follower of
   that directory misses nothing. Each of them names what its transaction wrote, and nothing else.
 - A write whose answer was lost is read back: what it wrote counts, and is not written again.
 - Partitions that somebody else wrote meanwhile are left out; they do not stop the others.
@@ -69,11 +69,11 @@ class StateChange:
     version: int | None
     topic_version: int = -1
     checks: Sequence[CheckNode] = ()
-    """What must hold beyond that, or the state is not written."""
+    """Further conditions, without which the state is not written."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Whose state."""
+        """The partition whose state it is."""
         return TopicPartition(self.state.topic, self.state.partition)
 
 
@@ -133,7 +133,7 @@ async def look_up_states(
 
 
 class _Batch:
-    """What one transaction writes, and what became of it."""
+    """The states that one transaction writes, and its results."""
 
     def __init__(
         self, zookeeper: CoordinationClient, changes: Sequence[StateChange], checks: Sequence[CheckNode]

@@ -34,7 +34,7 @@ EntityName = str | Default | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """Whose quota: a user, a client id, or a client id of a user."""
+    """The owner of a quota: a user, a client id, or a client id of a user."""
 
     user: EntityName = None
     client_id: EntityName = None
@@ -55,7 +55,7 @@ def clients_path(user: EntityName) -> str:
 
 
 def encode_name(name: EntityName) -> str:
-    """As part of a path, in which ZooKeeper takes no dots alone."""
+    """Encode a name as part of a path, in which ZooKeeper takes no dots alone."""
     if name is DEFAULT:
         return DEFAULT.value
     if not isinstance(name, str) or not name:
@@ -71,7 +71,7 @@ def decode_name(part: str) -> str | Default:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaConfig:
-    """What the znode of an entity holds: settings by name, quotas among them."""
+    """The znode of an entity: settings by name, quotas among them."""
 
     entity: QuotaEntity
     settings: Mapping[str, str]

@@ -192,7 +192,7 @@ def _check_owner(
 async def _register(
     client: CoordinationClient, path: str, data: bytes, is_former_self: Callable[[bytes], bool]
 ) -> None:
-    while True:
+    while True:  # by no limit of attempts: the invariant holds for as long as the process lives
         try:
             try:
                 await client.create(path, data, ephemeral=True)

@@ -1,4 +1,4 @@
-"""What became of a client's sessions, and iterators over it and over znodes, for every kind of client.
+"""The sessions of a client so far, and iterators over them and over znodes, for every kind of client.
 
 Invariants: expiries are never forgotten, so that each reader sees each of them once and a client knows its own former
 sessions; all else is the newest state. A cancelled `__anext__` loses nothing: the next call yields what is owed.
@@ -17,7 +17,7 @@ _NEVER_READ = object()
 
 
 class SessionHistory:
-    """Told by a client, in the trio thread, what happens to its session."""
+    """The session of a client and its former ones. The client reports changes, in the trio thread."""
 
     def __init__(self) -> None:
         self.current: SessionEvent | None = None
@@ -28,7 +28,7 @@ class SessionHistory:
 
     @property
     def is_connected(self) -> bool:
-        """Whether requests can be sent."""
+        """True if requests can be sent."""
         return self.current is not None and self.current.state is SessionState.CONNECTED
 
     @property
@@ -53,7 +53,7 @@ class SessionHistory:
             self._become(SessionEvent(SessionState.EXPIRED, self.current.session_id))
 
     def owns(self, session_id: SessionId) -> bool:
-        """Whether this is the client's session or a former one of it."""
+        """True if this is the client's session, or a former one of the client."""
         return session_id in self._expired or (self.current is not None and self.current.session_id == session_id)
 
     async def wait_connected(self) -> None:

@@ -1,7 +1,10 @@
 """One znode changed by compare-and-set: read, decide, and write unless another client wrote meanwhile.
 
 A write that was refused, or whose answer was lost, is decided again on what is there then, at once and up to `ATTEMPTS`
-times. So `decide` sees a change of its own that was written all the same, and must take it for one that is there.
+times. So `decide` may see a change of its own that was written all the same, and must take it for one that is there.
+
+Transactions over several znodes, and ephemeral znodes that have owners, are written by rules of their own, where they
+belong: `partition_states`, `deleted_topics`, `registration`, and changes of topics and elections of a broker.
 """
 
 from collections.abc import Callable

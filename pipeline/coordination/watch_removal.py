@@ -30,5 +30,5 @@ class WatchRemoval:
         return _INT.pack(len(name)) + name + _INT.pack(_ANY_KIND)
 
     def deserialize(self, _buffer: bytes, _offset: int) -> None:
-        """Nothing follows the reply header."""
+        """Note that the watch is removed; nothing follows the reply header."""
         self.on_removed(self.path)

@@ -212,7 +212,7 @@ class TopicAssignment:
 
     topic: str
     topic_id: uuid.UUID | None
-    """None for a topic made before Kafka 2.8."""
+    """The topic id; None for a topic made before Kafka 2.8."""
     partitions: Replicas
     adding_replicas: Replicas = field(default_factory=dict)
     removing_replicas: Replicas = field(default_factory=dict)
@@ -273,7 +273,7 @@ class _PartitionStateJson(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Who leads a partition and who is in sync: `/brokers/topics/<topic>/partitions/<partition>/state`."""
+    """The leader of a partition and its ISR: `/brokers/topics/<topic>/partitions/<partition>/state`."""
 
     topic: str
     partition: int
@@ -342,12 +342,12 @@ class TopicConfig:
 
 
 def encode_config(settings: Mapping[str, str]) -> bytes:
-    """What every znode below `/config` holds: JSON version 1."""
+    """Encode settings as every znode below `/config` holds them: JSON version 1."""
     return _to_json({"version": 1, "config": dict(settings)})
 
 
 def decode_config(path: str, data: bytes) -> Mapping[str, str]:
-    """What every znode below `/config` holds: JSON version 1. Raises CoordinationError."""
+    """Decode settings as every znode below `/config` holds them. Raises CoordinationError."""
     return _from_json(path, data, _ConfigJson).config
 
 

@@ -123,7 +123,7 @@ class ZooKeeper:
         return self._session.history.current.session_id
 
     def owns_session(self, session_id: SessionId) -> bool:
-        """Whether this client holds the session, or held it before it expired."""
+        """True if this client holds the session, or held it before it expired."""
         return self._session.history.owns(session_id)
 
     def sessions(self) -> AsyncIterator[SessionEvent]:

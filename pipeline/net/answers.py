@@ -52,7 +52,7 @@ HandlerResult = Answer | Throttled | LargeAnswer | PendingAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who is at the other end of a connection."""
+    """The other end of a connection."""
 
     address: HostPort
 

@@ -42,7 +42,7 @@ Connect = Callable[[HostPort], Awaitable[Transport]]
 
 @dataclass(slots=True)
 class _Reply:
-    """What a request waits for."""
+    """The answer that a request waits for, or the error."""
 
     arrived: trio.Event = field(default_factory=trio.Event)
     response: Message | None = None
@@ -50,7 +50,7 @@ class _Reply:
 
 
 class _Connection:
-    """One open connection: a machine, a socket, and who waits for answers, in order."""
+    """One open connection: a machine, a socket, and the requests that wait for answers, in order."""
 
     def __init__(self, address: HostPort, transport: Transport, client_id: str) -> None:
         self._address = address
@@ -64,7 +64,7 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
+        """True if requests can be sent."""
         return self._failure is None
 
     async def negotiate(self) -> None:
@@ -189,7 +189,7 @@ class ConnectionPool:
         raise late
 
     async def features(self, address: HostPort, *, timeout_s: float) -> Mapping[str, VersionRange]:
-        """What the server says it can do beyond the api versions (KIP-584). Raises as `request`."""
+        """Return the features that the server names beside its api versions (KIP-584). Raises as `request`."""
         with trio.move_on_after(timeout_s):
             return (await self._connection(address, "")).features
         raise DeadlineExceededError(f"{address} could not be reached within {timeout_s:g} s")

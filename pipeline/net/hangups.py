@@ -21,18 +21,18 @@ class Hangups:
     _watched: dict[int, Callable[[], None]] = field(default_factory=dict)
 
     def watch(self, descriptor: int, on_gone: Callable[[], None]) -> None:
-        """Call when the peer has ended its side, even if it has already. Does nothing for one that is watched."""
+        """Have `on_gone` called once the peer has ended its side. A second watch of a connection does nothing."""
         if descriptor not in self._watched:
             self._watched[descriptor] = on_gone
             self._epoll.register(descriptor, _GONE)
 
     def forget(self, descriptor: int) -> None:
-        """To be called before the socket is closed."""
+        """Watch no longer. Call before the socket is closed."""
         if self._watched.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
+        """Notify until cancelled."""
         with self._epoll:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())

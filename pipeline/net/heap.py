@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 
 _M_ARENA_MAX = -8
-"""Of glibc's malloc.h."""
+"""The number of the option in glibc's malloc.h."""
 
 
 _library = ctypes.CDLL(None)

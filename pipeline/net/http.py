@@ -33,7 +33,7 @@ MAX_SEND_S = 30.0
 """How long a client may take an answer. One that takes nothing holds its answer in memory for so long."""
 
 MAX_CONNECTIONS = 500
-"""Of a service. One that sent half a request takes some 100 KB, and nobody has to wait for it to end."""
+"""Connections of a service. One that sent half a request takes some 100 KB, for as long as it likes."""
 
 HealthCheck = Callable[[], str | None]
 """Returns None when all is well, or a sentence saying what is wrong."""
@@ -47,8 +47,8 @@ def operations_routes(
 ) -> list[BaseRoute]:
     """`/metrics` (Prometheus text), `/healthz` (200 `{"status": "ok"}`, or 503 with the reason) and `/readyz`.
 
-    `readiness` says whether requests should be sent here; without it, whoever is well is ready.
-    `warning` says what is wrong that no restart mends: `/healthz` names it beside `{"status": "ok"}`, as `warnings`.
+    `readiness` tells if requests should be sent here; without it, a service that is well is ready. `warning` names a
+    fault that no restart mends: `/healthz` shows it as `warnings` beside `{"status": "ok"}`.
     """
     scrapes = _Scrapes(metrics)
 

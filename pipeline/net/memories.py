@@ -16,13 +16,13 @@ MAX_DECODED_BYTES = 96 << 20
 LEAST_RECORDS_BYTES = 12 << 20
 LEAST_DECODED_BYTES = 8 << 20
 LEAST_PARTS = 8
-"""Of a small bound, a least is no more than this part."""
+"""A least takes no more than this part of a small bound."""
 ORDINARY_BYTES = 2 << 20
 """A request with records above this takes its memory behind others of that size, and holds up no smaller one."""
 DECODED_FACTOR = 3
-"""What a large request without records takes, by its size: received, decoded, answered."""
+"""Bytes that a large request without records takes per byte of its size: received, decoded, answered."""
 ELEMENTS_BYTES = 64 << 20
-"""What the elements of a very large request and of its answer take beside their names, at most."""
+"""Bytes at most of the elements of a very large request and of its answer, beside their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from pipeline.net.transport import SocketTransport, Transport, connect
 
 
 class ConnectionListener(Protocol):
-    """Where connections come in. Whoever has it closes it."""
+    """A place at which connections come in. Its owner closes it."""
 
     @property
     def port(self) -> int:
-        """The port it really has."""
+        """The port that it listens on."""
         ...
 
     async def accept(self) -> tuple[Transport, HostPort]:
@@ -28,7 +28,7 @@ class ConnectionListener(Protocol):
         ...
 
     def close(self) -> None:
-        """Take no more. Closing twice does nothing."""
+        """Take no more connections. Closing twice does nothing."""
         ...
 
 
@@ -36,31 +36,31 @@ class HangupWatch(Protocol):
     """Tells when peers end their side of a connection, while `run` runs."""
 
     def watch(self, descriptor: int, on_gone: Callable[[], None]) -> None:
-        """Call when the peer has ended its side, even if it has already. Does nothing for one that is watched."""
+        """Have `on_gone` called once the peer has ended its side. A second watch of a connection does nothing."""
         ...
 
     def forget(self, descriptor: int) -> None:
-        """To be called before the connection is closed."""
+        """Watch no longer. Call before the connection is closed."""
         ...
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
+        """Notify until cancelled."""
         ...
 
 
 class Network(Protocol):
-    """How a process reaches others, and is reached."""
+    """The way in which a process reaches others, and is reached."""
 
     async def listen(self, address: HostPort) -> Sequence[ConnectionListener]:
         """Listen at this address; port 0 picks a free one. Raises OSError when taken."""
         ...
 
     async def connect(self, address: HostPort) -> Transport:
-        """Raises NetworkError."""
+        """Connect to a server. Raises NetworkError."""
         ...
 
     def hangups(self) -> HangupWatch:
-        """One for a server."""
+        """Return a watch for the connections of one server."""
         ...
 
 
@@ -74,7 +74,7 @@ class SocketListener:
 
     @property
     def port(self) -> int:
-        """The port it really has."""
+        """The port that it listens on."""
         port: int = self._listener.socket.getsockname()[1]
         return port
 
@@ -89,7 +89,7 @@ class SocketListener:
             raise
 
     def close(self) -> None:
-        """Take no more. Closing twice does nothing."""
+        """Take no more connections. Closing twice does nothing."""
         self._listener.socket.close()
 
 
@@ -110,7 +110,7 @@ class SocketNetwork:
         return await connect(address)
 
     def hangups(self) -> HangupWatch:
-        """One for a server."""
+        """Return a watch for the connections of one server."""
         return Hangups()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import structlog
 
 RESERVED_FILES = 500
-"""For what is no connection: logs, ZooKeeper, HTTP."""
+"""Files beside connections: logs, ZooKeeper, HTTP."""
 
 _DESCRIPTORS = Path("/proc/self/fd")
 

@@ -1,6 +1,6 @@
-"""Whether bytes of a file are in the page cache, and how to get them there without holding up anybody.
+"""Looks if bytes of a file are in the page cache, and has a thread read them if they are not.
 
-`sendfile` of bytes that are not there waits for the disk, and with it the whole process: so they are asked for with
+`sendfile` of bytes that are not there waits for the disk, and the whole process with it: so they are asked for with
 RWF_NOWAIT first (Linux 4.14), and read by a thread if they are not. A file system that does not know the flag counts as
 always cached. Each device has READERS threads of its own: one that hangs holds up no reads of others.
 """
@@ -15,7 +15,7 @@ import trio
 from pipeline.model import FileRegion
 
 CHUNK_BYTES = 1024 * 1024
-"""What is looked at, read and sent at a time."""
+"""Bytes that are looked at, read and sent at a time."""
 SMALL_BYTES = 128 * 1024
 """Below this, where the first byte is cached the last is too: a disk is read ahead by as much."""
 READERS = 8
@@ -26,7 +26,7 @@ _probe = bytearray(1)
 
 
 def is_cached(descriptor: int, position: int, size: int) -> bool:
-    """Whether so many bytes from the position on can be read without waiting, judged by the first and the last."""
+    """True if so many bytes from the position on can be read without waiting, judged by the first and the last."""
     try:
         os.preadv(descriptor, (_probe,), position, os.RWF_NOWAIT)
         if size > SMALL_BYTES:
@@ -56,7 +56,7 @@ def read_cached(region: FileRegion) -> bytearray | None:
 
 
 async def read_into_cache(region: FileRegion) -> None:
-    """Wait until the disk has delivered the region, which others need not."""
+    """Have a thread read the region, and wait for it."""
     limiter = _readers[device_of(region)]
     await trio.to_thread.run_sync(_read, region, limiter=limiter, abandon_on_cancel=True)
 

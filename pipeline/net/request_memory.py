@@ -76,7 +76,7 @@ class RequestMemory:
     _claims: dict[Claim, None] = field(default_factory=dict)
     """In the order of their numbers."""
     _promised: int = 0
-    """What all claims may hold together."""
+    """Bytes that all claims may hold together."""
     _largest: int = 0
     """No claim may hold more."""
     _waiting: dict[int, Claim] = field(default_factory=dict)
@@ -85,11 +85,11 @@ class RequestMemory:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Claims that wait."""
         return len(self._waiting)
 
     def take(self, claim: Claim, size: int, now: float, whole: int = 0) -> Sequence[Claim]:
-        """Ask for more, as time `now`. Returns who may go on, which may be others and must not be the one that asks.
+        """Ask for more, at time `now`. Returns the claims that may go on: others, perhaps, and not always this one.
 
         `whole`: when a claim asks first, the most that it will hold.
         """
@@ -115,7 +115,7 @@ class RequestMemory:
         claim.state, claim.checked = ClaimState.SENDING, -1
 
     def release(self, claim: Claim) -> Sequence[Claim]:
-        """The request was handled or is given up. Returns who may go on now."""
+        """Release all: the request was handled or is given up. Returns the claims that may go on now."""
         self._claims.pop(claim, None)
         self._waiting.pop(claim.number, None)
         self.held -= claim.held
@@ -127,7 +127,7 @@ class RequestMemory:
         return given
 
     def overdue(self, now: float) -> Sequence[Claim]:
-        """Who must be ended (D). To be asked every `CHECK_S`."""
+        """Return the claims whose connections must be ended (D). Call every `CHECK_S`."""
         self._check += 1
         if not self._waiting and (self.held <= self.least or not any(other._waiting for other in self._beside)):
             return ()

@@ -13,7 +13,7 @@ TOTAL_BOUNDS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 
 
 @dataclass(slots=True)
 class RequestStatistics:
-    """Of one api key. Requests without an answer (Produce with acks=0) count when they were handled."""
+    """Statistics of one api key. Requests without an answer (Produce with acks=0) count when they were handled."""
 
     requests: int = 0
     failed: int = 0

@@ -3,9 +3,9 @@
 Owns the listening sockets and the connections for as long as `serve` runs; cancelling it closes them all. What goes
 on in a connection is in `conversation`.
 
-Bounded are: the connections, in all and by address; the bytes of a request (by the machine, before they are read) and
-of all requests under way together (`request_memory`); the answers held before they are sent; the time a connection may
-be silent. A peer that sends garbage loses its connection, nobody else.
+The server bounds the connections, in all and by address; the bytes of a request (before they are read) and of all
+requests under way together (`request_memory`); the answers held before they are sent; the time for which a connection
+may be silent. A peer that sends garbage loses its own connection alone.
 """
 
 import errno

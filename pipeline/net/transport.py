@@ -42,7 +42,7 @@ class Transport(Protocol):
 
     @property
     def had_its_share(self) -> bool:
-        """Whether a receiver should `give_way` now."""
+        """True if a receiver should `give_way` now."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Transport(Protocol):
         ...
 
     def receive_now(self, buffer: memoryview) -> int | None:
-        """As `receive_into`, but None when nothing is there."""
+        """Receive as `receive_into` does, but return None if nothing is there."""
         ...
 
     async def wait_readable(self) -> None:
@@ -76,7 +76,7 @@ class Transport(Protocol):
 
 
 class SocketTransport:
-    """A connected TCP socket. Closing it wakes whoever waits on it with NetworkError."""
+    """A connected TCP socket. A task that waits for it gets NetworkError when it is closed."""
 
     __slots__ = ("_socket", "_unshared_bytes", "_until_look", "sent_at")
 
@@ -95,7 +95,7 @@ class SocketTransport:
 
     @property
     def had_its_share(self) -> bool:
-        """Whether a receiver should `give_way` now."""
+        """True if a receiver should `give_way` now."""
         return self._unshared_bytes > FAIR_SHARE_BYTES
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -107,7 +107,7 @@ class SocketTransport:
         return received
 
     def receive_now(self, buffer: memoryview) -> int | None:
-        """As `receive_into`, but None when nothing is there."""
+        """Receive as `receive_into` does, but return None if nothing is there."""
         try:
             received = self._socket.recv_into(buffer)
         except BlockingIOError:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.client.producer.batches import DeliveryError, RecordMetadata
     from pipeline.client.producer.delivery import Delivery
     from pipeline.client.producer.producer import Producer, open_producer
-    from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer, SerializationError
+    from pipeline.client.registry.avro import AvroDeserializer, AvroSerializer, SchemaMismatchError, SerializationError
     from pipeline.client.registry.client import SchemaRegistryClient, SchemaRegistryError, open_schema_registry
     from pipeline.errors import (
         ConfigurationError,
@@ -54,6 +54,7 @@ __all__ = [
     "ErrorCode", "FetchedBatches", "HostPort", "KafkaError", "ListedOffset", "MemoryExhaustedError", "NetworkError",
     "NewTopic", "OffsetReset", "PartitionBatchError", "PartitionFetchError", "PartitionOffsetOutOfRangeError",
     "PipelineError", "Producer", "ProducerConfig", "Reassignment", "RecordMetadata", "ResourceType",
+    "SchemaMismatchError",
     "SchemaRegistryClient", "SchemaRegistryError", "SerializationError", "TopicPartition", "alter_configs",
     "alter_reassignments", "create_partitions", "create_topics", "delete_records", "delete_topics", "describe_configs",
     "describe_topics", "elect_leaders", "from_zookeeper", "list_offsets", "list_reassignments", "list_topics",
@@ -62,32 +63,18 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = (
-    "pipeline.model",
-    "pipeline.errors",
-    "pipeline.settings",
-    "pipeline.protocol.errors",
-    "pipeline.client.cluster.cluster",
-    "pipeline.client.cluster.config",
-    "pipeline.client.cluster.discovery",
-    "pipeline.client.admin.topics",
-    "pipeline.client.admin.offsets",
-    "pipeline.protocol.messages.list_offsets",
-    "pipeline.client.admin.elections",
-    "pipeline.client.admin.resource_configs",
-    "pipeline.client.producer.producer",
-    "pipeline.client.producer.delivery",
-    "pipeline.client.producer.batches",
-    "pipeline.client.consumer.consumer",
-    "pipeline.client.consumer.errors",
-    "pipeline.client.consumer.fetch_plan",
-    "pipeline.records.compression",
-    "pipeline.client.registry.client",
-    "pipeline.client.registry.avro",
+    "pipeline.model", "pipeline.errors", "pipeline.settings", "pipeline.protocol.errors",
+    "pipeline.client.cluster.cluster", "pipeline.client.cluster.config", "pipeline.client.cluster.discovery",
+    "pipeline.client.admin.topics", "pipeline.client.admin.offsets", "pipeline.protocol.messages.list_offsets",
+    "pipeline.client.admin.elections", "pipeline.client.admin.resource_configs",
+    "pipeline.client.producer.producer", "pipeline.client.producer.delivery", "pipeline.client.producer.batches",
+    "pipeline.client.consumer.consumer", "pipeline.client.consumer.errors", "pipeline.client.consumer.fetch_plan",
+    "pipeline.records.compression", "pipeline.client.registry.client", "pipeline.client.registry.avro",
     "pipeline.records.columns",
-)
+)  # fmt: skip
 """Modules that define the names, the costly ones last: a name is looked up in this order."""
 
-if not TYPE_CHECKING:  # else mypy would take every name for one of the package's
+if not TYPE_CHECKING:  # otherwise mypy would accept every name
 
     def __getattr__(name: str) -> object:
         if name in __all__:

@@ -173,8 +173,8 @@ async def leave_moved_away(
     return frozenset(written)
 
 
-def _is_in_sync(view: ClusterView, name: TopicPartition, own: BrokerId) -> bool:
-    found = view.partition(name)
+def _is_in_sync(view: ClusterView, topic_partition: TopicPartition, own: BrokerId) -> bool:
+    found = view.partition(topic_partition)
     return found is not None and own in found.isr
 
 
@@ -194,8 +194,8 @@ async def raise_epochs(
     return list(await _rewrite(zookeeper, view, list(spent), lambda name, state: raised_state(state, spent[name])))
 
 
-def _spent(view: ClusterView, name: TopicPartition) -> LeaderEpoch:
-    found = view.partition(name)
+def _spent(view: ClusterView, topic_partition: TopicPartition) -> LeaderEpoch:
+    found = view.partition(topic_partition)
     return NO_LEADER_EPOCH if found is None else found.spent_epoch
 
 
@@ -243,21 +243,21 @@ async def _rewrite(
     return written
 
 
-def _change(view: ClusterView, name: TopicPartition, state: PartitionState, version: int) -> StateChange:
-    topic = view.topic(name.topic)
+def _change(view: ClusterView, topic_partition: TopicPartition, state: PartitionState, version: int) -> StateChange:
+    topic = view.topic(topic_partition.topic)
     assert topic is not None
     if version == NO_ZNODE:
         return StateChange(topic_id=topic.topic_id, state=state, version=None, topic_version=topic.assignment_version)
     return StateChange(topic_id=topic.topic_id, state=state, version=version)
 
 
-def _known_state(view: ClusterView, name: TopicPartition) -> Written | None:
-    found = view.partition(name)
+def _known_state(view: ClusterView, topic_partition: TopicPartition) -> Written | None:
+    found = view.partition(topic_partition)
     if found is None or not found.has_state:
         return None
     state = PartitionState(
-        topic=name.topic,
-        partition=name.partition,
+        topic=topic_partition.topic,
+        partition=topic_partition.partition,
         leader=found.leader,
         leader_epoch=found.leader_epoch,
         isr=found.isr,

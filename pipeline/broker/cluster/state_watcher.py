@@ -105,7 +105,7 @@ class StateWatcher:
         for start in range(0, len(partitions), MAX_AT_ONCE):
             part = partitions[start : start + MAX_AT_ONCE]
             asking = self._view.asking(part)
-            known = [name for name in part if name.topic in asking.topic_ids]
+            known = [topic_partition for topic_partition in part if topic_partition.topic in asking.topic_ids]
             found, others = await patiently(partial(look_up_states, self._zookeeper, known))
             self._view.accept_states(asking, found)
             self._view.accept_lost(asking, others)

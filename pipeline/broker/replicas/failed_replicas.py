@@ -36,7 +36,7 @@ async def leave_what_failed(
 
         def is_due(seen: ClusterView, known: frozenset[TopicPartition] = announced) -> bool:
             return replicas.failed.keys() | strays.lacking != known or any(
-                is_needed(seen, name, own) for name in replicas.failed
+                is_needed(seen, topic_partition, own) for topic_partition in replicas.failed
             )
 
         await _wait_for_either(
@@ -49,14 +49,14 @@ async def leave_what_failed(
         if unable != announced:
             await announce(unable)
             announced = unable
-        needed = sorted(name for name in failed if is_needed(view, name, own))
+        needed = sorted(topic_partition for topic_partition in failed if is_needed(view, topic_partition, own))
         if needed:
             await leave_unreadable(zookeeper, view, own, needed)
 
 
-def is_needed(view: ClusterView, name: TopicPartition, own: BrokerId) -> bool:
+def is_needed(view: ClusterView, topic_partition: TopicPartition, own: BrokerId) -> bool:
     """True if others count on this replica: it leads, or is in sync beside others."""
-    found = view.partition(name)
+    found = view.partition(topic_partition)
     return found is not None and own in found.isr and (found.leader == own or len(found.isr) > 1)
 
 

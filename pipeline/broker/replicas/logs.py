@@ -241,11 +241,11 @@ class ReplicaLogs:
             else:
                 shares.setdefault(by_path[found.directory.parent], _Share()).found.append(item)
         avoided = {path for path in by_path if self._patience_s(path) == 0}
-        for name, place in self._directories.place(list(map(self._new_log, new.values())), avoided).items():
+        for topic_partition, place in self._directories.place(list(map(self._new_log, new.values())), avoided).items():
             if isinstance(place, StorageError):
-                opened[name] = place
+                opened[topic_partition] = place
             else:
-                shares.setdefault(place, _Share()).new.append(new[name])
+                shares.setdefault(place, _Share()).new.append(new[topic_partition])
         return shares
 
     def _new_log(self, item: AssignedPartition) -> NewLog:

@@ -56,22 +56,22 @@ class LostReplicas:
         seen: set[tuple[TopicPartition, uuid.UUID]] = set()
         while lost := self._find_lost(topics) - seen:
             seen |= lost
-            names = sorted(name for name, _ in lost)
+            names = sorted(topic_partition for topic_partition, _ in lost)
             await self.leave(names)
             await claim_leaderships(self._zookeeper, self._view, self._own_id, names)  # led on with what is left
         return bool(seen)
 
     def _find_lost(self, topics: Iterable[str]) -> set[tuple[TopicPartition, uuid.UUID]]:
         return {
-            (name, topic.topic_id)
+            (topic_partition, topic.topic_id)
             for topic in map(self._view.topic, topics)
             if topic is not None
             for index, found in topic.partitions.items()
             if self._own_id in found.replicas
-            and (name := TopicPartition(topic.name, index)) not in self._replicas.failed
-            and self._replicas.lacks(name, topic.topic_id)
+            and (topic_partition := TopicPartition(topic.name, index)) not in self._replicas.failed
+            and self._replicas.lacks(topic_partition, topic.topic_id)
         }
 
     def _topic_ids(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, uuid.UUID]:
-        found = {name: self._view.topic(name.topic) for name in names}
-        return {name: topic.topic_id for name, topic in found.items() if topic is not None}
+        found = {topic_partition: self._view.topic(topic_partition.topic) for topic_partition in names}
+        return {topic_partition: topic.topic_id for topic_partition, topic in found.items() if topic is not None}

@@ -133,7 +133,7 @@ class Replicas:
             since_s = {item.topic_partition: self._unpostpone(item.topic_partition) for item in assigned}
             busy = await self.logs.pending.wait_until_free(since_s)
             free = [item for item in assigned if item.topic_partition not in busy]
-            failed = {name for name in self._failed if not self._lacks_room(name)}
+            failed = {topic_partition for topic_partition in self._failed if not self._lacks_room(topic_partition)}
             await self._open([item for item in free if not self._is_open(item) and item.topic_partition not in failed])
             changing = [item for item in free if self._changes_role(item)]
             touched = await self._leave_fetchers([item.topic_partition for item in changing])
@@ -146,8 +146,8 @@ class Replicas:
                 self._update(item)
             missing = {item.topic_partition for item in free if not self._is_open(item)} - self._failed.keys()
             postponed = busy | touched | missing
-            for name in postponed:
-                self._postpone(name, since_s[name] or began_s)
+            for topic_partition in postponed:
+                self._postpone(topic_partition, since_s[topic_partition] or began_s)
             await self.logs.settle()
             return sorted(postponed | {item.topic_partition for item in free if self._lacks_room(item.topic_partition)})
 
@@ -172,23 +172,23 @@ class Replicas:
         """Stop fetching these partitions. Return those whose logs are still being changed, for their disk hangs."""
         changing: dict[Path, list[tuple[ReplicaFetcher, TopicPartition]]] = {}
         for fetcher, left in self.fetchers.remove(names).items():
-            for name in left:
-                if fetcher.is_changing(name):
-                    log_dir = self._partitions[name].log.directory.parent
-                    changing.setdefault(log_dir, []).append((fetcher, name))
+            for topic_partition in left:
+                if fetcher.is_changing(topic_partition):
+                    log_dir = self._partitions[topic_partition].log.directory.parent
+                    changing.setdefault(log_dir, []).append((fetcher, topic_partition))
         begun = []
         for log_dir, touched in changing.items():
 
             async def wait(touched: Sequence[tuple[ReplicaFetcher, TopicPartition]] = touched) -> None:
-                for fetcher, name in touched:
-                    await fetcher.wait_until_untouched([name])
+                for fetcher, topic_partition in touched:
+                    await fetcher.wait_until_untouched([topic_partition])
 
-            pending = PendingCall([name for _, name in touched], log_dir)
+            pending = PendingCall([topic_partition for _, topic_partition in touched], log_dir)
             await self.logs.pending.begin(pending, wait)
             begun.append(pending)
         if begun:
             await self.logs.pending.wait(begun)
-        return frozenset(name for name in names if self.logs.pending.is_busy(name))
+        return frozenset(topic_partition for topic_partition in names if self.logs.pending.is_busy(topic_partition))
 
     async def wait_for_answers(self) -> None:
         """Return when a log dir has answered that `assign`, `close` or `remove` did not wait for, or when it is time to
@@ -313,8 +313,8 @@ class Replicas:
     async def _open(self, items: Sequence[AssignedPartition]) -> None:
         others = [item.topic_partition for item in items if item.topic_partition in self._partitions]
         touched = await self._leave_fetchers(others)  # of a deleted topic of the same name
-        for name in others:
-            self._forget(name)
+        for topic_partition in others:
+            self._forget(topic_partition)
         opened = await self.logs.open([item for item in items if item.topic_partition not in touched])
         for number, item in enumerate(items, start=1):
             if item.topic_partition in opened:
@@ -323,22 +323,22 @@ class Replicas:
                 await trio.lowlevel.checkpoint()
 
     def _opened(self, item: AssignedPartition, found: UnifiedLog | PipelineError) -> None:
-        name = item.topic_partition
+        topic_partition = item.topic_partition
         if isinstance(found, PipelineError):
-            if type(found) is not type(self._failed.get(name)):
-                logger.error("partition_offline", topic_partition=str(name), error=str(found))
-            self._note_failure(name, found)
+            if type(found) is not type(self._failed.get(topic_partition)):
+                logger.error("partition_offline", topic_partition=str(topic_partition), error=str(found))
+            self._note_failure(topic_partition, found)
             return
-        if self._failed.pop(name, None) is not None:
-            logger.info("partition_online", topic_partition=str(name))
+        if self._failed.pop(topic_partition, None) is not None:
+            logger.info("partition_online", topic_partition=str(topic_partition))
             self.failures_changed.set()
         found.config = self.logs.log_config(item.settings)
         found.waits_for_disk = False
-        high_watermark = self.directories.high_watermark(name)
+        high_watermark = self.directories.high_watermark(topic_partition)
         partition = Partition(found, item.settings, self._observer, self.upkeep, self._own_id, high_watermark)
         partition.keeps_promise = found.is_flushed_first
-        self._partitions[name] = partition
-        self._observer.loaded(self._partitions[name])
+        self._partitions[topic_partition] = partition
+        self._observer.loaded(self._partitions[topic_partition])
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         """Stop serving a partition that no fetcher has any more; its log stays."""
@@ -418,16 +418,16 @@ class Replicas:
         hung = {found.path for found in self.directories.opened if self.disks.waiting_s(found.path) >= HUNG_S}
         if not hung:
             return
-        for name, since_s in self._postponed.items():
+        for topic_partition, since_s in self._postponed.items():
             waited_s = trio.current_time() - since_s
-            is_hung = not hung.isdisjoint(self.logs.awaited_log_dirs(name))
-            if is_hung and waited_s >= HUNG_S and name not in self._failed:
-                error = LogDirSilentError(str(name), f"its log dir has not answered for {waited_s:.0f} s")
-                logger.error("partition_offline", topic_partition=str(name), error=str(error))
-                partition = self._partitions.pop(name, None)
+            is_hung = not hung.isdisjoint(self.logs.awaited_log_dirs(topic_partition))
+            if is_hung and waited_s >= HUNG_S and topic_partition not in self._failed:
+                error = LogDirSilentError(str(topic_partition), f"its log dir has not answered for {waited_s:.0f} s")
+                logger.error("partition_offline", topic_partition=str(topic_partition), error=str(error))
+                partition = self._partitions.pop(topic_partition, None)
                 if partition is not None:
-                    self._observer.removed(name)
-                self._note_failure(name, error)
+                    self._observer.removed(topic_partition)
+                self._note_failure(topic_partition, error)
 
     def _note_failure(self, topic_partition: TopicPartition, error: PipelineError) -> None:
         self._failed[topic_partition] = error

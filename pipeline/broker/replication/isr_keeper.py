@@ -82,9 +82,9 @@ class IsrKeeper:
             self._look_at_all()
 
     def _look_at_all(self) -> None:
-        for name, partition in self._partitions.items():
+        for topic_partition, partition in self._partitions.items():
             if partition.leadership is not None and partition.leadership.has_followers:
-                self._watch.look_at(name)
+                self._watch.look_at(topic_partition)
 
     async def _write_due(self) -> None:
         while True:
@@ -95,12 +95,12 @@ class IsrKeeper:
 
     def _gather(self, names: Iterable[TopicPartition]) -> _Changes:
         changes: _Changes = {}
-        for name in names:
-            partition = self._partitions.get(name)
+        for topic_partition in names:
+            partition = self._partitions.get(topic_partition)
             leadership = None if partition is None or not self._is_known(partition) else partition.leadership
             change = None if leadership is None else leadership.isr_change()
             if leadership is not None and change is not None:
-                changes[name] = leadership, change
+                changes[topic_partition] = leadership, change
         return changes
 
     def _is_known(self, partition: Partition) -> bool:
@@ -130,16 +130,16 @@ class IsrKeeper:
         """
         asking = self._view.asking(refused)
         found = await patiently(partial(read_states, self._zookeeper, list(refused)))
-        for name, (leadership, change) in refused.items():
-            if name in found and found[name].version == change.version:
+        for topic_partition, (leadership, change) in refused.items():
+            if topic_partition in found and found[topic_partition].version == change.version:
                 leadership.end_isr_change(change, None)
         self._view.accept_states(asking, found)
 
-    def _state_change(self, name: TopicPartition, change: IsrChange, topic_id: uuid.UUID) -> StateChange:
-        known = self._view.partition(name)
+    def _state_change(self, topic_partition: TopicPartition, change: IsrChange, topic_id: uuid.UUID) -> StateChange:
+        known = self._view.partition(topic_partition)
         state = PartitionState(
-            topic=name.topic,
-            partition=name.partition,
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
             leader=self._own_id,
             leader_epoch=change.leader_epoch,
             isr=change.isr,

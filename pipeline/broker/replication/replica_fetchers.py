@@ -80,14 +80,14 @@ class ReplicaFetchers:
 
     def follow(self, replica: Replica, partition: FollowedPartition, leader: BrokerId) -> None:
         """Fetch it from this leader from now on. It is fetched by nobody: see `leave`."""
-        name = partition.topic_partition
-        key = leader, fetcher_number(name, self._fetchers_per_leader)
+        topic_partition = partition.topic_partition
+        key = leader, fetcher_number(topic_partition, self._fetchers_per_leader)
         fetcher = self._fetchers.get(key)
         if fetcher is None:
             fetcher = self._fetchers[key] = ReplicaFetcher(leader, key[1], self._settings)
             if self._tasks is not None:
                 self._tasks.start_soon(fetcher.run)
-        self._keys[name] = key
+        self._keys[topic_partition] = key
         fetcher.follow(replica, partition)
 
     def throttle(self, topic_partition: TopicPartition, *, is_throttled: bool) -> None:

@@ -35,7 +35,7 @@ from pipeline.coordination.interface import CoordinationClient, CreateNode, SetN
 from pipeline.coordination.partition_states import StateChange, Written, write_states
 from pipeline.coordination.znodes import PartitionState
 from pipeline.errors import CoordinationLostError, CoordinationUnavailableError, StorageError
-from pipeline.log import unified_log
+from pipeline.log import expiry
 from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.directories.logs_set_aside import HeldLog
 from pipeline.log.producer_state import ProducerStates
@@ -485,7 +485,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "retention takes too much": BrokenVariant(
         rule="what retention leaves reaches retention.bytes",
-        breaks=_replacing(unified_log, "count_expired", _one_more),
+        breaks=_replacing(expiry, "count_expired", _one_more),
         first_seed=3,
         every=4,
     ),

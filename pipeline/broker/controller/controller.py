@@ -19,7 +19,7 @@ from pipeline.broker.cluster.own_states import ElectionCounts
 from pipeline.broker.cluster.state_watcher import StateWatcher, patiently
 from pipeline.broker.cluster.view import NO_BROKER, ClusterView
 from pipeline.broker.controller.controller_plan import ElectPreferred, ElectUnclean
-from pipeline.broker.controller.reassignment import Outcome, Target
+from pipeline.broker.controller.reassignment import Target, TargetResult
 from pipeline.broker.controller.reign import Reign
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.cluster_znodes import ControllerEpoch, ControllerNode
@@ -92,7 +92,7 @@ class Controller:
 
     async def reassign(
         self, targets: Mapping[TopicPartition, Target], *, may_change_factor: bool = True, timeout_s: float
-    ) -> Mapping[TopicPartition, Outcome]:
+    ) -> Mapping[TopicPartition, TargetResult]:
         """Begin to move partitions to these replicas, or (None) stop moving them, and return how each began.
 
         Raises KafkaError: NOT_CONTROLLER, REQUEST_TIMED_OUT.

@@ -19,7 +19,7 @@ Target = tuple[BrokerId, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TargetResult:
     """The result of the request for one partition."""
 
     code: ErrorCode = ErrorCode.NONE
@@ -34,7 +34,7 @@ class Reassigned:
     """
 
     assignment: TopicAssignment
-    outcomes: Mapping[int, Outcome]
+    results: Mapping[int, TargetResult]
     letting_go: tuple[int, ...]
 
 
@@ -47,22 +47,22 @@ def reassign(
     may_change_factor: bool,
 ) -> Reassigned:
     """Decide for all partitions of one topic. `partitions` is what is known of their states."""
-    outcomes = {}
+    results = {}
     letting_go = []
     made: dict[int, TopicAssignment] = {}
     for index in sorted(targets):
         state = partitions.get(index)
         if index not in assignment.partitions or state is None:
-            outcomes[index] = Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            results[index] = TargetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         before = _alone(assignment, index)
         changed = _reassign_one(before, index, targets[index])
-        outcomes[index] = _check(before, changed, index, targets[index], state, live, may_change_factor)
-        if outcomes[index].code == ErrorCode.NONE:
+        results[index] = _check(before, changed, index, targets[index], state, live, may_change_factor)
+        if results[index].code == ErrorCode.NONE:
             if not set(before.partitions[index]) <= set(changed.partitions[index]):
                 letting_go.append(index)
             made[index] = changed
-    return Reassigned(assignment=_joined(assignment, made), outcomes=outcomes, letting_go=tuple(letting_go))
+    return Reassigned(assignment=_joined(assignment, made), results=results, letting_go=tuple(letting_go))
 
 
 def ended(assignment: TopicAssignment, replicas: Replicas) -> TopicAssignment:
@@ -152,28 +152,28 @@ def _check(
     state: PartitionView,
     live: Collection[BrokerId],
     may_change_factor: bool,
-) -> Outcome:
+) -> TargetResult:
     if target is None:
         if not _is_under_way(before, index):
-            return Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+            return TargetResult(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     else:
         if not target or len(set(target)) < len(target) or min(target) < 0:
-            return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Replicas must be named, each of them once.")
+            return TargetResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Replicas must be named, each of them once.")
         origin = _origin(before, index)
         unknown = sorted(replica for replica in target if replica not in live and replica not in origin)
         if unknown:
             reason = f"Replica assignment has brokers that are not alive: {unknown}"
-            return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+            return TargetResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
         if not may_change_factor and len(target) != len(origin):
             reason = f"The replication factor is changed from {len(origin)} to {len(target)}"
-            return Outcome(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
+            return TargetResult(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
     kept = set(after.partitions[index])
     going = [replica for replica in state.isr if replica not in kept]
     staying = [replica for replica in state.isr if replica in kept]
     if going and not staying:
         reason = f"Nobody but replicas that would be let go is in sync: {going}"
-        return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        return TargetResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
     if not set(live).isdisjoint(going) and set(live).isdisjoint(staying):
         reason = f"Nobody but replicas that would be let go is in sync and alive: {going}; start one of {staying} first"
-        return Outcome(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    return Outcome()
+        return TargetResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    return TargetResult()

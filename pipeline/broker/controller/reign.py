@@ -41,7 +41,7 @@ from pipeline.broker.controller.controller_plan import (
     target_replicas,
 )
 from pipeline.broker.controller.deletions import tend_deletions
-from pipeline.broker.controller.reassignment import Outcome, Reassigned, Target, ended, reassign
+from pipeline.broker.controller.reassignment import Reassigned, Target, TargetResult, ended, reassign
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch
 from pipeline.coordination.deleted_topics import demand_not_deleted, make_records_directory
@@ -316,7 +316,7 @@ class Reign:
 
     async def reassign(
         self, targets: Mapping[TopicPartition, Target], *, may_change_factor: bool
-    ) -> Mapping[TopicPartition, Outcome]:
+    ) -> Mapping[TopicPartition, TargetResult]:
         """Begin or stop reassignments. Raises KafkaError (NOT_CONTROLLER)."""
         wanted: dict[str, dict[int, Target]] = {}
         for (topic, index), target in targets.items():
@@ -333,25 +333,25 @@ class Reign:
 
     async def _reassign_topic(
         self, name: str, targets: Mapping[int, Target], *, may_change_factor: bool
-    ) -> Mapping[int, Outcome]:
+    ) -> Mapping[int, TargetResult]:
         decided: Reassigned | None = None
         while True:
             if self._view.topic(name) is None:  # the path of a name that is no topic's may be that of another topic
-                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                return dict.fromkeys(targets, TargetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             value = await patiently(partial(self._zookeeper.get_or_none, topic_path(name)))
             topic = self._view.topic(name)
             if value is None or topic is None:
-                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                return dict.fromkeys(targets, TargetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             current = TopicAssignment.decode(name, value.data)
             if current.id != topic.topic_id:  # recreated, which is about to be seen
-                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                return dict.fromkeys(targets, TargetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             if decided is not None and current == decided.assignment:  # written, but the answer was lost
-                return decided.outcomes
+                return decided.results
             decided = reassign(
                 current, topic.partitions, targets, self._view.brokers, may_change_factor=may_change_factor
             )
             if decided.assignment == current:
-                return decided.outcomes
+                return decided.results
             checks = [
                 CheckNode(path=partition_state_path(name, index), version=topic.partitions[index].state_version)
                 for index in decided.letting_go
@@ -361,10 +361,10 @@ class Reign:
             try:
                 is_written = await self._write([*checks, write], current.id)
             except NodeExistsError:
-                return dict.fromkeys(targets, Outcome(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                return dict.fromkeys(targets, TargetResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             if is_written:
                 logger.info("reassignment_begun", topic=name, partitions=sorted(targets))
-                return decided.outcomes
+                return decided.results
             await self._states.read([TopicPartition(name, index) for index in decided.letting_go])
 
     async def _end_reassignments(self, over: Iterable[TopicPartition]) -> None:

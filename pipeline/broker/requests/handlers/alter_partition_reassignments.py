@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping
 import trio
 
 from pipeline.broker.cluster.view import ClusterView
-from pipeline.broker.controller.reassignment import Outcome, Target
+from pipeline.broker.controller.reassignment import Target, TargetResult
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns
 from pipeline.model import BrokerId, TopicPartition
@@ -88,6 +88,6 @@ def _target(partition: ReassignablePartition) -> Target:
     return None if partition.replicas is None else tuple(map(BrokerId, partition.replicas))
 
 
-def _result(index: int, outcome: Outcome) -> ReassignablePartitionResponse:
+def _result(index: int, outcome: TargetResult) -> ReassignablePartitionResponse:
     message = None if outcome.code == ErrorCode.NONE else shortened(outcome.message or outcome.code.message)
     return ReassignablePartitionResponse(partition_index=index, error_code=outcome.code, error_message=message)

@@ -12,7 +12,7 @@ import trio.testing
 from pipeline.broker.cluster.view import NO_BROKER
 from pipeline.broker.controller import reign
 from pipeline.broker.controller.controller_plan import ElectPreferred
-from pipeline.broker.controller.reassignment import Outcome
+from pipeline.broker.controller.reassignment import TargetResult
 from pipeline.broker.controller.reign import Reign
 from pipeline.coordination.cluster_znodes import STATE_CHANGES, ControllerEpoch, ControllerNode
 from pipeline.coordination.deleted_topics import record_path
@@ -262,7 +262,7 @@ async def test_preferred_leaders_by_hand_and_reassignments() -> None:
                 await trio.lowlevel.checkpoint()
         assert (await state_of(other, "t")).leader == 1
         stopped = await rig.controller.reassign({first: None}, timeout_s=DEADLINE_S)
-        assert stopped == {first: Outcome(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)}
+        assert stopped == {first: TargetResult(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)}
 
 
 async def make_unclean(client: CoordinationClient, name: str) -> None:

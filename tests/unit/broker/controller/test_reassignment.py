@@ -51,7 +51,7 @@ def test_replicas_that_come_and_go(
 ) -> None:
     wanted: Target = None if target is None else brokers(target)
     decided = reassign(before, known("123"), {0: wanted}, LIVE, may_change_factor=True)
-    assert decided.outcomes[0].code == ErrorCode.NONE
+    assert decided.results[0].code == ErrorCode.NONE
     assert decided.assignment == after
     assert decided.letting_go == ((0,) if letting_go else ())
     if wanted is not None:
@@ -81,8 +81,8 @@ def test_refused_wishes_leave_everything_as_it_is(
 ) -> None:
     wanted: Target = None if target is None else brokers(target)
     decided = reassign(before, known(isr), {0: wanted, 7: brokers("1")}, LIVE, may_change_factor=may_change)
-    assert decided.outcomes[0].code == code
-    assert decided.outcomes[7].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert decided.results[0].code == code
+    assert decided.results[7].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert decided.assignment == before
 
 
@@ -112,5 +112,5 @@ def test_a_wish_for_very_many_replicas_costs_little() -> None:
     started_s = time.thread_time()
     decided = reassign(assignment("123"), known("123"), {0: target}, LIVE, may_change_factor=True)
     assert time.thread_time() - started_s < 0.5
-    assert decided.outcomes[0].code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert decided.results[0].code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert decided.assignment == assignment("123")

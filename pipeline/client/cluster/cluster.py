@@ -176,7 +176,7 @@ class Cluster:
         last_error: Exception | None = None
         while True:
             tried: set[HostPort] = set()
-            for others in (1, 0):
+            for others in (1, 0):  # 1: the known brokers, which leave a share of the time to the others
                 found = self._in_turn(retrying=is_answered_at_once) if others else await self._others()
                 addresses = [address for address in found if address not in tried]
                 for asked, address in enumerate(addresses):

@@ -95,7 +95,7 @@ class Consumer:
         return state.skip_to
 
     def position(self, topic_partition: TopicPartition) -> int:
-        """Return the next offset to be returned. Raises KeyError for a partition that is not assigned."""
+        """Return the offset after the returned records. Raises KeyError for a partition that is not assigned."""
         return self._fetcher.states[topic_partition].position
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:

@@ -1,4 +1,4 @@
-"""Follows the states of all partitions by what their writers tell each other, without a watch for each.
+"""Follows the states of all partitions by the notifications of their writers, without a watch for each.
 
 Invariants:
 

@@ -209,7 +209,7 @@ class TopicWatcher:
                 view = view.without_znode(others[new_name]) or view
             partitions[new_name.partition] = replace(view, moment=moment, lost_s=now_s)
         self._view.set_topic(replace(known, partitions=partitions, assignment_version=value.version))
-        if len(new) > MAX_AT_ONCE:  # what was written between two of the reads was told while nobody knew of these
+        if len(new) > MAX_AT_ONCE:  # states written between two of the reads were notified before the view had these
             asking = self._view.asking(new)
             self._view.accept_states(asking, await patiently(partial(read_states, self._zookeeper, new)))
 

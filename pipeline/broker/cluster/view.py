@@ -1,4 +1,4 @@
-"""What a broker knows of its cluster: live brokers, topics, who leads each partition.
+"""View of the cluster that a broker has: live brokers, topics, the leader of each partition.
 
 The values are frozen and replaced as a whole; `ClusterView` holds the newest ones and wakes those who wait for a
 change. The watchers of ZooKeeper write to it, and whoever wrote a partition's state to ZooKeeper. While ZooKeeper is

@@ -5,8 +5,8 @@ Invariants:
 - Nothing is done before `resume`, nor between `pause` and the next one: what the view says of leaders counts only while
   this broker is a member of the cluster and has claimed anew what it led in an earlier life.
 - One change at a time; each is what the view says at that moment, so many changes of one partition become one.
-- What is done is told by `view.applied`. A replica whose log dir does not answer is left out, and told what the view
-  says when the log dir answers.
+- `view.applied` has what is done. A replica whose log dir does not answer is left out; the state that the view has
+  when the log dir answers is applied to it.
 - A replica whose log this broker cannot vouch for has left the ISR before it is opened (`lost_replicas`).
 - A replica that is assigned elsewhere, or whose topic is gone, is closed. What becomes of its log is decided by
   `stray_keeper`, while roles are changed.
@@ -32,7 +32,7 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Followed:
-    """What this broker's replicas of one topic have been told."""
+    """Settings and states that were applied to this broker's replicas of one topic."""
 
     topic_id: uuid.UUID
     settings: TopicSettings
@@ -104,14 +104,14 @@ class ReplicaAssigner:
             assigned = [item for topic in topics.values() if topic is not None for item in self._changed(topic)]
             self._postponed.difference_update(names)
             if assigned:
-                before = {item.topic_partition: self._told(item.topic_partition) for item in assigned}
+                before = {item.topic_partition: self._applied(item.topic_partition) for item in assigned}
                 postponed = set(await self._replicas.assign(assigned))
                 for item in assigned:
                     followed = self._followed[item.topic_partition.topic]
-                    told = _UNKNOWN if item.topic_partition in postponed else item.view
-                    followed.partitions[item.topic_partition.partition] = told
+                    applied = _UNKNOWN if item.topic_partition in postponed else item.view
+                    followed.partitions[item.topic_partition.partition] = applied
                 self._postponed.update(name.topic for name in postponed)
-                self._tell_unclean([item for item in assigned if item.topic_partition not in postponed], before)
+                self._report_unclean([item for item in assigned if item.topic_partition not in postponed], before)
             if had_lost:
                 self._replicas.strays_changed.set()  # some may be none any more
             for name, topic in topics.items():
@@ -133,7 +133,7 @@ class ReplicaAssigner:
         return [TopicPartition(name, index) for index in left]
 
     def _changed(self, topic: TopicView) -> Sequence[AssignedPartition]:
-        """The partitions that must be told something."""
+        """Return the partitions whose state in the view is not applied yet."""
         own = self._own(topic)
         if not own:
             return []
@@ -157,10 +157,10 @@ class ReplicaAssigner:
     def _own(self, topic: TopicView) -> Mapping[int, PartitionView]:
         return {index: view for index, view in topic.partitions.items() if self._own_id in view.replicas}
 
-    def _told(self, topic_partition: TopicPartition) -> PartitionView:
+    def _applied(self, topic_partition: TopicPartition) -> PartitionView:
         return self._followed[topic_partition.topic].partitions.get(topic_partition.partition, _UNKNOWN)
 
-    def _tell_unclean(
+    def _report_unclean(
         self, assigned: Sequence[AssignedPartition], before: Mapping[TopicPartition, PartitionView]
     ) -> None:
         """Log each leadership that began without this replica being known to hold all that was acknowledged.
@@ -170,6 +170,7 @@ class ReplicaAssigner:
         for item in assigned:
             known, name = before[item.topic_partition], item.topic_partition
             is_new = item.view.leader == self._own_id != known.leader
+            # The next state after a known one (-1: there was none) shows the ISR at the election.
             if (
                 is_new
                 and item.view.state_version == known.state_version + 1 > 0

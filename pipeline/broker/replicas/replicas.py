@@ -205,7 +205,7 @@ class Replicas:
         """True if the log of this partition was lost, cannot be read, or may lack its tail.
 
         A replica that this broker never served lacks nothing, nor does one that it serves. The log of another topic id
-        tells nothing of this one.
+        proves nothing of this one.
         """
         if topic_partition in self._failed:
             return True

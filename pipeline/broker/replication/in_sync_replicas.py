@@ -49,7 +49,7 @@ class IsrChange:
 
 @dataclass(slots=True)
 class Progress:
-    """A follower, as its fetches in this leader epoch tell. Offsets are UNKNOWN before the first one."""
+    """A follower, by its Fetches in this leader epoch. Offsets are UNKNOWN before the first one."""
 
     log_end_offset: Offset = UNKNOWN
     log_start_offset: Offset = UNKNOWN
@@ -108,7 +108,7 @@ class LeaderState:
         epoch_of: EpochOf,
         now_s: float,
     ) -> "LeaderState":
-        """`own` begins to lead; of its followers nothing is known but who is in sync."""
+        """Return the state in which `own` begins to lead: nothing is known of its followers but the ISR."""
         state = cls(
             own=own,
             leader_epoch=leader_epoch,
@@ -283,7 +283,7 @@ class LeaderState:
     def end_change(self, change: IsrChange, version: int | None) -> bool:
         """End a change that was written with this version, or (None) refused while the state is still what it was.
 
-        A refused change over which there is a newer state counts until `take` is told of that state: it may have been
+        A refused change over which there is a newer state counts until `take` has that state: it may have been
         written before. Return True if the ISR is another one.
         """
         if self.pending is not change:
@@ -298,6 +298,6 @@ class LeaderState:
     # Beyond records
 
     def low_watermark(self, own_start: Offset) -> Offset:
-        """The lowest log start offset of all live replicas (KIP-107); UNKNOWN before they have told theirs."""
+        """The lowest log start offset of all live replicas (KIP-107); UNKNOWN before all have reported theirs."""
         starts = [progress.log_start_offset for replica, progress in self.followers.items() if self.may_join(replica)]
         return min([own_start, *starts])

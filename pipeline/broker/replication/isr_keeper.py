@@ -1,4 +1,4 @@
-"""Writes to ZooKeeper who is in sync with the leaders of this broker (KIP-497, with ZooKeeper as the controller).
+"""Writes the ISRs of the partitions led here to ZooKeeper (KIP-497, with ZooKeeper as the controller).
 
 The partitions decide (`in_sync_replicas`); here their changes are gathered, and written many by one request. One whose
 follower has caught up is looked at at once; all are when brokers come or go, and twice in each

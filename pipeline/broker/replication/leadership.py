@@ -39,7 +39,7 @@ class LedReplica(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Leadership:
-    """The leadership of one replica; `view` tells its first leader epoch; `apply_view` must follow at once."""
+    """The leadership of one replica; `view` has its first leader epoch; `apply_view` must follow at once."""
 
     replica: LedReplica
     watch: InSyncWatch

@@ -336,7 +336,7 @@ class Partition:
         """Append whole batches as the leader has them, none if there are none, and take its offsets.
 
         If `awaits_flush` says so, nothing is to be fetched from behind them before `flush_up_to` has returned: the next
-        fetch tells the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError;
+        fetch reports to the leader that they are kept. Raises CorruptBatchError, OffsetOverlapError, StorageError;
         RollDueError, when all before the log end offset was appended.
         """
         log, info = self.log, None

@@ -6,7 +6,7 @@ Invariants
   A. An append of what was fetched happens in the loop, at once, after the plan was asked whether the partition is
      still followed in that epoch. What changes a log otherwise runs in a thread, and while it does the partition is in
      `_changing`. `remove` takes the partition out of the plan, `wait_until_untouched` returns when no such change is
-     under way: who changes its role after both can be sure that nothing of the old role touches the log any more.
+     under way: after both, nothing of the old role touches the log any more, and the role may change.
   B. While a log is truncated, restarted or flushed, nothing is appended to it: its phase is SET_ASIDE.
   C. At most one Fetch waits for data at the leader. A second one leaves only when the plan has news (a partition came,
      or came back), on a connection of its own, and makes the leader end the wait of the first. So there is one answer

@@ -1,4 +1,4 @@
-"""Those who wait at a partition: for more to read, or for what they wrote to be committed."""
+"""Waiters at a partition: Fetches for more records, writes for their commit."""
 
 import math
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from pipeline.protocol.errors import ErrorCode, KafkaError
 
 
 class Waiter(Protocol):
-    """Who wants to know when there is more to read."""
+    """A waiter for more records."""
 
     def arrived(self, size_bytes: int) -> None:
-        """At most so much more can be read; 0: a start offset is new, or a follower's high watermark."""
+        """Note that at most so much more can be read; 0: a log start offset or a high watermark has moved."""
         ...
 
     def wake(self) -> None:
-        """The partition is closed, led elsewhere, or its disk failed."""
+        """Note that the partition is closed, led elsewhere, or its disk failed."""
         ...
 
 
@@ -34,17 +34,17 @@ class FetchWaiter:
         self.woken_s = math.inf
         """When enough had arrived, in trio's time."""
         self.is_over = False
-        """Whether what it waits for may not come any more."""
+        """True if the records may not come any more."""
 
     def arrived(self, size_bytes: int) -> None:
-        """At most so much more can be read."""
+        """Note that at most so much more can be read."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0 and not self.woken.is_set():
             self.woken_s = trio.current_time()
             self.woken.set()
 
     def wake(self) -> None:
-        """What it waits for may not come any more."""
+        """Note that the records may not come any more."""
         self.is_over = True
         self.woken.set()
 

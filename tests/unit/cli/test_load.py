@@ -31,7 +31,7 @@ def test_where_nothing_is_committed(tmp_path: Path, command: Any, more: Any) -> 
     [
         (("--root", "/data"), "schema.registry.url: is missing: value.format=avro needs it"),
         (("--root", "data", "--set", "value.format=binary"), "root: 'data' is not absolute"),
-        (("--root", "ftp://host/data", "--set", "value.format=binary"), "root: 'ftp:' is not a file system"),
+        (("--root", "ftp://host/data", "--set", "value.format=binary"), "root: 'ftp:' is not a known file system"),
     ],
 )
 def test_wrong_settings_of_a_run(arguments: Any, said: Any) -> None:

@@ -25,7 +25,6 @@ HUNG_S = 30.0
 """A log dir whose oldest call takes longer is reported, and holds up a stop no longer."""
 LOOK_AGAIN_S = 0.5
 
-_NO_LIMIT = trio.CapacityLimiter(math.inf)
 _Result = TypeVar("_Result")
 
 
@@ -34,6 +33,8 @@ class DiskThreads:
 
     def __init__(self) -> None:
         self._limiters: dict[Path, trio.CapacityLimiter] = {}
+        self._unlimited = trio.CapacityLimiter(math.inf)
+        """For calls that have been let in by the limiter of their log dir, which may be given back later."""
         self._begun_s: dict[Path, dict[object, float]] = {}
         self._awaited: dict[trio.CancelScope, Path] = {}
         self.abandoned: set[Path] = set()
@@ -67,7 +68,7 @@ class DiskThreads:
         with trio.CancelScope(shield=not abandon_on_cancel) as awaited:
             self._awaited[awaited] = log_dir
             try:
-                result = await trio.to_thread.run_sync(carry_out, limiter=_NO_LIMIT, abandon_on_cancel=True)
+                result = await trio.to_thread.run_sync(carry_out, limiter=self._unlimited, abandon_on_cancel=True)
             finally:
                 del self._awaited[awaited]
         return result

@@ -31,7 +31,7 @@ RESOURCE_BYTES = 20_000
 """Bytes of the settings of a resource in an encoded answer, with all details, about."""
 
 _Entries = Sequence[DescribeConfigsResourceResult]
-_Told = dict[tuple[Hashable, Hashable], _Entries]
+_Described = dict[tuple[Hashable, Hashable], _Entries]
 """Described settings, by the key that equal ones share and the names asked for: most topics have no own settings."""
 
 
@@ -41,8 +41,8 @@ def handle(
     """Answers as this broker sees the cluster, a resource that is asked for again only once."""
     resources = _each_once(request.resources)
     if len(resources) < RESOURCES_AT_ONCE:
-        told: _Told = {}
-        return DescribeConfigsResponse(results=[_describe(broker, each, request, told) for each in resources])
+        described: _Described = {}
+        return DescribeConfigsResponse(results=[_describe(broker, each, request, described) for each in resources])
     found = sum(_exists(broker, resource) for resource in resources)
     return PendingAnswer(partial(_describe_in_turns, broker, request, resources), found * RESOURCE_BYTES)
 
@@ -74,15 +74,15 @@ async def _describe_in_turns(
 ) -> DescribeConfigsResponse:
     turns = Turns(RESOURCES_AT_ONCE)
     results = []
-    told: _Told = {}
+    described: _Described = {}
     for resource in resources:
-        results.append(_describe(broker, resource, request, told))
+        results.append(_describe(broker, resource, request, described))
         await turns.after()
     return DescribeConfigsResponse(results=results)
 
 
 def _describe(
-    broker: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, told: _Told
+    broker: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest, described: _Described
 ) -> DescribeConfigsResult:
     try:
         made_by, entries = _entries(broker, resource)
@@ -96,8 +96,8 @@ def _describe(
         )
     wanted = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
     key = made_by, wanted
-    if key not in told:
-        told[key] = [
+    if key not in described:
+        described[key] = [
             replace(
                 entry,
                 synonyms=entry.synonyms if request.include_synonyms else (),
@@ -107,7 +107,7 @@ def _describe(
             if wanted is None or entry.name in wanted
         ]
     return DescribeConfigsResult(
-        resource_type=resource.resource_type, resource_name=resource.resource_name, configs=told[key]
+        resource_type=resource.resource_type, resource_name=resource.resource_name, configs=described[key]
     )
 
 

@@ -360,7 +360,7 @@ async def _fetch_in_turns_in_session(
                     return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
                 found += _read_due(reading, due[start : start + OF_READS.size])
             if reading.is_complete or not may_wait:
-                return await _tell_in_turns(reading, session, found)
+                return await _answer_in_turns(reading, session, found)
             if not reading.is_committed:
                 waiter.arrived(reading.read_bytes)
             may_wait = await _wait(waiter, deadline)
@@ -372,14 +372,14 @@ async def _fetch_in_turns_in_session(
         reading = reading.again()
 
 
-async def _tell_in_turns(reading: FetchReading, session: FetchSession, found: _Found) -> FetchResponse:
-    epoch, told = session.epoch, _Told(reading.request)
+async def _answer_in_turns(reading: FetchReading, session: FetchSession, found: _Found) -> FetchResponse:
+    epoch, answer = session.epoch, _SessionAnswer(reading.request)
     for start in range(0, len(found), OF_PARTITIONS.size):
-        told.add(found[start : start + OF_PARTITIONS.size])
+        answer.add(found[start : start + OF_PARTITIONS.size])
         await give_way()
         if session.epoch != epoch:
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-    return told.answer(reading, session)
+    return answer.response(reading, session)
 
 
 def _read_due(reading: FetchReading, partitions: Sequence[SessionPartition]) -> _Found:
@@ -397,12 +397,12 @@ def _read_due(reading: FetchReading, partitions: Sequence[SessionPartition]) -> 
 
 
 def _answer_in_session(reading: FetchReading, session: FetchSession, found: _Found) -> FetchResponse:
-    told = _Told(reading.request)
-    told.add(found)
-    return told.answer(reading, session)
+    answer = _SessionAnswer(reading.request)
+    answer.add(found)
+    return answer.response(reading, session)
 
 
-class _Told:
+class _SessionAnswer:
     """Partitions of a session that an answer reports."""
 
     __slots__ = ("_count", "_failed", "_is_first", "_topics")
@@ -428,8 +428,8 @@ class _Told:
                 self._count += 1
                 self._failed += is_failure
 
-    def answer(self, reading: FetchReading, session: FetchSession) -> FetchResponse:
-        """The answer that goes out."""
+    def response(self, reading: FetchReading, session: FetchSession) -> FetchResponse:
+        """Count the answer, which goes out, and return it."""
         reading.count(self._count, self._failed)
         return FetchResponse(
             session_id=session.id,

@@ -17,7 +17,7 @@ from pipeline.log.compaction.cleaner import READ_BYTES, clean
 from pipeline.log.compaction.jobs import CleaningJob
 from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.files import DiskFiles
-from pipeline.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
+from pipeline.log.segment_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.records.batch import iterate_headers, set_base_offset, verify_crc
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec

@@ -24,7 +24,7 @@ from pipeline.log.inspection.verification import (
 )
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import (
+from pipeline.log.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,

@@ -7,6 +7,7 @@ from pipeline.errors import RollDueError
 from pipeline.log.log_failure import check_online, failing_unless_full, fails_alone
 from pipeline.log.retention import count_expired, facts_of
 from pipeline.log.segment import Segment
+from pipeline.log.segment_files import retire_segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
 
@@ -61,7 +62,7 @@ def delete_segments(log: UnifiedLog, segments: Sequence[Segment], *, for_good: b
     called again.
     """
     with failing_unless_full(log), log.locks.files:
-        retired = [path for segment in segments for path in segment.retire()]
+        retired = [path for segment in segments for path in retire_segment(segment)]
         if for_good:
             log.files.sync_directory(log.directory)
         return retired

@@ -41,12 +41,14 @@ from pipeline.log.producer_snapshots import restore_producers
 from pipeline.log.producer_state import ProducerStates
 from pipeline.log.recovery import check_segment
 from pipeline.log.replacement import finish_replacements
-from pipeline.log.segment import (
+from pipeline.log.segment import Segment
+from pipeline.log.segment_files import remove_segment
+from pipeline.log.segment_indexes import load_indexes
+from pipeline.log.segment_names import (
     BESIDE_LOG,
     DELETED_SUFFIX,
     GAP_SUFFIX,
     LOG_SUFFIX,
-    Segment,
     segment_offset,
     segment_offsets,
     segment_path,
@@ -241,7 +243,7 @@ class _Loader:
         if next_offset < self._log_start_offset:
             self.is_trusted = False
             while segments:
-                segments.pop().remove()
+                remove_segment(segments.pop())
             next_offset = self._log_start_offset
         if not segments:
             self.is_trusted = False
@@ -256,7 +258,7 @@ class _Loader:
             if _is_left_over(name, known):
                 self._files.unlink(self._directory / name)
         while len(base_offsets) > 1 and base_offsets[1] <= self._log_start_offset:
-            self._segment(base_offsets.pop(0)).remove()
+            remove_segment(self._segment(base_offsets.pop(0)))
         return base_offsets
 
     def _drop_unused(self, segments: list[Segment]) -> int | None:
@@ -265,7 +267,7 @@ class _Loader:
             return None
         end = self._end_before_gap(segments[-1].base_offset)
         if end is not None:
-            segments.pop().remove()
+            remove_segment(segments.pop())
             self._files.sync_directory(self._directory)
             segments[-1].is_synced = False
         return end
@@ -290,7 +292,7 @@ class _Loader:
 
     def _trust_closed(self, segment: Segment, next_base_offset: int) -> None:
         """Take a closed segment as it is, if it ends where the next one begins. Raises StorageError."""
-        if not segment.load_indexes():
+        if not load_indexes(segment):
             logger.warning("index_rebuilt", path=str(segment.path))
             segment.rebuild_indexes()
             segment.seal()
@@ -312,7 +314,7 @@ class _Loader:
         """
         if not segment.size_bytes:
             return segment.base_offset
-        if not segment.load_indexes():
+        if not load_indexes(segment):
             return None
         return segment.find_end()
 
@@ -345,7 +347,7 @@ class _Loader:
             log_end_offset=good.next_offset,
         )
         for base_offset in reversed(later):
-            self._segment(base_offset).remove()
+            remove_segment(self._segment(base_offset))
         self._files.sync_directory(self._directory)
         segment.truncate(good.size_bytes)
         segment.sync(with_indexes=False)

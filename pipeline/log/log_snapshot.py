@@ -12,6 +12,7 @@ from pipeline.errors import CorruptBatchError, OffsetOutOfRangeError, SegmentClo
 from pipeline.log.batch_places import BatchPlace, damage
 from pipeline.log.leader_epochs import LeaderEpochs
 from pipeline.log.segment import Segment
+from pipeline.log.segment_indexes import position_before
 from pipeline.model import FileRegion, Offset
 from pipeline.records.batch import HEADER_SIZE, BatchHeader, read_header
 from pipeline.records.compression import PIECE_BYTES, Codec, ReadableBuffer
@@ -173,7 +174,7 @@ class LogSnapshot(NamedTuple):
         for segment in self.segments:
             if segment.max_timestamp < timestamp:
                 continue
-            for number, place in enumerate(segment.places(segment.position_before(timestamp)), 1):
+            for number, place in enumerate(segment.places(position_before(segment, timestamp)), 1):
                 if place.last_offset >= start_offset and place.max_timestamp >= timestamp:
                     found = yield from _first_record(segment, place, timestamp, start_offset, max_opened_bytes)
                     if found is not None:

@@ -17,7 +17,7 @@ from pipeline.log.checkpoint import (
     TEMPORARY_SUFFIX,
 )
 from pipeline.log.leader_epochs import LEADER_EPOCHS
-from pipeline.log.segment import (
+from pipeline.log.segment_names import (
     BESIDE_LOG,
     CLEANED_SUFFIX,
     DELETED_SUFFIX,

@@ -16,7 +16,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.files import Files
 from pipeline.log.log_snapshot import LogSnapshot
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_offsets, segment_path
+from pipeline.log.segment_names import SNAPSHOT_SUFFIX, segment_offsets, segment_path
 from pipeline.log.transactions import AbortedTransactions, take_batch
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader

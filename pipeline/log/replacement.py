@@ -24,7 +24,10 @@ from pipeline.log.files import Files
 from pipeline.log.log_failure import check_online, failing_half_way, failing_unless_full, fails_alone
 from pipeline.log.partition_files import is_own_file
 from pipeline.log.recovery import check_segment
-from pipeline.log.segment import (
+from pipeline.log.segment import Segment
+from pipeline.log.segment_files import rename_segment, segment_paths
+from pipeline.log.segment_indexes import load_indexes
+from pipeline.log.segment_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     GAP_SUFFIX,
@@ -32,7 +35,6 @@ from pipeline.log.segment import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
-    Segment,
     segment_offset,
     segment_offsets,
     segment_path,
@@ -56,7 +58,7 @@ def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_inter
         now_ms=now_ms,
         file_suffix=CLEANED_SUFFIX,
     )
-    if not segment.load_indexes():
+    if not load_indexes(segment):
         segment.rebuild_indexes()
         segment.seal()
         segment.sync(with_indexes=True)
@@ -78,14 +80,14 @@ def row_after_swap(
 
 def swap_files(files: Files, directory: Path, old: Sequence[Segment], new: Segment) -> list[Path]:
     """Steps 2 to 4; returns the names of the old files, to be unlinked. Raises StorageError."""
-    new.change_suffix(SWAP_SUFFIX)
+    rename_segment(new, SWAP_SUFFIX)
     files.sync_directory(directory)
     for segment in old:
-        segment.change_suffix(DELETED_SUFFIX)
+        rename_segment(segment, DELETED_SUFFIX)
     files.sync_directory(directory)
-    new.change_suffix("")
+    rename_segment(new, "")
     files.sync_directory(directory)
-    return [path for segment in old for path in segment.paths()]
+    return [path for segment in old for path in segment_paths(segment)]
 
 
 @fails_alone

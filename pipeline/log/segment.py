@@ -13,7 +13,7 @@ Invariants:
 - All offsets are within 2^31 - 1 of the segment's base offset, the reach of an index entry.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,64 +22,29 @@ from pipeline.log.batch_places import PLACE, BatchPlace, damage, find_headers, f
 from pipeline.log.config import MAX_RELATIVE_OFFSET
 from pipeline.log.files import Files, LogFile
 from pipeline.log.index import OFFSET_ENTRY, TIME_ENTRY, Index
+from pipeline.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_path
 from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-GAP_SUFFIX = ".gap"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-BESIDE_LOG = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, GAP_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-
-_MAX_INTERVALS = 4
-"""So many intervals of the offset index may lie behind its last entry."""
-_DIGITS = 20
-_MAX_OFFSET = 2**63 - 1
-
-
-def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
-    """Kafka's name of a segment's file: 20 digits."""
-    return directory / f"{base_offset:0{_DIGITS}d}{suffix}"
-
-
-def segment_offset(name: str, suffix: str) -> int | None:
-    """The offset in a name that `segment_path` made, None if it is not of this kind."""
-    stem = name[:_DIGITS]
-    if len(name) != _DIGITS + len(suffix) or not (name.endswith(suffix) and stem.isascii() and stem.isdecimal()):
-        return None
-    offset = int(stem)
-    return offset if offset <= _MAX_OFFSET else None
-
-
-def segment_offsets(names: Iterable[str], suffix: str) -> list[int]:
-    """The offsets of all names of this kind, rising."""
-    found = (segment_offset(name, suffix) for name in names)
-    return sorted(offset for offset in found if offset is not None)
 
 
 class Segment:
-    """One segment."""
+    """A segment whose files may be closed until they are needed."""
 
     __slots__ = (
         "_bytes_since_entry",
-        "_directory",
-        "_file",
-        "_files",
         "_first_timestamp",
-        "_index_interval_bytes",
-        "_max_timestamp_offset",
-        "_newest",
-        "_suffix",
         "base_offset",
         "created_ms",
+        "directory",
+        "files",
+        "held_file",
+        "index_interval_bytes",
         "is_synced",
         "max_timestamp",
+        "max_timestamp_offset",
+        "newest",
         "offset_index",
         "size_bytes",
+        "suffix",
         "time_index",
         "was_truncated",
     )
@@ -94,11 +59,11 @@ class Segment:
         now_ms: int,
         file_suffix: str = "",
     ) -> None:
-        self._files = files
-        self._directory = directory
-        self._suffix = file_suffix
-        self._index_interval_bytes = index_interval_bytes
-        self._file: LogFile | None = None
+        self.files = files
+        self.directory = directory
+        self.suffix = file_suffix
+        self.index_interval_bytes = index_interval_bytes
+        self.held_file: LogFile | None = None
         self._first_timestamp: int | None = None
         self.base_offset = base_offset
         self.created_ms = now_ms
@@ -107,9 +72,9 @@ class Segment:
         self.was_truncated = False
         """True if something lay behind its end that readers may still ask for: nothing is appended to it."""
         self.max_timestamp = NO_TIMESTAMP
-        self._max_timestamp_offset = base_offset
+        self.max_timestamp_offset = base_offset
         self._bytes_since_entry = 0
-        self._newest: BatchPlace | None = None
+        self.newest: BatchPlace | None = None
         """The batch that lies last, if it is known: most readers want just that one."""
         self.reset_indexes()
 
@@ -133,8 +98,8 @@ class Segment:
             now_ms=now_ms,
             file_suffix=file_suffix,
         )
-        segment._file = files.open(segment.path, create=True)
-        segment._file.truncate(0)
+        segment.held_file = files.open(segment.path, create=True)
+        segment.held_file.truncate(0)
         return segment
 
     @classmethod
@@ -163,33 +128,34 @@ class Segment:
     @property
     def path(self) -> Path:
         """Its log file."""
-        return self._path(LOG_SUFFIX)
+        return self.path_of(LOG_SUFFIX)
 
-    def _path(self, suffix: str) -> Path:
-        return segment_path(self._directory, self.base_offset, suffix + self._suffix)
+    def path_of(self, suffix: str) -> Path:
+        """The file of this kind, which may have another name for now."""
+        return segment_path(self.directory, self.base_offset, suffix + self.suffix)
 
     @property
     def file(self) -> LogFile:
         """Its log file, opened when first needed."""
-        held = self._file
+        held = self.held_file
         if held is not None:
             return held
         try:
-            file = self._files.open(self.path)
+            file = self.files.open(self.path)
         except StorageError:
-            held = self._file
+            held = self.held_file
             if held is None:
                 raise
             return held
-        held = self._file  # whoever renames the file opens it before: the name may be another one's since
+        held = self.held_file  # whoever renames the file opens it before: the name may be another one's since
         if held is None:
-            held = self._file = file
+            held = self.held_file = file
         return held
 
     @property
     def is_open(self) -> bool:
         """Does it hold files open?"""
-        return self._file is not None
+        return self.held_file is not None
 
     @property
     def is_index_open(self) -> bool:
@@ -198,9 +164,9 @@ class Segment:
 
     def is_at_hand(self, offset: int) -> bool:
         """True if `locate` opens no file for this offset and all behind it."""
-        newest = self._newest
+        newest = self.newest
         is_newest = newest is not None and newest.base_offset <= offset <= newest.last_offset
-        return self._file is not None and (is_newest or self.offset_index.is_at_hand(offset - self.base_offset))
+        return self.held_file is not None and (is_newest or self.offset_index.is_at_hand(offset - self.base_offset))
 
     @property
     def is_ready(self) -> bool:
@@ -226,7 +192,7 @@ class Segment:
         data that was not synced: who opens a file anew may not be told that its data could not be written.
         """
         if not keeps_log:
-            self._file = None
+            self.held_file = None
         self.offset_index.release()
         self.time_index.release()
 
@@ -274,68 +240,24 @@ class Segment:
             self.note(start, last_offset, header.max_timestamp, size_bytes)
             position += size_bytes
         self.size_bytes = position
-        self._newest = BatchPlace(start, header.base_offset, last_offset, header.max_timestamp, size_bytes)
+        self.newest = BatchPlace(start, header.base_offset, last_offset, header.max_timestamp, size_bytes)
 
     def note(self, position: int, last_offset: int, max_timestamp: int, size_bytes: int) -> None:
         """Take a batch that lies at `position` into the indexes."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
-            self._max_timestamp_offset = last_offset
-        if self._bytes_since_entry > self._index_interval_bytes:
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self.index_interval_bytes:
             self.offset_index.append(last_offset - self.base_offset, position)
-            self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
             self._bytes_since_entry = 0
         self._bytes_since_entry += size_bytes
 
     def truncate(self, size_bytes: int) -> None:
         """Cut off what lies behind `size_bytes`; the indexes are the caller's matter. Raises StorageError."""
-        self._newest = None
+        self.newest = None
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
-
-    def cut(self, size_bytes: int) -> "Segment":
-        """The first batches of this segment as a closed one in the same file, cut off and on the disk. Raises
-        StorageError.
-
-        Readers of this one go on, up to where the file ends: its indexes are open and have lost their names.
-        """
-        self.hold_open()
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            self._files.unlink(self._path(suffix))
-        file = self.file
-        file.truncate(size_bytes)
-        file.sync()
-        left = Segment(
-            self._files,
-            self._directory,
-            self.base_offset,
-            index_interval_bytes=self._index_interval_bytes,
-            now_ms=self.created_ms,
-        )
-        left._file = file
-        left.was_truncated = True
-        left.size_bytes = size_bytes
-        left._index_beginning_of(self.offset_index, self.time_index)
-        return left
-
-    def _index_beginning_of(self, offset_index: Index, time_index: Index) -> None:
-        """Take their entries as far as this segment reaches, and note the rest. Raises StorageError."""
-        entry = offset_index.last_below(self.size_bytes)
-        if entry is None or not self._agrees(*entry):
-            self.rebuild_indexes()
-            return
-        self.offset_index = offset_index.beginning(self.size_bytes)
-        self.time_index = time_index.beginning(entry[0] + 1)
-        if self.time_index.last is not None:
-            self.max_timestamp = self.time_index.last[0]
-            self._max_timestamp_offset = self.base_offset + self.time_index.last[1]
-        for place in self.places(entry[1]):
-            self.note(place.position, place.last_offset, place.max_timestamp, place.size_bytes)
-
-    def remove(self) -> None:
-        """Unlink its files, the log first. Raises StorageError."""
-        for suffix in (LOG_SUFFIX, *BESIDE_LOG):
-            self._files.unlink(segment_path(self._directory, self.base_offset, suffix))
 
     def hold_open(self) -> None:
         """Open all that a reader may need, so that it reads on when the names change. Raises StorageError."""
@@ -343,42 +265,10 @@ class Segment:
         self.offset_index.hold_open()
         self.time_index.hold_open()
 
-    def paths(self) -> list[Path]:
-        """Its log file and its indexes."""
-        return [self._path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)]
-
-    def change_suffix(self, file_suffix: str) -> None:
-        """Rename its log file and its indexes, the log last; they stay open. Raises StorageError."""
-        self.hold_open()
-        old = self.paths()
-        self._suffix = file_suffix
-        for path, renamed in zip(old, self.paths(), strict=True):
-            self._files.rename(path, renamed)
-        self.offset_index.path = self._path(INDEX_SUFFIX)
-        self.time_index.path = self._path(TIME_INDEX_SUFFIX)
-
-    def retire(self) -> list[Path]:
-        """Rename its files, the log first, and that of the producers at its start; returns the new names.
-
-        Whoever still reads it reads on: all that it may need is open by then. Raises StorageError; another call goes on
-        with the rest.
-        """
-        self.hold_open()
-        retired = []
-        for suffix in (LOG_SUFFIX, *BESIDE_LOG, SNAPSHOT_SUFFIX):
-            path = segment_path(self._directory, self.base_offset, suffix)
-            deleted = path.with_name(path.name + DELETED_SUFFIX)
-            if self._files.exists(path):
-                self._files.rename(path, deleted)
-            elif not self._files.exists(deleted):
-                continue
-            retired.append(deleted)
-        return retired
-
     def seal(self) -> None:
         """Complete the index files. The last time entry tells the newest timestamp. Raises StorageError."""
         if self.size_bytes:
-            self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.offset_index.spill()
         self.time_index.spill()
 
@@ -393,56 +283,14 @@ class Segment:
 
     def reset_indexes(self) -> None:
         """Start with empty indexes; the files are replaced when they are next written."""
-        self._newest = None
-        self.offset_index = Index(self._files, self._path(INDEX_SUFFIX), OFFSET_ENTRY)
-        self.time_index = Index(self._files, self._path(TIME_INDEX_SUFFIX), TIME_ENTRY)
+        self.newest = None
+        self.offset_index = Index(self.files, self.path_of(INDEX_SUFFIX), OFFSET_ENTRY)
+        self.time_index = Index(self.files, self.path_of(TIME_INDEX_SUFFIX), TIME_ENTRY)
         self.max_timestamp = NO_TIMESTAMP
-        self._max_timestamp_offset = self.base_offset
+        self.max_timestamp_offset = self.base_offset
         self._bytes_since_entry = 0
 
-    def load_indexes(self) -> bool:
-        """Take the index files as they are, if they are there, reach the end of the log, and agree with it as far as a
-        look at the last entries and the batches behind them tells. False: they must be rebuilt.
-        """
-        offset_index = Index.load(self._files, self.offset_index.path, OFFSET_ENTRY)
-        time_index = Index.load(self._files, self.time_index.path, TIME_ENTRY)
-        if offset_index is None or time_index is None:
-            return False
-        if offset_index.last is not None and not self._agrees(*offset_index.last):
-            return False
-        self.offset_index, self.time_index = offset_index, time_index
-        if time_index.last is None:
-            return self.size_bytes == 0
-        timestamp, relative_offset = time_index.last
-        self.max_timestamp = timestamp
-        self._max_timestamp_offset = self.base_offset + relative_offset
-        try:
-            if not self._load_tail(timestamp):
-                return False
-            if timestamp == NO_TIMESTAMP:
-                return relative_offset == 0
-            newest = self.locate(self._max_timestamp_offset)
-        except StorageError:
-            return False
-        return (
-            newest is not None
-            and newest.last_offset == self._max_timestamp_offset
-            and newest.max_timestamp == timestamp
-        )
-
-    def _load_tail(self, max_timestamp: int) -> bool:
-        """Look at the batches from the last entry of the offset index on. False: that is too far from the end, or one
-        of them is newer than the time index knows.
-        """
-        first = 0 if self.offset_index.last is None else self.offset_index.last[1]
-        usual = max(self._index_interval_bytes, first // max(1, len(self.offset_index)))
-        for place in self.places(first):
-            if place.max_timestamp > max_timestamp or place.position - first > _MAX_INTERVALS * usual:
-                return False
-            self._newest = place
-        return True
-
-    def _agrees(self, relative_offset: int, position: int, *, waits: bool = True) -> bool:
+    def agrees(self, relative_offset: int, position: int, *, waits: bool = True) -> bool:
         """Does the batch at an index entry's position end with the entry's offset?"""
         if not 0 <= position <= self.size_bytes - HEADER_SIZE:
             return False
@@ -474,7 +322,7 @@ class Segment:
         there is no end of a batch.
         """
         size_bytes = self.size_bytes if size_bytes is None else size_bytes
-        newest = self._newest
+        newest = self.newest
         if newest is not None and newest.position + newest.size_bytes == size_bytes:
             return newest.last_offset + 1
         entry = self.offset_index.last_below(size_bytes)
@@ -502,36 +350,19 @@ class Segment:
         """The first batch that ends at `offset` or later; None if there is none. Raises StorageError, and without
         `waits` SegmentClosedError if the way there is not in the page cache.
         """
-        newest = self._newest
+        newest = self.newest
         if newest is not None and newest.base_offset <= offset <= newest.last_offset:
             return newest
         entry = self.offset_index.floor(offset - self.base_offset, waits=waits)
-        if entry is not None and not self._agrees(*entry, waits=waits):
-            self._repair_indexes()
+        if entry is not None and not self.agrees(*entry, waits=waits):
+            self.repair_indexes()
             entry = self.offset_index.floor(offset - self.base_offset)
         for place in self.places(0 if entry is None else entry[1], waits=waits):
             if place.last_offset >= offset:
                 return place
         return None
 
-    def position_before(self, timestamp: int) -> int:
-        """A position before which there is no batch with a record of this time or later. Raises StorageError."""
-        entry = self.time_index.floor(timestamp)
-        start = self._place_of(entry)
-        if start is None and entry is not None and entry[0] != NO_TIMESTAMP:
-            self._repair_indexes()
-            start = self._place_of(self.time_index.floor(timestamp))
-        return 0 if start is None else start.position
-
-    def _place_of(self, time_entry: tuple[int, int] | None) -> BatchPlace | None:
-        """The batch that a time index entry names; None if that has another time or another end."""
-        if time_entry is None:
-            return None
-        timestamp, offset = time_entry[0], self.base_offset + time_entry[1]
-        place = self.locate(offset)
-        return place if place is not None and (place.max_timestamp, place.last_offset) == (timestamp, offset) else None
-
-    def _repair_indexes(self) -> None:
+    def repair_indexes(self) -> None:
         """An index contradicts the log: make both anew, for good if the segment is closed."""
         was_synced = self.is_synced
         self.rebuild_indexes()

@@ -24,7 +24,7 @@ from pipeline.log.checkpoint import read_file
 from pipeline.log.files import Files
 from pipeline.log.log_snapshot import LogSnapshot, segment_number
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_offsets, segment_path
+from pipeline.log.segment_names import CLEANED_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_offsets, segment_path
 from pipeline.model import Offset
 from pipeline.records.batch import BatchHeader
 from pipeline.records.record import records_of_batch

@@ -23,6 +23,7 @@ from pipeline.log.log_failure import check_online, failing_half_way, failing_unl
 from pipeline.log.log_snapshot import LogSnapshot, segment_number
 from pipeline.log.producer_snapshots import rebuild_producers, remove_snapshots_behind
 from pipeline.log.segment import Segment
+from pipeline.log.segment_files import remove_segment, truncate_segment
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
 
@@ -82,10 +83,10 @@ def truncate_files(
     behind = segments[len(plan.kept) :]
     removed = behind if plan.split is None else behind[1:]
     for segment in reversed(removed):
-        segment.remove()
+        remove_segment(segment)
     if removed:
         files.sync_directory(directory)
-    return plan.kept if plan.split is None else (*plan.kept, plan.split.cut(plan.size_bytes))
+    return plan.kept if plan.split is None else (*plan.kept, truncate_segment(plan.split, plan.size_bytes))
 
 
 @fails_alone

@@ -35,7 +35,9 @@ from pipeline.log.log_failure import check_online, fail, fail_alone, failing_unl
 from pipeline.log.log_snapshot import LogSlice, LogSnapshot, SkipBudget
 from pipeline.log.producer_snapshots import write_snapshot
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import GAP_SUFFIX, Segment, segment_path
+from pipeline.log.segment import Segment
+from pipeline.log.segment_files import remove_segment
+from pipeline.log.segment_names import GAP_SUFFIX, segment_path
 from pipeline.log.transactions import AbortedTransaction, AbortedTransactions, take_batch
 from pipeline.model import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import NO_TIMESTAMP, BatchHeader
@@ -275,7 +277,7 @@ class UnifiedLog:
             if segment.base_offset > self.snapshot.end_offset:  # it was begun behind a gap, for this append
                 self.snapshot = self.snapshot._replace(segments=segments[:-1])
                 segments[-2].is_synced = False
-                segment.remove()
+                remove_segment(segment)
         except StorageError as second:
             fail(self, second)
         if isinstance(error, StorageError) and not isinstance(error, DiskFullError):

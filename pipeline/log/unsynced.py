@@ -15,7 +15,7 @@ from pipeline.errors import StorageError
 from pipeline.log.checkpoint import SYNC_FAILED, TEMPORARY_SUFFIX
 from pipeline.log.files import Files
 from pipeline.log.partition_files import is_own_file
-from pipeline.log.segment import LOG_SUFFIX, segment_offset, segment_offsets
+from pipeline.log.segment_names import LOG_SUFFIX, segment_offset, segment_offsets
 from pipeline.model import Offset
 
 _CHUNK_BYTES = 4 << 20

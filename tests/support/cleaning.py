@@ -12,7 +12,7 @@ from pipeline.log.compaction.cleaner import clean
 from pipeline.log.compaction.jobs import Cleaned, CleaningJob, GroupCleaned
 from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.files import DiskFiles
-from pipeline.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
+from pipeline.log.segment_names import CLEANED_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.log.transactions import AbortedTransaction, AbortedTransactions, is_abort
 from pipeline.model import Offset
 from pipeline.records.batch import (

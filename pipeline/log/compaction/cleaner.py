@@ -59,14 +59,14 @@ from pipeline.log.compaction.kernels import (
 from pipeline.log.compaction.plan import SegmentRange, group_segments
 from pipeline.log.compaction.transaction_fates import ABORTED, MARKER, TransactionFates
 from pipeline.log.files import Files
-from pipeline.log.segment import (
+from pipeline.log.segment import Segment
+from pipeline.log.segment_names import (
     BESIDE_LOG,
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    Segment,
     segment_offsets,
     segment_path,
 )

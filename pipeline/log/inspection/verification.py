@@ -29,7 +29,7 @@ from pipeline.log.inspection.files import IndexCheck, Problem, read_batches
 from pipeline.log.leader_epochs import LEADER_EPOCHS
 from pipeline.log.partition_files import may_be_partition, parse_directory_name
 from pipeline.log.producer_state import ProducerStates
-from pipeline.log.segment import (
+from pipeline.log.segment_names import (
     GAP_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

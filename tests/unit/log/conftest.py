@@ -9,6 +9,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.index import Index
 from pipeline.log.loader import load_log
+from pipeline.log.segment_indexes import position_before
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import (
@@ -131,7 +132,7 @@ class Batches:
                 assert segment.locate(place.base_offset) == segment.locate(place.last_offset) == place
             for timestamp in {p.max_timestamp + delta for p in places for delta in (-1, 0, 1)}:
                 first = next((p for p in places if p.max_timestamp >= timestamp), None)
-                later = segment.places(segment.position_before(timestamp))
+                later = segment.places(position_before(segment, timestamp))
                 assert next((p for p in later if p.max_timestamp >= timestamp), None) == first
 
 

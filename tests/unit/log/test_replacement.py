@@ -20,7 +20,7 @@ from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFile, DiskFiles, Files
 from pipeline.log.held_files import release_files
-from pipeline.log.segment import CLEANED_SUFFIX
+from pipeline.log.segment_names import CLEANED_SUFFIX
 from pipeline.log.truncation import truncate_to
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition

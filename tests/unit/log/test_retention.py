@@ -17,6 +17,7 @@ from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles
 from pipeline.log.retention import SegmentFacts, count_expired
+from pipeline.log.segment_indexes import position_before
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.turns import to_end
@@ -161,7 +162,7 @@ def test_a_reader_of_a_deleted_segment_reads_on(tmp_path: Path, batches: Batches
         place = segment.locate(segment.base_offset + 1)
         assert place is not None
         assert place.base_offset == segment.base_offset
-        assert segment.position_before(batches.now_ms) == 0
+        assert position_before(segment, batches.now_ms) == 0
     assert [header.base_offset for header in headers] == list(range(2, 24, 2))
     assert not [path for path in (tmp_path / "logs" / "a-0").iterdir() if path.name < f"{log.log_start_offset:020d}"]
     directory.close()

@@ -20,7 +20,7 @@ from pipeline.log.directories.broker_directories import LogDirectories
 from pipeline.log.expiry import take_expired
 from pipeline.log.files import DiskFiles, Files
 from pipeline.log.held_files import release_files
-from pipeline.log.segment import LOG_SUFFIX
+from pipeline.log.segment_names import LOG_SUFFIX
 from pipeline.log.truncation import truncate_to
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append

@@ -9,7 +9,7 @@ from pipeline.errors import CorruptBatchError
 from pipeline.log.compaction.jobs import Cleaned
 from pipeline.log.compaction.kernels import ENTRY_BYTES
 from pipeline.log.compaction.plan import SegmentRange
-from pipeline.log.segment import GAP_SUFFIX, LOG_SUFFIX, segment_path
+from pipeline.log.segment_names import GAP_SUFFIX, LOG_SUFFIX, segment_path
 from pipeline.records.batch import (
     DELETE_HORIZON,
     read_header,

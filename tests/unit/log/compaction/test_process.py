@@ -18,7 +18,7 @@ from pipeline.log.compaction.jobs import (
 )
 from pipeline.log.compaction.plan import SegmentRange
 from pipeline.log.compaction.process import Throttle, serve
-from pipeline.log.segment import LOG_SUFFIX, segment_path
+from pipeline.log.segment_names import LOG_SUFFIX, segment_path
 from pipeline.records.builder import BatchBuilder
 from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES

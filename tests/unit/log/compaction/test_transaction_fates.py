@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.log.segment import SNAPSHOT_SUFFIX, segment_path
+from pipeline.log.segment_names import SNAPSHOT_SUFFIX, segment_path
 from pipeline.records.batch import (
     DELETE_HORIZON,
 )

@@ -4,7 +4,7 @@ Invariants:
 
 - A partition is in `partitions` while its disk lets it be, in `failed` otherwise; never in both.
 - While a partition changes its role, nothing of its old role touches its log any more: it has left its fetcher
-  (`ReplicaFetchers.leave`) before.
+  (`ReplicaFetchers`, invariant C) before.
 - A replica has no role in a leader epoch that was used before ZooKeeper went back: `spent_epochs` has it raised.
 - A log bears the id of its topic. One of another id is set aside before the new one is opened, so that two topics are
   never mixed, and taken back when its own topic returns.

@@ -3,8 +3,8 @@
 Invariants
   A. A partition is fetched by at most one fetcher, that of its leader; with which number its name alone decides.
   B. There is a task, with connections, only for those that have partitions.
-  C. `leave` returns when nothing of the old role of these partitions touches their logs any more (see
-     `replica_fetcher`, invariant A); until then nobody may change their roles.
+  C. The role of a partition changes only after `remove`, and after `ReplicaFetcher.wait_until_untouched` has returned:
+     nothing of the old role touches its log any more (`replica_fetcher`, invariant A).
 """
 
 import zlib
@@ -79,7 +79,7 @@ class ReplicaFetchers:
                 self._tasks = None
 
     def follow(self, replica: Replica, partition: FollowedPartition, leader: BrokerId) -> None:
-        """Fetch it from this leader from now on. It is fetched by nobody: see `leave`."""
+        """Fetch it from this leader from now on. No fetcher has it (invariant C)."""
         topic_partition = partition.topic_partition
         key = leader, fetcher_number(topic_partition, self._fetchers_per_leader)
         fetcher = self._fetchers.get(key)
@@ -95,11 +95,6 @@ class ReplicaFetchers:
         fetcher = self._fetchers.get(self._keys.get(topic_partition, NOBODY))
         if fetcher is not None:
             fetcher.throttle(topic_partition, is_throttled=is_throttled)
-
-    async def leave(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching these partitions (invariant C)."""
-        for fetcher, left in self.remove(topic_partitions).items():
-            await fetcher.wait_until_untouched(left)
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[ReplicaFetcher, Sequence[TopicPartition]]:
         """Stop fetching these at once; a change that has begun may still go on. Return the fetchers that had them."""

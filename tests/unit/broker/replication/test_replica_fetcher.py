@@ -219,6 +219,11 @@ def replica(path: Path, index: int = 0, files: Files | None = None, **overrides:
     return partition
 
 
+async def leave_fetcher(fetchers: ReplicaFetchers, topic_partition: TopicPartition) -> None:
+    for fetcher, left in fetchers.remove([topic_partition]).items():
+        await fetcher.wait_until_untouched(left)
+
+
 def follow(fetchers: ReplicaFetchers | ReplicaFetcher, partition: Partition, epoch: int = 5) -> None:
     followed = FollowedPartition(partition.topic_partition, TOPIC_ID, LeaderEpoch(epoch), partition.log)
     if isinstance(fetchers, ReplicaFetchers):
@@ -391,7 +396,7 @@ async def test_a_change_of_role_waits_for_the_cut_of_the_old_one(
         events: list[str] = []
 
         async def leave() -> None:
-            await fetchers.leave([partition.topic_partition])
+            await leave_fetcher(fetchers, partition.topic_partition)
             events.append(f"left at {partition.log.log_end_offset}")
 
         nursery.start_soon(leave)
@@ -435,7 +440,7 @@ async def test_nothing_is_appended_to_who_left(tmp_path: Path) -> None:
     first, second = replica(tmp_path, 0), replica(tmp_path, 1)
     async with fetching(leader, first, second) as fetchers:
         await until(lambda: len(leader.fetches) == 2)
-        await fetchers.leave([first.topic_partition])
+        await leave_fetcher(fetchers, first.topic_partition)
         leader.append(0, b"a")
         leader.append(1, b"b")
         await until(lambda: second.log.log_end_offset == 1)

@@ -25,6 +25,7 @@ from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.unit.broker.conftest import TIMEOUT_S, Broker, Start, batch
+from tests.unit.broker.replication.test_replica_fetcher import leave_fetcher
 
 T = TopicPartition("t", 0)
 
@@ -148,7 +149,7 @@ async def test_a_broker_that_is_about_to_lead_names_nobody(start: Start) -> None
 async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(start: Start) -> None:
     async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
         assert (await leader.produce("t", batch(b"a"))).error_code == ErrorCode.NONE
-        await lame.handle.replicas.fetchers.leave([T])
+        await leave_fetcher(lame.handle.replicas.fetchers, T)
         assert (await leader.produce("t", batch(b"b"), timeout_ms=1000)).error_code == ErrorCode.REQUEST_TIMED_OUT
         assert (await leader.produce("t", batch(b"c"), acks=1)).error_code == ErrorCode.NONE
         for offset in (1, 2, 3):
@@ -175,7 +176,7 @@ async def test_what_a_client_sends_behind_a_write_that_waits_is_appended_meanwhi
             for broker in (leader, lame)
         ]
         await until(lambda: len({version() for version in versions}) == 1)
-        await lame.handle.replicas.fetchers.leave([T])
+        await leave_fetcher(lame.handle.replicas.fetchers, T)
         topics = [
             await leader.named(
                 TopicProduceData, "t", partition_data=[PartitionProduceData(index=0, records=batch(b"%d" % number))]
@@ -200,7 +201,7 @@ async def test_what_a_client_sends_behind_a_write_that_waits_is_appended_meanwhi
 
 async def test_too_few_in_sync_end_acks_all_and_what_is_seen(start: Start) -> None:
     async with replicated(start, min_insync_replicas="3") as (leader, (lame, other)):
-        await lame.handle.replicas.fetchers.leave([T])
+        await leave_fetcher(lame.handle.replicas.fetchers, T)
         codes = []
         async with trio.open_nursery() as nursery:
 
@@ -257,7 +258,7 @@ async def test_a_fetch_of_another_broker_epoch_tells_nothing(start: Start) -> No
 
 async def test_a_replica_id_without_the_epoch_of_its_broker_reads_no_further_than_consumers(start: Start) -> None:
     async with replicated(start) as (leader, (lame, _)):
-        await lame.handle.replicas.fetchers.leave([T])
+        await leave_fetcher(lame.handle.replicas.fetchers, T)
         assert (await leader.produce("t", batch(b"a"), acks=1)).error_code == ErrorCode.NONE
         epoch = lame.handle.replicas.in_sync.view.own_epoch
         asked = FetchPartition(fetch_offset=0, partition_max_bytes=1000)
@@ -286,7 +287,7 @@ async def test_records_are_deleted_everywhere_before_that_is_answered(start: Sta
         done = await delete(2, TIMEOUT_S * 1000)
         assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 2)
         assert [partition_of(broker).log.log_start_offset for broker in followers] == [2, 2]
-        await followers[0].handle.replicas.fetchers.leave([T])
+        await leave_fetcher(followers[0].handle.replicas.fetchers, T)
         late = await delete(3, 300)
         assert late.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert partition_of(leader).log.log_start_offset == 3
@@ -314,7 +315,7 @@ async def test_deletions_of_very_many_starts_end_with_the_timeout(
 async def test_a_new_leader_tells_no_end_before_it_knows_what_was_shown(start: Start) -> None:
     async with replicated(start, min_insync_replicas="2") as (leader, followers):
         for broker in followers:
-            await broker.handle.replicas.fetchers.leave([T])
+            await leave_fetcher(broker.handle.replicas.fetchers, T)
         assert (await leader.produce("t", batch(b"a"), acks=1)).error_code == ErrorCode.NONE
         lead_in_next_epoch(leader)
         codes = []

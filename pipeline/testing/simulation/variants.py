@@ -19,11 +19,9 @@ from pipeline.broker.membership.membership import Membership
 from pipeline.broker.replicas import lost_replicas, replicas, strays
 from pipeline.broker.replicas.assigner import ReplicaAssigner
 from pipeline.broker.replicas.replicas import Replicas
-from pipeline.broker.replicas.strays import StrayKeeper
 from pipeline.broker.replication import leadership
 from pipeline.broker.replication.in_sync_replicas import UNKNOWN, LeaderState
 from pipeline.broker.replication.isr_keeper import IsrKeeper
-from pipeline.broker.replication.leadership import Leadership
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.replica_fetch_plan import FetchPlan, Phase
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
@@ -313,7 +311,7 @@ def _giving(value: object) -> Callable[[Any], Any]:
 VARIANTS: Mapping[str, BrokenVariant] = {
     "acknowledges before replication": BrokenVariant(
         rule="acks=all waits until all in-sync replicas have the record",
-        breaks=_replacing(Leadership, "commit_wait", _giving(None)),
+        breaks=_replacing(leadership.Leadership, "commit_wait", _giving(None)),
     ),
     "truncates to the high watermark": BrokenVariant(
         rule="a follower cuts its log where its leader's differs, never at its high watermark (KIP-101)",
@@ -383,7 +381,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "answers its end too early": BrokenVariant(
         rule="a new leader tells its end once its high watermark has reached the start of its epoch (KIP-207)",
-        breaks=_replacing(Leadership, "is_behind_epoch", lambda _: property(lambda _partition: False)),
+        breaks=_replacing(leadership.Leadership, "is_behind_epoch", lambda _: property(lambda _partition: False)),
         first_seed=2,
     ),
     "takes a missing znode for a deletion": BrokenVariant(
@@ -406,7 +404,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
     ),
     "removes a log that an ISR counts on": BrokenVariant(
         rule="a broker leaves the ISR before it removes a log that was moved away",
-        breaks=_replacing(StrayKeeper, "_released", lambda _: _release_all),
+        breaks=_replacing(strays.StrayKeeper, "_released", lambda _: _release_all),
         first_seed=5,
         every=2,
     ),

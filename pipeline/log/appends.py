@@ -1,5 +1,5 @@
-"""Where batches go in a log: into which segment; each gets its offsets (or keeps them) and the leader epoch. Pure but
-for the bytes, in which both are patched; the producer's checksum covers neither.
+"""Places batches that are appended: in a segment, at offsets (given or kept) and in a leader epoch. Pure but for the
+bytes, in which both are patched; the producer's checksum covers neither.
 """
 
 from collections.abc import Iterator, Sequence

@@ -50,7 +50,7 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else NO_LEADER_EPOCH
 
     def begin(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """From this offset on the log is written in this epoch; one not newer than what lies before is passed over."""
+        """From this offset on the log is written in this epoch; an epoch that is not newer than the last is skipped."""
         if self._entries and self._entries[-1].start_offset < start_offset and epoch <= self.latest:
             return
         kept = tuple(entry for entry in self._entries if entry.start_offset < start_offset)

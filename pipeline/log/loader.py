@@ -7,9 +7,9 @@ Invariants:
 - What is loaded is a prefix of what was appended and holds all that was flushed.
 - What was lost beyond a last batch that a process did not live to write whole is noted in the directory before anything
   is cut off, so that every start knows of it until somebody took care of it.
-- What a failed sync may have kept from the disk is brought there before it is trusted (`rewriting`).
+- What a failed sync may have kept from the disk is brought there before it is trusted (`unsynced`).
 - A compaction that was under way is undone or finished first.
-- An index that is missing or contradicts the log is made anew.
+- An index that is missing or contradicts the log is rebuilt.
 """
 
 import uuid
@@ -235,7 +235,7 @@ class _Loader:
             self.is_trusted = self.is_trusted and end is not None
             next_offset = self._recover(segment, base_offsets[number + 1 :]) if end is None else end
             if self.damaged:
-                break
+                break  # `_recover` removed the segments behind
             if not is_last:
                 segment.seal()
         end = self._drop_unused(segments)

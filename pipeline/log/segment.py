@@ -254,7 +254,7 @@ class Segment:
         self._bytes_since_entry += size_bytes
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut off what lies behind `size_bytes`; the indexes are the caller's matter. Raises StorageError."""
+        """Truncate the file to `size_bytes`; the indexes are the caller's matter. Raises StorageError."""
         self.newest = None
         self.file.truncate(size_bytes)
         self.size_bytes = size_bytes
@@ -301,7 +301,7 @@ class Segment:
         return bool(base_offset + last_offset_delta == self.base_offset + relative_offset)
 
     def rebuild_indexes(self) -> None:
-        """Make the indexes anew from the batch headers. Raises StorageError, also where these do not follow one another
+        """Rebuild the indexes from the batch headers. Raises StorageError, also where these do not follow one another
         to the end of the file.
         """
         self.reset_indexes()
@@ -363,7 +363,7 @@ class Segment:
         return None
 
     def repair_indexes(self) -> None:
-        """An index contradicts the log: make both anew, for good if the segment is closed."""
+        """An index contradicts the log: rebuild both, for good if the segment is closed."""
         was_synced = self.is_synced
         self.rebuild_indexes()
         if was_synced:

@@ -1,14 +1,14 @@
-"""Cutting off the end of a log, where it differs from its leader's (KIP-101), or all of it.
+"""Truncates a log, where it differs from its leader's (KIP-101), or all of it.
 
 Invariants:
 
-- A cut goes between batches: the one that holds the offset goes as a whole.
-- After a crash at any step the log is a beginning of what it was, at least up to the plan. The order of the steps says
-  so: first what tells of the part to be cut off (the callers' checkpoints, the leader epochs, producer snapshots behind
-  the cut, the index of aborted transactions), which a start makes anew from the batches; then the batches, the last
-  segment first, brought to the disk before anything can be appended.
-- Nothing is written where other bytes were: a segment that is cut is closed, and what follows goes into a new file. A
-  reader of the old row gets the old bytes, or an end of the file where they were cut off, never others in their place.
+- A log is truncated between batches: the batch that holds the offset goes as a whole.
+- After a crash at any step the log is a beginning of what it was, at least up to the offset. The order of the steps
+  ensures that: first what tells of the part to be removed (the callers' checkpoints, the leader epochs, producer
+  snapshots behind the offset, the index of aborted transactions), which a start rebuilds from the batches; then the
+  batches, the last segment first, brought to the disk before anything can be appended.
+- Nothing is written where other bytes were: a truncated segment is closed, and what follows goes into a new file. A
+  reader of the old snapshot gets the old bytes, or the end of the file where they were, never others in their place.
 """
 
 from collections.abc import Sequence

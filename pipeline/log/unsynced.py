@@ -1,4 +1,4 @@
-"""What a failed sync leaves: files of which the memory of the machine shows more than a later sync brings to the disk.
+"""What a failed sync leaves: files whose page cache holds data that a later sync will not write.
 
 Linux counts pages that it could not write as clean, so a sync of the next process succeeds without them. Invariants:
 

@@ -1,4 +1,4 @@
-"""Whose a log directory is, and in which boot of the machine it was in use.
+"""Which broker owns a log directory, and in which boot of the machine it was last used.
 
 Invariants:
 

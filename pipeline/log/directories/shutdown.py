@@ -1,4 +1,4 @@
-"""Ends many logs at once: they wait for the disk, which syncs many files as fast as one."""
+"""Closes logs, many at once: they wait for the disk, which syncs many files as fast as one."""
 
 import threading
 import time

@@ -57,8 +57,8 @@ _LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
-_MAX_INT32 = 2**31 - 1
-_MAX_INT64 = 2**63 - 1
+MIN_INT64 = -(2**63)
+MAX_INT64 = 2**63 - 1
 
 
 class TimestampType(IntEnum):
@@ -136,7 +136,7 @@ class BatchHeader(NamedTuple):
         """Sequence number of the last record; after 2^31-1 follows 0. NO_SEQUENCE without a sequence."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & _MAX_INT32
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
 
 _new_header = partial(tuple.__new__, BatchHeader)
@@ -155,7 +155,7 @@ def read_header(buffer: ReadableBuffer, position: int = 0) -> BatchHeader:
         raise CorruptBatchError(f"message format {header.magic}, only {MAGIC} is known", base_offset)
     if batch_length < HEADER_SIZE - LOG_OVERHEAD:
         raise CorruptBatchError(f"batch length {batch_length} is less than a header's", base_offset)
-    if last_offset_delta < 0 or not 0 <= base_offset < _MAX_INT64 - last_offset_delta:
+    if last_offset_delta < 0 or not 0 <= base_offset < MAX_INT64 - last_offset_delta:
         raise CorruptBatchError(f"impossible offsets, last offset delta {last_offset_delta}", base_offset)
     if not 0 <= header.record_count <= last_offset_delta + 1:
         raise CorruptBatchError(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pipeline.errors import CorruptBatchError
 from pipeline.records.batch import (
     HEADER_SIZE,
+    MAX_INT64,
+    MIN_INT64,
     MIN_RECORD_SIZE,
     BatchHeader,
     TimestampType,
@@ -20,9 +22,6 @@ from pipeline.records.builder import Header
 from pipeline.records.compression import ReadableBuffer, decompress
 
 MAX_UNCOMPRESSED_BYTES = (1 << 30) - 1
-
-_MIN_INT64 = -(2**63)
-_MAX_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class _Reader:
             raise self.corrupt("a record is longer than its batch")
         self.position += 1  # attributes: none is defined
         timestamp_ms = header.base_timestamp + self._varint(end, 64)
-        if not _MIN_INT64 <= timestamp_ms <= _MAX_INT64:
+        if not MIN_INT64 <= timestamp_ms <= MAX_INT64:
             raise self.corrupt("a timestamp is out of range")
         offset_delta = self._varint(end, 32)
         if not self._last_offset_delta < offset_delta <= header.last_offset_delta:

@@ -8,7 +8,15 @@ one piece of the payload at a time, and scans of a record nothing but its first 
 from collections.abc import Generator, Iterable, Iterator
 
 from pipeline.errors import BatchTooLargeError, CorruptBatchError
-from pipeline.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, TimestampType, write_header
+from pipeline.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAX_INT64,
+    MIN_INT64,
+    BatchHeader,
+    TimestampType,
+    write_header,
+)
 from pipeline.records.compression import (
     FRAME_HEADER_BYTES,
     PIECE_BYTES,
@@ -32,8 +40,6 @@ _LONG_OR_NEGATIVE = 0x81
 _MAX_FIELDS_BYTES = 32
 """Length, attributes, timestamp, offset and length of the key take no more."""
 _MAX_LENGTH_BYTES = 5
-_MIN_INT64 = -(2**63)
-_MAX_INT64 = 2**63 - 1
 
 
 def payload_pieces(batch: ReadableBuffer, header: BatchHeader, max_bytes: int) -> Iterator[ReadableBuffer]:
@@ -88,7 +94,7 @@ def scan_records(
     payload, position, is_last = b"", 0, False
     last_delta, sound_headers = -1, _NO_HEADERS
     base_timestamp = header.base_timestamp
-    least_delta, most_delta = _MIN_INT64 - base_timestamp, _MAX_INT64 - base_timestamp
+    least_delta, most_delta = MIN_INT64 - base_timestamp, MAX_INT64 - base_timestamp
     fixed = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
     try:
         for _ in range(header.record_count):

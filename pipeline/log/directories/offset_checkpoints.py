@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A checkpoint never names an offset of an earlier log of the same name, nor one beyond what a log holds.
+- A checkpoint never names an offset of an earlier log of the same topic_partition, nor one beyond what a log holds.
 - What was known of a partition that failed to open stays until it is opened, or deleted.
 """
 
@@ -50,34 +50,34 @@ class OffsetCheckpoints:
             self._written[kind] = read_offsets(self._files, self._root / kind)
         self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
 
-    def written(self, kind: str, name: TopicPartition) -> Offset | None:
+    def written(self, kind: str, topic_partition: TopicPartition) -> Offset | None:
         """Return the offset of a partition in the checkpoint file of this kind, None if there is none."""
-        return self._written[kind].get(name)
+        return self._written[kind].get(topic_partition)
 
     def adopt(self, log: UnifiedLog) -> None:
         """Take over the checkpointed offsets of a log that was opened, within the offsets that it holds."""
-        name = log.topic_partition
-        log.may_lack_tail |= self._high_watermarks.get(name, 0) > log.log_end_offset
-        if name in self._high_watermarks:
-            self._high_watermarks[name] = self.high_watermark(log)
-        clean_offset = self._written[CLEAN_OFFSETS].get(name)
+        topic_partition = log.topic_partition
+        log.may_lack_tail |= self._high_watermarks.get(topic_partition, 0) > log.log_end_offset
+        if topic_partition in self._high_watermarks:
+            self._high_watermarks[topic_partition] = self.high_watermark(log)
+        clean_offset = self._written[CLEAN_OFFSETS].get(topic_partition)
         if clean_offset is not None:  # a log that lost its end in a crash may grow past it again
             log.clean_offset = min(clean_offset, log.log_end_offset)
 
-    def forget(self, name: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a log that is deleted, moved away, or about to be created."""
-        self._high_watermarks.pop(name, None)
+        self._high_watermarks.pop(topic_partition, None)
 
     def kinds_naming(self, names: Collection[TopicPartition]) -> list[str]:
         """Return the kinds of checkpoints that name one of these partitions."""
         return [kind for kind, known in self._written.items() if not known.keys().isdisjoint(names)]
 
-    def replace(self, name: TopicPartition, log_start_offset: Offset) -> None:
+    def replace(self, topic_partition: TopicPartition, log_start_offset: Offset) -> None:
         """Replace the entries of this name by those of its next log. Call with `writing` held. Raises StorageError."""
         for kind in CHECKPOINTS:
-            offsets = {known: at for known, at in self._written[kind].items() if known != name}
+            offsets = {known: at for known, at in self._written[kind].items() if known != topic_partition}
             if kind == LOG_START_OFFSETS and log_start_offset:
-                offsets[name] = log_start_offset
+                offsets[topic_partition] = log_start_offset
             self._replace_file(kind, offsets)
 
     def high_watermark(self, log: UnifiedLog) -> Offset:
@@ -88,13 +88,13 @@ class OffsetCheckpoints:
     def take_high_watermarks(self, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Have these written by the next `write`; those of other logs stay as they were."""
         with self.writing:  # an offset may have been taken before its log was truncated
-            for name, log in dict(self._logs).items():
-                if name in offsets:
-                    self._high_watermarks[name] = min(offsets[name], log.log_end_offset)
+            for topic_partition, log in dict(self._logs).items():
+                if topic_partition in offsets:
+                    self._high_watermarks[topic_partition] = min(offsets[topic_partition], log.log_end_offset)
 
     def moved_back(self, log: UnifiedLog) -> list[str]:
         """An offset of this log moved back: return the checkpoints that tell of more, to be written."""
-        name = log.topic_partition
+        topic_partition = log.topic_partition
         now = {
             RECOVERY_POINTS: log.recovery_point,
             LOG_START_OFFSETS: log.log_start_offset,
@@ -102,9 +102,9 @@ class OffsetCheckpoints:
             HIGH_WATERMARKS: log.log_end_offset,
         }
         with self.writing:
-            if name in self._high_watermarks:
-                self._high_watermarks[name] = min(self._high_watermarks[name], log.log_end_offset)
-        return [kind for kind, offset in now.items() if self._written[kind].get(name, 0) > offset]
+            if topic_partition in self._high_watermarks:
+                self._high_watermarks[topic_partition] = min(self._high_watermarks[topic_partition], log.log_end_offset)
+        return [kind for kind, offset in now.items() if self._written[kind].get(topic_partition, 0) > offset]
 
     def write(self, *kinds: str) -> None:
         """Write these checkpoints anew if they changed. Raises StorageError."""
@@ -117,13 +117,13 @@ class OffsetCheckpoints:
     def _current(self, kind: str) -> dict[TopicPartition, Offset]:
         logs = dict(self._logs).items()
         if kind == RECOVERY_POINTS:
-            return {name: log.recovery_point for name, log in logs}
+            return {topic_partition: log.recovery_point for topic_partition, log in logs}
         if kind == CLEAN_OFFSETS:
-            return {name: log.clean_offset for name, log in logs if log.clean_offset is not None}
+            return {topic_partition: log.clean_offset for topic_partition, log in logs if log.clean_offset is not None}
         if kind == HIGH_WATERMARKS:
             known = self._high_watermarks
-            return {name: known[name] for name, _ in logs if name in known}
-        return {name: log.log_start_offset for name, log in logs if log.log_start_offset}
+            return {topic_partition: known[topic_partition] for topic_partition, _ in logs if topic_partition in known}
+        return {topic_partition: log.log_start_offset for topic_partition, log in logs if log.log_start_offset}
 
     def _replace_file(self, kind: str, offsets: dict[TopicPartition, Offset]) -> None:
         if offsets != self._written[kind]:

@@ -84,7 +84,7 @@ def recovery(directory: Path, size: int, rounds: int, total: int) -> tuple[float
     batch = make_batch(size)
     log = open_log(directory / "recovery")
     append(log, batch, max(1, total // len(batch)))
-    segment = Segment.load(DiskFiles(), log.directory, 0, index_interval_bytes=4096, now_ms=0)
+    segment = Segment(DiskFiles(), log.directory, 0, index_interval_bytes=4096, now_ms=0).load()
     buffer = bytearray(4 << 20)
     ours, plain = [], []
 

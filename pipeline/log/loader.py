@@ -148,7 +148,7 @@ def create_log(
         file = files.open(metadata, create=True)
         file.truncate(0)
         file.write_at(encode_partition_metadata(topic_id), 0)
-    segment = Segment.create(files, directory, 0, index_interval_bytes=config.index_interval_bytes, now_ms=now_ms)
+    segment = Segment(files, directory, 0, index_interval_bytes=config.index_interval_bytes, now_ms=now_ms).create()
     segment.release()
     log = UnifiedLog(
         files,
@@ -273,22 +273,22 @@ class _Loader:
         return end
 
     def _segment(self, base_offset: int) -> Segment:
-        return Segment.load(
+        return Segment(
             self._files,
             self._directory,
             base_offset,
             index_interval_bytes=self._config.index_interval_bytes,
             now_ms=self._now_ms,
-        )
+        ).load()
 
     def _first_segment(self) -> Segment:
-        return Segment.create(
+        return Segment(
             self._files,
             self._directory,
             self._log_start_offset,
             index_interval_bytes=self._config.index_interval_bytes,
             now_ms=self._now_ms,
-        )
+        ).create()
 
     def _trust_closed(self, segment: Segment, next_base_offset: int) -> None:
         """Take a closed segment as it is, if it ends where the next one begins. Raises StorageError."""

@@ -50,14 +50,14 @@ logger = structlog.get_logger()
 
 def load_cleaned(files: Files, directory: Path, base_offset: int, *, index_interval_bytes: int, now_ms: int) -> Segment:
     """The segment that was cleaned, open and ready to be read. Raises StorageError."""
-    segment = Segment.load(
+    segment = Segment(
         files,
         directory,
         base_offset,
         index_interval_bytes=index_interval_bytes,
         now_ms=now_ms,
         file_suffix=CLEANED_SUFFIX,
-    )
+    ).load()
     if not load_indexes(segment):
         segment.rebuild_indexes()
         segment.seal()
@@ -160,7 +160,7 @@ def finish_replacements(files: Files, directory: Path) -> list[str]:
 
 
 def _finish(files: Files, directory: Path, base_offset: int) -> None:
-    cleaned = Segment.load(files, directory, base_offset, index_interval_bytes=0, now_ms=0, file_suffix=SWAP_SUFFIX)
+    cleaned = Segment(files, directory, base_offset, index_interval_bytes=0, now_ms=0, file_suffix=SWAP_SUFFIX).load()
     good = check_segment(cleaned)
     end_offset = good.next_offset
     reason = good.damage or _misfit(files, directory, base_offset, end_offset)

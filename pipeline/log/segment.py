@@ -16,6 +16,7 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from pipeline.errors import StorageError
 from pipeline.log.batch_places import PLACE, BatchPlace, damage, find_headers, find_places
@@ -78,52 +79,16 @@ class Segment:
         """The batch that lies last, if it is known: most readers want just that one."""
         self.reset_indexes()
 
-    @classmethod
-    def create(
-        cls,
-        files: Files,
-        directory: Path,
-        base_offset: int,
-        *,
-        index_interval_bytes: int,
-        now_ms: int,
-        file_suffix: str = "",
-    ) -> "Segment":
-        """A new, empty segment; one that replaces others has a suffix until then. Raises StorageError."""
-        segment = cls(
-            files,
-            directory,
-            base_offset,
-            index_interval_bytes=index_interval_bytes,
-            now_ms=now_ms,
-            file_suffix=file_suffix,
-        )
-        segment.held_file = files.open(segment.path, create=True)
-        segment.held_file.truncate(0)
-        return segment
+    def create(self) -> Self:
+        """Make the file of a new, empty segment. Raises StorageError."""
+        self.held_file = self.files.open(self.path, create=True)
+        self.held_file.truncate(0)
+        return self
 
-    @classmethod
-    def load(
-        cls,
-        files: Files,
-        directory: Path,
-        base_offset: int,
-        *,
-        index_interval_bytes: int,
-        now_ms: int,
-        file_suffix: str = "",
-    ) -> "Segment":
-        """The segment that is there, its indexes still empty. Raises StorageError."""
-        segment = cls(
-            files,
-            directory,
-            base_offset,
-            index_interval_bytes=index_interval_bytes,
-            now_ms=now_ms,
-            file_suffix=file_suffix,
-        )
-        segment.size_bytes = files.size(segment.path)
-        return segment
+    def load(self) -> Self:
+        """Take the file that is there; the indexes are still empty. Raises StorageError."""
+        self.size_bytes = self.files.size(self.path)
+        return self
 
     @property
     def path(self) -> Path:

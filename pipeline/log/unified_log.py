@@ -359,7 +359,7 @@ class UnifiedLog:
     def create_segment(self, base_offset: Offset, now_ms: int) -> Segment:
         """A new segment that is not in the log yet. Raises StorageError."""
         interval = self.config.index_interval_bytes
-        return Segment.create(self.files, self.directory, base_offset, index_interval_bytes=interval, now_ms=now_ms)
+        return Segment(self.files, self.directory, base_offset, index_interval_bytes=interval, now_ms=now_ms).create()
 
     # Deleting, flushing
 

@@ -220,14 +220,14 @@ class _Cleaner:
         group = [segment for segment in group if self._is_there(segment)]
         if not group:
             return ()
-        target = Segment.create(
+        target = Segment(
             self._files,
             self._directory,
             group[0].base_offset,
             index_interval_bytes=self._job.index_interval_bytes,
             now_ms=self._job.now_ms,
             file_suffix=CLEANED_SUFFIX,
-        )
+        ).create()
         for source in group:
             for portion in self._portions(source):
                 batches = portion.batches

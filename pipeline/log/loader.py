@@ -225,7 +225,7 @@ class _Loader:
         next_offset = 0
         for number, base_offset in enumerate(base_offsets):
             is_last = number + 1 == len(base_offsets)
-            segment = self._segment(base_offset)
+            segment = self._segment(base_offset).load()
             segments.append(segment)
             if not is_last and (clean or base_offsets[number + 1] < recovery_point):
                 self._trust_closed(segment, base_offsets[number + 1])
@@ -247,7 +247,7 @@ class _Loader:
             next_offset = self._log_start_offset
         if not segments:
             self.is_trusted = False
-            segments.append(self._first_segment())
+            segments.append(self._segment(self._log_start_offset).create())
         return tuple(segments), Offset(next_offset)
 
     def _base_offsets(self, names: Sequence[str]) -> list[int]:
@@ -258,7 +258,7 @@ class _Loader:
             if _is_left_over(name, known):
                 self._files.unlink(self._directory / name)
         while len(base_offsets) > 1 and base_offsets[1] <= self._log_start_offset:
-            remove_segment(self._segment(base_offsets.pop(0)))
+            remove_segment(self._segment(base_offsets.pop(0)).load())
         return base_offsets
 
     def _drop_unused(self, segments: list[Segment]) -> int | None:
@@ -279,16 +279,7 @@ class _Loader:
             base_offset,
             index_interval_bytes=self._config.index_interval_bytes,
             now_ms=self._now_ms,
-        ).load()
-
-    def _first_segment(self) -> Segment:
-        return Segment(
-            self._files,
-            self._directory,
-            self._log_start_offset,
-            index_interval_bytes=self._config.index_interval_bytes,
-            now_ms=self._now_ms,
-        ).create()
+        )
 
     def _trust_closed(self, segment: Segment, next_base_offset: int) -> None:
         """Take a closed segment as it is, if it ends where the next one begins. Raises StorageError."""
@@ -347,7 +338,7 @@ class _Loader:
             log_end_offset=good.next_offset,
         )
         for base_offset in reversed(later):
-            remove_segment(self._segment(base_offset))
+            remove_segment(self._segment(base_offset).load())
         self._files.sync_directory(self._directory)
         segment.truncate(good.size_bytes)
         segment.sync(with_indexes=False)

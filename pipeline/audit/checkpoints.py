@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from pipeline.audit.message import AuditEvent, AuditMessageError, decode_event, encode_event
+from pipeline.audit.message import AuditEvent, AuditMessageError, decode_audit_event, encode_audit_event
 from pipeline.errors import StorageError
 from pipeline.log.checkpoint import AUDIT_CHECKPOINT, read_file, replace_file
 from pipeline.log.files import Files
@@ -39,7 +39,7 @@ class PartitionCheckpoints:
         """Replace the checkpoint of the event's partition. Return True if that succeeded."""
         partition = checkpoint.source.partition
         try:
-            replace_file(self._files, self._path(partition), encode_event(checkpoint) + b"\n")
+            replace_file(self._files, self._path(partition), encode_audit_event(checkpoint) + b"\n")
         except StorageError as error:
             logger.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
             return False
@@ -50,7 +50,7 @@ class PartitionCheckpoints:
         partition = event.source.partition
         try:
             file = self._files.open(self._path(partition))
-            file.write_at(encode_event(event) + b"\n", file.size())
+            file.write_at(encode_audit_event(event) + b"\n", file.size())
             file.sync()
         except StorageError as error:
             logger.warning("audit_checkpoint_not_written", partition=str(partition), error=str(error))
@@ -66,8 +66,8 @@ class PartitionCheckpoints:
 def _decode(content: bytes) -> AuditEvent:
     """Return the checkpoint with all lines that were appended whole. Raises AuditMessageError."""
     first, *appended = content.split(b"\n")
-    checkpoint = decode_event(first)
+    checkpoint = decode_audit_event(first)
     for line in appended[:-1]:  # behind the last line end is nothing, or a line that was not appended whole
-        event = decode_event(line)
+        event = decode_audit_event(line)
         checkpoint = replace(event, windows={**checkpoint.windows, **event.windows})
     return checkpoint

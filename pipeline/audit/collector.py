@@ -8,7 +8,7 @@ import structlog
 import trio
 
 from pipeline.audit.ledger import Ledger
-from pipeline.audit.message import AUDIT_TOPIC, AuditMessageError, decode_event
+from pipeline.audit.message import AUDIT_TOPIC, AuditMessageError, decode_audit_event
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig, OffsetReset
@@ -113,7 +113,7 @@ class Collector:
         if record.value is None:
             return
         try:
-            self.ledger.apply(decode_event(record.value))
+            self.ledger.apply(decode_audit_event(record.value))
         except AuditMessageError as error:
             state.unreadable += 1
             logger.warning("audit_record_skipped", offset=record.offset, error=str(error))

@@ -94,7 +94,7 @@ def encode_key(source: AuditSource) -> bytes:
     return f"{source.tier}/{source.cluster}/{source.instance}/{partition.topic}/{partition.partition}".encode()
 
 
-def encode_event(event: AuditEvent) -> bytes:
+def encode_audit_event(event: AuditEvent) -> bytes:
     """Return the event as JSON, as documented in docs/audit.md."""
     source = event.source
     document = {
@@ -114,7 +114,7 @@ def encode_event(event: AuditEvent) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode_event(value: bytes) -> AuditEvent:
+def decode_audit_event(value: bytes) -> AuditEvent:
     """Return the event in a record's value. Raises AuditMessageError."""
     try:
         document = json.loads(value)

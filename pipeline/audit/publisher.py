@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 import trio
 
-from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_event, encode_key, portions
+from pipeline.audit.message import AUDIT_TOPIC, AuditEvent, AuditSource, Tier, encode_audit_event, encode_key, portions
 from pipeline.audit.producer_counter import ProducerCounter
 from pipeline.client.admin.topics import NewTopic, create_topics, replicas_for
 from pipeline.client.cluster.background import background_tasks
@@ -66,7 +66,7 @@ async def publish(counter: Counter, cluster: Cluster, producer: Producer) -> Non
         if AUDIT_TOPIC not in cluster.view.topics:
             await ensure_audit_topic(cluster)
         deliveries = [
-            await producer.send(AUDIT_TOPIC, encode_event(portion), key=encode_key(event.source))
+            await producer.send(AUDIT_TOPIC, encode_audit_event(portion), key=encode_key(event.source))
             for event in events
             for portion in portions(event)
         ]
@@ -152,4 +152,4 @@ async def publish_load(
                 windows=windows,
             )
             for portion in portions(event):
-                await producer.send(AUDIT_TOPIC, encode_event(portion), key=encode_key(source))
+                await producer.send(AUDIT_TOPIC, encode_audit_event(portion), key=encode_key(source))

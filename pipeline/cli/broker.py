@@ -57,15 +57,15 @@ def describe(
 
     Exit code 1 if a broker does not answer or has a failed log dir.
     """
-    from pipeline.cli.cluster.broker_description import describe_brokers, print_description, troubles
+    from pipeline.cli.cluster.broker_description import gather_brokers, print_broker, troubles
 
-    description = trio.run(partial(describe_brokers, bootstrap, zookeeper, broker_id))
+    description = trio.run(partial(gather_brokers, bootstrap, zookeeper, broker_id))
     if json:
         output.print_json(description)
     else:
-        print_description(description)
+        print_broker(description)
     if found := troubles(description):
-        output.fail("; ".join(found))
+        output.exit_with("; ".join(found))
 
 
 def read_broker_settings(settings: Settings) -> "tuple[BrokerConfig, CountingConfig]":

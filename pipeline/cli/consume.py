@@ -15,7 +15,7 @@ import typer
 
 from pipeline.cli.foreground import REGISTRY_TIMEOUT_S, http_url
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
+from pipeline.cli.terminal.connect import Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ConsumerConfig
 from pipeline.client.consumer.consumer import Consumer, ConsumerRecord, open_consumer
@@ -120,14 +120,14 @@ async def print_records(options: ConsumeOptions, bootstrap: str | None, zookeepe
                     _skip(consumer, error)
                 else:
                     _flush()
-                    output.fail(_advice(error))
+                    output.exit_with(_advice(error))
                 if not options.follow and consumer.position(topic_partition) >= ends[topic_partition]:
                     open_ends.pop(topic_partition, None)
     _flush()
 
 
 def _flush() -> None:
-    with output.writing():
+    with output.translated_write_errors():
         sys.stdout.flush()
 
 
@@ -161,21 +161,21 @@ async def _range(
     numbers = sorted(topic.partitions)
     if options.partition is not None:
         if options.partition not in topic.partitions:
-            output.fail(f"topic {options.topic} has partitions {numbers[0]} to {numbers[-1]}", output.EXIT_USAGE)
+            output.exit_with(f"topic {options.topic} has partitions {numbers[0]} to {numbers[-1]}", output.EXIT_USAGE)
         numbers = [options.partition]
     partitions = [TopicPartition(options.topic, number) for number in numbers]
 
-    ends = await offsets_at(cluster, partitions, LATEST)
+    ends = await find_offsets_at(cluster, partitions, LATEST)
     if options.offset == "earliest":
-        return await offsets_at(cluster, partitions, EARLIEST), ends
+        return await find_offsets_at(cluster, partitions, EARLIEST), ends
     if options.offset == "latest":
         return ends, ends
     if not re.fullmatch("[0-9]{1,19}", options.offset):
-        output.fail(f"--offset {options.offset[:20]}: give earliest, latest, or an offset", output.EXIT_USAGE)
+        output.exit_with(f"--offset {options.offset[:20]}: give earliest, latest, or an offset", output.EXIT_USAGE)
     start = int(options.offset)
     if all(start > end for end in ends.values()):
         ended = ", ".join(f"partition {p.partition} at {end}" for p, end in ends.items())
-        output.fail(f"--offset {start} is past the end of topic {options.topic}: {ended}")
+        output.exit_with(f"--offset {start} is past the end of topic {options.topic}: {ended}")
     return dict.fromkeys(partitions, start), ends
 
 
@@ -199,7 +199,7 @@ async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None"
             value = await deserializer.deserialize(record.value)
         except SerializationError as error:
             _flush()
-            output.fail(
+            output.exit_with(
                 f"{record.topic_partition}, offset {record.offset}: {error}; without --registry it is shown as text"
             )
     if as_json:
@@ -214,7 +214,7 @@ async def _print(record: ConsumerRecord, deserializer: "AvroDeserializer | None"
         }
         output.print_json(document)
     elif isinstance(value, bytes):
-        with output.writing():
+        with output.translated_write_errors():
             sys.stdout.buffer.write(value + b"\n")
     elif value is None:
         output.say("")

@@ -70,11 +70,11 @@ def read_json(url: str) -> Any:
         with urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
-        output.fail(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
+        output.exit_with(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
     except urllib.error.URLError as error:
         reason = error.reason.strerror if isinstance(error.reason, OSError) else None
-        output.fail(f"{url} cannot be reached: {reason or error.reason}")
+        output.exit_with(f"{url} cannot be reached: {reason or error.reason}")
     except (OSError, http.client.HTTPException) as error:
-        output.fail(f"{url} cannot be read: {error}")
+        output.exit_with(f"{url} cannot be read: {error}")
     except ValueError:
-        output.fail(f"{url} answers something that is not JSON: is that another service?")
+        output.exit_with(f"{url} answers something that is not JSON: is that another service?")

@@ -11,7 +11,7 @@ import trio
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
+from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
 from pipeline.client.admin import groups
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember
 from pipeline.client.cluster.cluster import Cluster
@@ -124,7 +124,7 @@ def describe(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = Non
             output.say(f"The assignment of member {named} cannot be read: its partitions are shown without a member.")
     if silent:
         named = output.enumeration(silent, MAX_NAMED)
-        output.fail(f"no broker reports the end of {named}: `pipeline cluster describe` lists the brokers")
+        output.exit_with(f"no broker reports the end of {named}: `pipeline cluster describe` lists the brokers")
 
 
 @app.command("reset-offsets")
@@ -288,7 +288,7 @@ async def _reported_ends(
 
     async def ask(share: Sequence[TopicPartition]) -> None:
         with suppress(KafkaError, NetworkError, DeadlineExceededError):
-            ends.update(await offsets_at(cluster, share, LATEST))
+            ends.update(await find_offsets_at(cluster, share, LATEST))
 
     async with trio.open_nursery() as nursery:
         for share in shares.values():
@@ -308,7 +308,7 @@ async def _reset(
             view = await find_topic(cluster, topic)
             partitions += [TopicPartition(topic, index) for index in view.partitions]
         if not partitions:
-            output.fail(f"group {name} has not committed any offsets; choose topics with --topic")
+            output.exit_with(f"group {name} has not committed any offsets; choose topics with --topic")
         wanted = await _new_offsets(cluster, target, partitions, committed)
         if execute:
             with _explained(name):
@@ -324,9 +324,9 @@ async def _new_offsets(
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, int]:
     existing = list(await _leaders(cluster, partitions))
-    ends, starts = await offsets_at(cluster, existing, LATEST), await offsets_at(cluster, existing, EARLIEST)
+    ends, starts = await find_offsets_at(cluster, existing, LATEST), await find_offsets_at(cluster, existing, EARLIEST)
     if target.position is not None:
-        found = await offsets_at(cluster, existing, target.position)
+        found = await find_offsets_at(cluster, existing, target.position)
         wanted = {p: ends[p] if offset < 0 else offset for p, offset in found.items()}
     elif target.offset is not None:
         wanted = dict.fromkeys(existing, target.offset)
@@ -342,7 +342,7 @@ def _explained(group: str) -> Iterator[None]:
         yield
     except KafkaError as error:
         if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
-            output.fail(f"group {group} does not exist: `pipeline group list` lists groups")
+            output.exit_with(f"group {group} does not exist: `pipeline group list` lists groups")
         if error.code in {ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}:
-            output.fail(f"group {group} has members: stop its consumers first")
+            output.exit_with(f"group {group} has members: stop its consumers first")
         raise

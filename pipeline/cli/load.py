@@ -78,7 +78,7 @@ def run(
     try:
         result = _load(load_config)
     except CommitConflictError as error:
-        output.fail(str(error), output.EXIT_CONFLICT)
+        output.exit_with(str(error), output.EXIT_CONFLICT)
     if datacenter is not None:
         trio.run(_report, load_config, datacenter)
     _show(load_config, result, as_json=json)
@@ -153,7 +153,7 @@ def _committed(topic: str, root: str) -> "list[Manifest]":
 
     manifests = read_manifests(root, topic)
     if not manifests:
-        output.fail(f"{topic} has no commits below {root}")
+        output.exit_with(f"{topic} has no commits below {root}")
     return manifests
 
 
@@ -208,9 +208,9 @@ def sql(
 
     files = list(committed_files(_committed(topic, root)))
     if not files:
-        output.fail(f"{topic}: the commits below {root} hold no data files")
+        output.exit_with(f"{topic}: the commits below {root} hold no data files")
     if not files[0].path.endswith(".parquet"):
-        output.fail(f"{topic} is loaded as Avro; this command reads Parquet")
+        output.exit_with(f"{topic} is loaded as Avro; this command reads Parquet")
     is_short = sum(file.bytes for file in files) < SHORT_QUERY_BYTES
     with output.progress("Asking Spark", total=None):
         spark = local_session(app_name="pipeline-sql", with_source=False, is_short=is_short)
@@ -236,7 +236,7 @@ def answer(spark: "SparkSession", query: str, topic: str, urls: list[str]) -> tu
         frame = spark.sql(query)
         rows = [[v if isinstance(v, int | float | str | None) else str(v) for v in row] for row in frame.collect()]
     except PySparkException as error:
-        output.fail(_first_sentence(str(error)))
+        output.exit_with(_first_sentence(str(error)))
     return frame.columns, rows
 
 

@@ -237,7 +237,7 @@ async def _run(plan: ClusterPlan, restart_after_s: float) -> None:
             output.print_json({**plan.addresses, "pids": {unit.name: pids[unit.name] for unit in plan.units}})
         except BrokenPipeError:
             output.discard_stdout()
-            output.fail("standard output is closed, so the addresses cannot be printed")
+            output.exit_with("standard output is closed, so the addresses cannot be printed")
         async with trio.open_nursery() as nursery:
             for unit in plan.units:
                 nursery.start_soon(_keep_running, unit, restart_after_s)

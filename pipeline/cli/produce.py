@@ -75,13 +75,13 @@ def produce(
 ) -> None:
     """Publish each line of a file or of standard input as a record, and wait until all are acknowledged."""
     if codec.upper() not in Codec.__members__:
-        output.fail(f"--codec {codec}: give none, gzip, snappy, lz4 or zstd", output.EXIT_USAGE)
+        output.exit_with(f"--codec {codec}: give none, gzip, snappy, lz4 or zstd", output.EXIT_USAGE)
     if acks not in ACKS:
-        output.fail(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
+        output.exit_with(f"--acks {acks}: give 0, 1 or all", output.EXIT_USAGE)
     if (schema is None) != (registry is None):
-        output.fail("--schema and --registry: give both or neither", output.EXIT_USAGE)
+        output.exit_with("--schema and --registry: give both or neither", output.EXIT_USAGE)
     if key_separator == "":
-        output.fail("--key-separator: must not be empty", output.EXIT_USAGE)
+        output.exit_with("--key-separator: must not be empty", output.EXIT_USAGE)
     if file is not None:
         require_readable(file)
     config = ProducerConfig(compression=Codec[codec.upper()], acks=ACKS[acks], idempotence=acks == "all")
@@ -107,7 +107,7 @@ async def _produce(options: ProduceOptions, bootstrap: str | None, zookeeper: st
         cluster = await stack.enter_async_context(connected(bootstrap, zookeeper, "pipeline-produce"))
         view = await find_topic(cluster, options.topic)
         if options.partition is not None and options.partition not in view.partitions:
-            output.fail(f"topic {options.topic} has no partition {options.partition}", output.EXIT_USAGE)
+            output.exit_with(f"topic {options.topic} has no partition {options.partition}", output.EXIT_USAGE)
         serializer = await _serializer(options, stack)
         producer = await stack.enter_async_context(_producer(cluster, options))
         bar = stack.enter_context(output.progress(f"Publishing to {options.topic}", total=None))
@@ -160,7 +160,7 @@ async def _lines(file: Path | None) -> AsyncIterator[bytes]:
             if rest:
                 yield rest
     except OSError as error:
-        output.fail(f"{file or 'standard input'}: {error.strerror}")
+        output.exit_with(f"{file or 'standard input'}: {error.strerror}")
 
 
 def _split(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
@@ -174,7 +174,7 @@ def _parse(value: bytes, number: int) -> Any:
     try:
         return json_module.loads(value)
     except ValueError as error:
-        output.fail(f"line {number} is not JSON: {error}")
+        output.exit_with(f"line {number} is not JSON: {error}")
 
 
 async def _serialize(serializer: "AvroSerializer", topic: str, datum: Any, number: int) -> bytes:
@@ -183,4 +183,4 @@ async def _serialize(serializer: "AvroSerializer", topic: str, datum: Any, numbe
     try:
         return await serializer.serialize(topic, datum)
     except SchemaMismatchError as error:
-        output.fail(f"line {number}: {error}")
+        output.exit_with(f"line {number}: {error}")

@@ -7,7 +7,7 @@ import trio
 import typer
 
 from pipeline.cli.terminal import output
-from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_topic, offsets_at
+from pipeline.cli.terminal.connect import TIMEOUT_S, Bootstrap, Json, ZooKeeper, connected, find_offsets_at, find_topic
 from pipeline.cli.terminal.settings import parse_assignments
 from pipeline.client.admin import offsets
 from pipeline.client.admin.offsets import ALL_RECORDS
@@ -20,7 +20,7 @@ from pipeline.client.admin.topics import (
     delete_topics,
     list_topics,
 )
-from pipeline.client.cluster.metadata import TopicView
+from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.errors import ConfigurationError
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.describe_configs import ConfigSource, ResourceType
@@ -197,19 +197,19 @@ def delete(name: Name, bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None)
     output.say(f"Deleted topic {name}.")
 
 
-async def _read_topics(bootstrap: str | None, zookeeper: str | None) -> dict[str, TopicView]:
+async def _read_topics(bootstrap: str | None, zookeeper: str | None) -> dict[str, TopicMetadata]:
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
         return await list_topics(cluster)
 
 
 async def _describe(
     name: str, bootstrap: str | None, zookeeper: str | None
-) -> tuple[TopicView, dict[int, tuple[int, int]], dict[str, ConfigEntry]]:
+) -> tuple[TopicMetadata, dict[int, tuple[int, int]], dict[str, ConfigEntry]]:
     async with connected(bootstrap, zookeeper, "pipeline-topic") as cluster:
         topic = await find_topic(cluster, name)
         partitions = [TopicPartition(name, number) for number in topic.led_partitions]
-        starts = await offsets_at(cluster, partitions, EARLIEST)
-        ends = await offsets_at(cluster, partitions, LATEST)
+        starts = await find_offsets_at(cluster, partitions, EARLIEST)
+        ends = await find_offsets_at(cluster, partitions, LATEST)
         resource = ConfigResource(ResourceType.TOPIC, name)
         settings = await describe_configs(cluster, [resource], timeout_s=TIMEOUT_S)
         ranges = {p.partition: (starts[p], ends[p]) for p in partitions}

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipeline.hadoop.avro_schema import Kind
+from pipeline.hadoop.avro_schema import AvroKind
 
 Bytes = NDArray[np.uint8]
 Int32s = NDArray[np.int32]
@@ -28,7 +28,7 @@ ENVELOPE_OVERHEAD: Final = 64
 HEADER_OVERHEAD: Final = 21
 
 
-class Fault(IntEnum):
+class DatumFault(IntEnum):
     """Reasons why bytes are not one whole datum of their schema."""
 
     NONE = 0
@@ -42,34 +42,34 @@ class Fault(IntEnum):
 
 
 FAULT_REASONS = {
-    Fault.CUT_OFF: "the datum ends too early",
-    Fault.NUMBER: "a number is too long",
-    Fault.LENGTH: "a length is negative or beyond the end",
-    Fault.BRANCH: "no such union branch, enum symbol or boolean",
-    Fault.TRAILING_BYTES: "bytes follow the datum",
-    Fault.TOO_COMPLEX: "nested too deeply or too many empty items",
-    Fault.FRAME: "the value does not begin with a zero byte and the id of a schema",
+    DatumFault.CUT_OFF: "the datum ends too early",
+    DatumFault.NUMBER: "a number is too long",
+    DatumFault.LENGTH: "a length is negative or beyond the end",
+    DatumFault.BRANCH: "no such union branch, enum symbol or boolean",
+    DatumFault.TRAILING_BYTES: "bytes follow the datum",
+    DatumFault.TOO_COMPLEX: "nested too deeply or too many empty items",
+    DatumFault.FRAME: "the value does not begin with a zero byte and the id of a schema",
 }
 
-_CUT_OFF: Final = int(Fault.CUT_OFF)
-_NUMBER: Final = int(Fault.NUMBER)
-_LENGTH: Final = int(Fault.LENGTH)
-_BRANCH: Final = int(Fault.BRANCH)
-_TRAILING_BYTES: Final = int(Fault.TRAILING_BYTES)
-_TOO_COMPLEX: Final = int(Fault.TOO_COMPLEX)
+_CUT_OFF: Final = int(DatumFault.CUT_OFF)
+_NUMBER: Final = int(DatumFault.NUMBER)
+_LENGTH: Final = int(DatumFault.LENGTH)
+_BRANCH: Final = int(DatumFault.BRANCH)
+_TRAILING_BYTES: Final = int(DatumFault.TRAILING_BYTES)
+_TOO_COMPLEX: Final = int(DatumFault.TOO_COMPLEX)
 
-_NULL: Final = int(Kind.NULL)
-_BOOLEAN: Final = int(Kind.BOOLEAN)
-_INT: Final = int(Kind.INT)
-_LONG: Final = int(Kind.LONG)
-_FLOAT: Final = int(Kind.FLOAT)
-_DOUBLE: Final = int(Kind.DOUBLE)
-_BYTES: Final = int(Kind.BYTES)
-_FIXED: Final = int(Kind.FIXED)
-_ENUM: Final = int(Kind.ENUM)
-_RECORD: Final = int(Kind.RECORD)
-_UNION: Final = int(Kind.UNION)
-_MAP: Final = int(Kind.MAP)
+_NULL: Final = int(AvroKind.NULL)
+_BOOLEAN: Final = int(AvroKind.BOOLEAN)
+_INT: Final = int(AvroKind.INT)
+_LONG: Final = int(AvroKind.LONG)
+_FLOAT: Final = int(AvroKind.FLOAT)
+_DOUBLE: Final = int(AvroKind.DOUBLE)
+_BYTES: Final = int(AvroKind.BYTES)
+_FIXED: Final = int(AvroKind.FIXED)
+_ENUM: Final = int(AvroKind.ENUM)
+_RECORD: Final = int(AvroKind.RECORD)
+_UNION: Final = int(AvroKind.UNION)
+_MAP: Final = int(AvroKind.MAP)
 _BLOCK_START: Final = -1
 
 

@@ -28,7 +28,7 @@ VALUE: Final = "value"
 BYTES_OR_NULL: Final = ["null", "bytes"]
 
 
-class Kind(IntEnum):
+class AvroKind(IntEnum):
     """Kinds of a schema's nodes."""
 
     NULL = 0
@@ -46,15 +46,15 @@ class Kind(IntEnum):
     MAP = 12
 
 
-_PRIMITIVES: Mapping[str, Kind] = {
-    "null": Kind.NULL,
-    "boolean": Kind.BOOLEAN,
-    "int": Kind.INT,
-    "long": Kind.LONG,
-    "float": Kind.FLOAT,
-    "double": Kind.DOUBLE,
-    "bytes": Kind.BYTES,
-    "string": Kind.BYTES,
+_PRIMITIVES: Mapping[str, AvroKind] = {
+    "null": AvroKind.NULL,
+    "boolean": AvroKind.BOOLEAN,
+    "int": AvroKind.INT,
+    "long": AvroKind.LONG,
+    "float": AvroKind.FLOAT,
+    "double": AvroKind.DOUBLE,
+    "bytes": AvroKind.BYTES,
+    "string": AvroKind.BYTES,
 }
 
 
@@ -89,7 +89,7 @@ def schema_table(parsed: Any) -> SchemaTable:
 
 class _TableBuilder:
     def __init__(self) -> None:
-        self._nodes: list[tuple[Kind, int, list[int]]] = []
+        self._nodes: list[tuple[AvroKind, int, list[int]]] = []
         self._named: dict[str, int] = {}
 
     def build(self, parsed: Any) -> SchemaTable:
@@ -97,7 +97,7 @@ class _TableBuilder:
         children: list[int] = []
         arguments = []
         for kind, argument, node_children in self._nodes:
-            arguments.append(argument if kind in {Kind.FIXED, Kind.ENUM} else len(children))
+            arguments.append(argument if kind in {AvroKind.FIXED, AvroKind.ENUM} else len(children))
             children += node_children
         return SchemaTable(
             kind=np.array([kind for kind, _, _ in self._nodes], dtype=np.int64),
@@ -108,7 +108,7 @@ class _TableBuilder:
 
     def _add(self, schema: Any) -> int:
         if isinstance(schema, list):
-            return self._add_parent(Kind.UNION, None, schema)
+            return self._add_parent(AvroKind.UNION, None, schema)
         name = schema if isinstance(schema, str) else schema["type"]
         if isinstance(name, dict | list):
             return self._add(name)
@@ -116,23 +116,23 @@ class _TableBuilder:
             return self._add_leaf(_PRIMITIVES[name], 0, None)
         match name:
             case "fixed":
-                return self._add_leaf(Kind.FIXED, schema["size"], schema["name"])
+                return self._add_leaf(AvroKind.FIXED, schema["size"], schema["name"])
             case "enum":
-                return self._add_leaf(Kind.ENUM, len(schema["symbols"]), schema["name"])
+                return self._add_leaf(AvroKind.ENUM, len(schema["symbols"]), schema["name"])
             case "record" | "error":
-                return self._add_parent(Kind.RECORD, schema["name"], [field["type"] for field in schema["fields"]])
+                return self._add_parent(AvroKind.RECORD, schema["name"], [field["type"] for field in schema["fields"]])
             case "array":
-                return self._add_parent(Kind.ARRAY, None, [schema["items"]])
+                return self._add_parent(AvroKind.ARRAY, None, [schema["items"]])
             case "map":
-                return self._add_parent(Kind.MAP, None, [schema["values"]])
+                return self._add_parent(AvroKind.MAP, None, [schema["values"]])
             case reference:
                 return self._named[reference]
 
-    def _add_leaf(self, kind: Kind, argument: int, name: str | None) -> int:
+    def _add_leaf(self, kind: AvroKind, argument: int, name: str | None) -> int:
         self._nodes.append((kind, argument, []))
         return self._remember(name)
 
-    def _add_parent(self, kind: Kind, name: str | None, children: list[Any]) -> int:
+    def _add_parent(self, kind: AvroKind, name: str | None, children: list[Any]) -> int:
         node_children: list[int] = []
         self._nodes.append((kind, 0, node_children))
         node = self._remember(name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
-from pipeline.client.cluster.metadata import TopicView
+from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.hadoop.plan import PartitionBounds
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -44,7 +44,7 @@ async def topic_state(cluster: Cluster, topic: str) -> TopicState:
     return TopicState(name=topic, topic_id=topic_id, bounds=bounds)
 
 
-async def _existing(cluster: Cluster, topic: str) -> TopicView:
+async def _existing(cluster: Cluster, topic: str) -> TopicMetadata:
     """Wait for the topic: briefly if it is unknown, longer for a leader, or for any broker."""
     try:
         return await cluster.topic(topic, timeout_s=UNKNOWN_TOPIC_TIMEOUT_S)

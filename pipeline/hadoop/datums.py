@@ -16,7 +16,7 @@ from pipeline.hadoop.avro_kernels import (
     FRAME_SIZE,
     HEADER_OVERHEAD,
     Bytes,
-    Fault,
+    DatumFault,
     Flags,
     Int32s,
     Int64s,
@@ -72,7 +72,7 @@ def schema_ids(values: ByteColumn) -> tuple[Int64s, Bytes]:
     for byte in range(1, FRAME_SIZE):
         ids = ids << 8 | padded[at + byte]
     framed &= ids < 2**31
-    faults = np.where(values.present & ~framed, int(Fault.FRAME), 0).astype(np.uint8)
+    faults = np.where(values.present & ~framed, int(DatumFault.FRAME), 0).astype(np.uint8)
     return np.where(framed, ids, NO_SCHEMA), faults
 
 

@@ -31,7 +31,7 @@ _FILE = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TaskAttempt:
     """An attempt of a task of a run, which makes file names unique."""
 
     run_id: str
@@ -90,14 +90,14 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def data_file(hour_ms: int, partition: int, first_offset: int, attempt: Attempt, number: int, suffix: str) -> str:
+def data_file(hour_ms: int, partition: int, first_offset: int, attempt: TaskAttempt, number: int, suffix: str) -> str:
     """Return the relative name of a data file; `number` counts the files of the attempt."""
     hour = _EPOCH + timedelta(milliseconds=hour_ms)
     folder = f"hourly/{hour.year:04d}/{hour.month:02d}/{hour.day:02d}/{hour.hour:02d}"
     return f"{folder}/{_name(partition, first_offset, attempt, number)}.{suffix}"
 
 
-def quarantine_file(partition: int, first_offset: int, attempt: Attempt, number: int) -> str:
+def quarantine_file(partition: int, first_offset: int, attempt: TaskAttempt, number: int) -> str:
     """Return the relative name of a file of records that could not be decoded."""
     return f"quarantine/{_name(partition, first_offset, attempt, number)}.avro"
 
@@ -114,5 +114,5 @@ def manifest_sequences(names: Sequence[str]) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def _name(partition: int, first_offset: int, attempt: Attempt, number: int) -> str:
+def _name(partition: int, first_offset: int, attempt: TaskAttempt, number: int) -> str:
     return f"{partition}-{first_offset}-{attempt.run_id}-{attempt.task}-{attempt.attempt}-{number}"

@@ -42,7 +42,7 @@ def _run_task(job: LoadJob, loaded: OffsetRange) -> "TaskResult":
     from pyspark import TaskContext
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from pipeline.hadoop.layout import Attempt
+    from pipeline.hadoop.layout import TaskAttempt
     from pipeline.hadoop.range_reader import RangeReader
     from pipeline.hadoop.rows import row_schema
     from pipeline.hadoop.task import write_task
@@ -50,7 +50,7 @@ def _run_task(job: LoadJob, loaded: OffsetRange) -> "TaskResult":
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("a load writes in Spark tasks only")
-    attempt = Attempt(run_id=job.spec.run_id, task=context.partitionId(), attempt=context.taskAttemptId())
+    attempt = TaskAttempt(run_id=job.spec.run_id, task=context.partitionId(), attempt=context.taskAttemptId())
     columns = to_arrow_schema(row_schema(include_batches=True), timezone="UTC")
     reader = RangeReader(
         client=job.client,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.hadoop.avro_columns import DatumColumns, DatumDecodeError
-from pipeline.hadoop.avro_kernels import FAULT_REASONS, FRAME_SIZE, Fault
+from pipeline.hadoop.avro_kernels import FAULT_REASONS, FRAME_SIZE, DatumFault
 from pipeline.hadoop.avro_schema import SchemaError
 from pipeline.hadoop.batch_counts import BatchTally, TaskResult
 from pipeline.hadoop.datums import NO_SCHEMA, ByteColumn, DatumSchema, DatumSchemas, SchemaLookup, schema_ids
@@ -25,7 +25,7 @@ from pipeline.hadoop.filesystem import FileSink, FileSystem, open_filesystem
 from pipeline.hadoop.layout import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
-    Attempt,
+    TaskAttempt,
     TopicLayout,
     data_file,
     quarantine_file,
@@ -74,7 +74,7 @@ Faults = dict[int, str]
 class TaskWriter:
     """Writes the rows of one attempt of one task."""
 
-    def __init__(self, spec: TaskSpec, files: FileSystem, layout: TopicLayout, attempt: Attempt) -> None:
+    def __init__(self, spec: TaskSpec, files: FileSystem, layout: TopicLayout, attempt: TaskAttempt) -> None:
         self._spec = spec
         self._files = files
         self._layout = layout
@@ -140,7 +140,7 @@ class TaskWriter:
         values = ByteColumn.of(rows.column("value"))
         ids, framing = schema_ids(values)
         for row in np.flatnonzero(framing):
-            faults.setdefault(int(row), FAULT_REASONS[Fault(int(framing[row]))])
+            faults.setdefault(int(row), FAULT_REASONS[DatumFault(int(framing[row]))])
         known: dict[int, DatumSchema] = {}
         for schema_id in np.unique(ids[ids != NO_SCHEMA]).tolist():
             at = np.flatnonzero(ids == schema_id)
@@ -151,7 +151,7 @@ class TaskWriter:
                 continue
             found = schema.find_faults(values, at)
             for index in np.flatnonzero(found):
-                faults.setdefault(int(at[index]), f"schema {schema_id}: {FAULT_REASONS[Fault(int(found[index]))]}")
+                faults.setdefault(int(at[index]), f"schema {schema_id}: {FAULT_REASONS[DatumFault(int(found[index]))]}")
         if self._spec.format == "avro":
             return self._with_tombstones(ids, faults), [], faults
         decoded, undecodable = self._decode(values, ids, known, faults)
@@ -294,7 +294,9 @@ def _first(rows: pa.RecordBatch) -> int:
     return int(rows.column("offset").to_numpy()[0])
 
 
-def write_task(spec: TaskSpec, attempt: Attempt, attempt_number: int, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+def write_task(
+    spec: TaskSpec, attempt: TaskAttempt, attempt_number: int, batches: Iterable[pa.RecordBatch]
+) -> TaskResult:
     """Write all rows of one attempt."""
     files, path = open_filesystem(spec.root)
     writer = TaskWriter(spec, files, topic_layout(path, spec.topic), attempt)

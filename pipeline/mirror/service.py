@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, replicas_for
 from pipeline.client.cluster.cluster import Cluster
-from pipeline.client.cluster.metadata import ClusterView, TopicView
+from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.errors import PipelineError
 from pipeline.mirror.config import MirrorConfig
 from pipeline.mirror.copier import SourceCopier
@@ -125,7 +125,7 @@ class MirrorService:
             self._reject_gone(name, view)
         return problem
 
-    async def _take_in(self, name: str, topics: list[TopicView]) -> str | None:
+    async def _take_in(self, name: str, topics: list[TopicMetadata]) -> str | None:
         """Add topics to the table and copy them. Return the problems of replicas that cannot be created, if any."""
         proposals = [
             Proposal(
@@ -157,7 +157,7 @@ class MirrorService:
             "old topic: give the new topic another name",
         )
 
-    def _reject_gone(self, name: str, view: ClusterView) -> None:
+    def _reject_gone(self, name: str, view: ClusterMetadata) -> None:
         """Reject the entries of the table whose partition the source no longer has."""
         for assignment in self._journal.table.assignments():
             source = assignment.source

@@ -44,7 +44,7 @@ class _Encoder(Source):
             text_size=primitives.text_size,
             ONE_BYTE=primitives.ONE_BYTE,
             payload_size=primitives.payload_size,
-            gather=primitives.gather,
+            gather=primitives.gather_pieces,
             join=b"".join,
             pack=struct.pack,
             FileRegion=FileRegion,

@@ -83,7 +83,7 @@ def payload_size(payload: Any) -> int:
     raise ProtocolError(f"records cannot be a {type(payload).__name__}")
 
 
-def gather(payload: Any) -> list[Piece]:
+def gather_pieces(payload: Any) -> list[Piece]:
     """A payload as pieces: sequences flattened, small neighbours joined, what is large or lies in a file as it is."""
     pieces: list[Piece] = []
     small: list[bytes | bytearray | memoryview] = []

@@ -27,7 +27,7 @@ _SMALL_SECTION_BYTES = UNCHARGED_BYTES // 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class OpeningAttempt:
     """Attempt to open one batch within one limit: ask for its charge, wait until the charge is granted, then open."""
 
     header: BatchHeader
@@ -58,7 +58,7 @@ class Attempt:
 
 def attempts(
     buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int, record_bytes: int = 0
-) -> Iterator[Attempt]:
+) -> Iterator[OpeningAttempt]:
     """The attempts to open the compressed batch at `position`, until one yields a payload.
 
     `record_bytes` is what the caller makes of each record beside copies of its fields. Raises CorruptBatchError.
@@ -66,7 +66,7 @@ def attempts(
     section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_bytes]
     *likely, last = plain_limits([(header.codec, section)], max_bytes)
     for limit_bytes in (*likely, last):
-        yield Attempt(
+        yield OpeningAttempt(
             header=header,
             section=section,
             limit_bytes=limit_bytes,

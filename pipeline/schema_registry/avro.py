@@ -102,7 +102,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class RecordSchema:
     """Named fields in order."""
 
     name: str
@@ -110,7 +110,7 @@ class Record:
     fields: tuple[Field, ...]
 
 
-Named = Fixed | Enum | Record
+Named = Fixed | Enum | RecordSchema
 AvroType = Primitive | Array | Map | Union | Reference | Named
 
 
@@ -269,7 +269,7 @@ class _Parser:
             named = _parse_enum(name, aliases, schema, inner)
         else:
             fields, canonical["fields"] = self._parse_fields(schema, inner)
-            named = Record(name=name, aliases=aliases, fields=fields)
+            named = RecordSchema(name=name, aliases=aliases, fields=fields)
         self.names[name] = named
         return named, canonical
 
@@ -367,7 +367,7 @@ def _default_fault(default: Json, type_: AvroType, names: Mapping[str, Named], d
             if not isinstance(default, dict):
                 return f"{shown} is not an object"
             return _first_fault([(value, values) for value in default.values()], names, depth)
-        case Record(fields=fields):
+        case RecordSchema(fields=fields):
             if not isinstance(default, dict):
                 return f"{shown} is not an object"
             for field in fields:

@@ -26,7 +26,7 @@ from pipeline.schema_registry.avro import (
     Map,
     Named,
     Primitive,
-    Record,
+    RecordSchema,
     Reference,
     Union,
     short_name,
@@ -71,7 +71,7 @@ class CompatibilityLevel(StrEnum):
         return self.value.startswith(("FORWARD", "FULL"))
 
 
-class Kind(StrEnum):
+class Mismatch(StrEnum):
     """Kinds of incompatibility, under the names of Avro's own checker."""
 
     NAME_MISMATCH = "NAME_MISMATCH"
@@ -87,7 +87,7 @@ class Kind(StrEnum):
 class Incompatibility:
     """One reason why a reader cannot read a writer's data. `path` leads to the place, in the reader's names."""
 
-    kind: Kind
+    kind: Mismatch
     path: tuple[str, ...]
     message: str
 
@@ -109,7 +109,11 @@ def why_unreadable(*, reader: AvroSchema, writer: AvroSchema) -> Reasons:
     if reader.canonical == writer.canonical:
         return ()
     reasons = _Resolver(reader.names, writer.names).resolve(reader.root, writer.root)
-    return _below(short_name(reader.root.name), reasons) if isinstance(reader.root, Fixed | Enum | Record) else reasons
+    return (
+        _below(short_name(reader.root.name), reasons)
+        if isinstance(reader.root, Fixed | Enum | RecordSchema)
+        else reasons
+    )
 
 
 def why_incompatible(
@@ -161,14 +165,14 @@ class _Resolver:
                 return _below("[items]", self.resolve(reader.items, writer.items))
             case Map(), Map():
                 return _below("[values]", self.resolve(reader.values, writer.values))
-        if isinstance(reader, Fixed | Enum | Record) and isinstance(writer, Fixed | Enum | Record):
+        if isinstance(reader, Fixed | Enum | RecordSchema) and isinstance(writer, Fixed | Enum | RecordSchema):
             return self._resolve_named(reader, writer)
         return _mismatch(reader, writer)
 
     def _resolve_branch(self, reader: Union, writer: AvroType) -> Reasons:
         """Resolve the writer's type against the branches of the reader's union."""
         branches = [self._reader_names[b.name] if isinstance(b, Reference) else b for b in reader.branches]
-        if isinstance(writer, Fixed | Enum | Record):
+        if isinstance(writer, Fixed | Enum | RecordSchema):
             for branch in branches:
                 if type(branch) is type(writer) and branch.name == writer.name:
                     return self.resolve(branch, writer)
@@ -178,10 +182,10 @@ class _Resolver:
             if not reasons:
                 return ()
             same_kind = type(branch) is type(writer) and not isinstance(branch, Primitive)
-            if same_kind and not any(reason.kind is Kind.NAME_MISMATCH and not reason.path for reason in reasons):
+            if same_kind and not any(reason.kind is Mismatch.NAME_MISMATCH and not reason.path for reason in reasons):
                 nearest = nearest or reasons
         lacking = Incompatibility(
-            Kind.MISSING_UNION_BRANCH,
+            Mismatch.MISSING_UNION_BRANCH,
             (),
             f"no branch of the reader's union {describe(reader)} reads the writer's {describe(writer)}",
         )
@@ -203,7 +207,7 @@ class _Resolver:
                 reasons += _compare_sizes(reader, writer)
             case Enum(), Enum():
                 reasons += _compare_symbols(reader, writer)
-            case Record(), Record() if not reasons:
+            case RecordSchema(), RecordSchema() if not reasons:
                 reasons += self._compare_fields(reader, writer)
         if reasons:
             for assumption in list(self._assumed)[assumed_before:]:
@@ -211,7 +215,7 @@ class _Resolver:
             self._failed[pair] = reasons
         return reasons
 
-    def _compare_fields(self, reader: Record, writer: Record) -> Reasons:
+    def _compare_fields(self, reader: RecordSchema, writer: RecordSchema) -> Reasons:
         reasons: list[Incompatibility] = []
         own_names = {field.name for field in reader.fields}
         written = {field.name: field for field in writer.fields}
@@ -222,17 +226,17 @@ class _Resolver:
             if not sources:
                 if not field.has_default:
                     message = "the reader's field has no default and the writer has no such field"
-                    kind = Kind.READER_FIELD_MISSING_DEFAULT_VALUE
+                    kind = Mismatch.READER_FIELD_MISSING_DEFAULT_VALUE
                     reasons.append(Incompatibility(kind, (field.name,), message))
                 continue
             if len(sources) > 1:
                 message = f"by name and aliases it is several of the writer's fields: {', '.join(sources)}"
-                reasons.append(Incompatibility(Kind.AMBIGUOUS_ALIAS, (field.name,), message))
+                reasons.append(Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (field.name,), message))
                 continue
             rival = claimed.setdefault(sources[0], field.name)
             if rival != field.name:
                 message = f"field '{rival}' has the same alias '{sources[0]}', which the writer has once"
-                reasons.append(Incompatibility(Kind.AMBIGUOUS_ALIAS, (field.name,), message))
+                reasons.append(Incompatibility(Mismatch.AMBIGUOUS_ALIAS, (field.name,), message))
                 continue
             reasons += _below(field.name, self.resolve(field.type, written[sources[0]].type))
         return tuple(reasons)
@@ -242,14 +246,14 @@ def _compare_names(reader: Named, writer: Named) -> Reasons:
     if short_name(reader.name) == short_name(writer.name) or writer.name in reader.aliases:
         return ()
     message = f"the writer's type is named {writer.name}; give the reader's {reader.name} that alias"
-    return (Incompatibility(Kind.NAME_MISMATCH, (), message),)
+    return (Incompatibility(Mismatch.NAME_MISMATCH, (), message),)
 
 
 def _compare_sizes(reader: Fixed, writer: Fixed) -> Reasons:
     if reader.size == writer.size:
         return ()
     message = f"the reader has {reader.size} bytes, the writer {writer.size}"
-    return (Incompatibility(Kind.FIXED_SIZE_MISMATCH, (), message),)
+    return (Incompatibility(Mismatch.FIXED_SIZE_MISMATCH, (), message),)
 
 
 def _compare_symbols(reader: Enum, writer: Enum) -> Reasons:
@@ -257,12 +261,12 @@ def _compare_symbols(reader: Enum, writer: Enum) -> Reasons:
     if not missing or reader.default is not None:
         return ()
     message = f"the reader lacks the symbols {', '.join(missing)}, and its enum has no default"
-    return (Incompatibility(Kind.MISSING_ENUM_SYMBOLS, (), message),)
+    return (Incompatibility(Mismatch.MISSING_ENUM_SYMBOLS, (), message),)
 
 
 def _mismatch(reader: AvroType, writer: AvroType) -> Reasons:
     message = f"the reader has {describe(reader)}, the writer {describe(writer)}"
-    return (Incompatibility(Kind.TYPE_MISMATCH, (), message),)
+    return (Incompatibility(Mismatch.TYPE_MISMATCH, (), message),)
 
 
 def _below(part: str, reasons: Reasons) -> Reasons:

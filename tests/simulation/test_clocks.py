@@ -13,7 +13,7 @@ from pipeline.client.cluster.cluster import open_cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import Producer, open_producer
 from pipeline.model import TopicPartition
-from pipeline.testing.simulation.client_context import client_config, wall_clock
+from pipeline.testing.simulation.client_context import client_config, simulated_clock
 from pipeline.testing.simulation.cluster import SimulatedCluster, StateInZooKeeper  # type: ignore[attr-defined]
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.plan import SETTINGS
@@ -81,7 +81,7 @@ async def _running(directory: Path, trace: Trace) -> AsyncIterator[Rig]:
             topic = NewTopic(name=T.topic, partitions=1, replication_factor=3)
             await create_topics(client, [topic], timeout_s=DEADLINE_S)
             await _until(lambda: len(cluster.states()[T].isr) == 3)
-            async with open_producer(client, config, clock=wall_clock, rng=random.Random(1)) as producer:
+            async with open_producer(client, config, clock=simulated_clock, rng=random.Random(1)) as producer:
                 rig = Rig(cluster, producer)
                 await rig.write()
                 yield rig

@@ -15,7 +15,7 @@ from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.producer import open_producer
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
-from pipeline.testing.simulation.client_context import client_config, wall_clock
+from pipeline.testing.simulation.client_context import client_config, simulated_clock
 from pipeline.testing.simulation.cluster import SimulatedCluster
 from pipeline.testing.simulation.machine import Machine
 from pipeline.testing.simulation.plan import SETTINGS
@@ -66,7 +66,7 @@ class Rig:
 
     async def write(self, topic_partition: TopicPartition) -> None:
         config = ProducerConfig(linger_ms=0, request_timeout_ms=4000, delivery_timeout_ms=30_000, max_block_ms=30_000)
-        async with open_producer(self.client, config, clock=wall_clock, rng=self.cluster.rng) as producer:
+        async with open_producer(self.client, config, clock=simulated_clock, rng=self.cluster.rng) as producer:
             await (await producer.send(topic_partition.topic, b"value", partition=topic_partition.partition)).wait()
 
     async def move(self, topic_partition: TopicPartition, *targets: int) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
-from pipeline.testing.simulation.history import Acknowledged, History, check
+from pipeline.testing.simulation.history import Acknowledged, History, check_history
 from pipeline.testing.simulation.observer import Appends
 
 HERE = TopicPartition("orders", 0)
@@ -19,7 +19,7 @@ def history_of(*acknowledged: tuple[bytes, int]) -> History:
 
 def problems(history: History, *values: bytes) -> list[str]:
     log = {Offset(offset): value for offset, value in enumerate(values)}
-    return history.problems + list(check(history, {HERE: log}))
+    return history.problems + list(check_history(history, {HERE: log}))
 
 
 def test_a_history_that_is_as_promised() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.testing.simulation.group_rules import NO_GENERATION, GroupRules
 from pipeline.testing.simulation.removal_rules import RemovalRules
-from pipeline.testing.simulation.state_rules import StateInZooKeeper, StateRules, judge
+from pipeline.testing.simulation.state_rules import StateInZooKeeper, StateRules, judge_states
 from pipeline.testing.simulation.watermark_rules import WatermarkRules
 
 HERE = TopicPartition("orders", 0)
@@ -33,11 +33,11 @@ def state(leader: int, epoch: int, *isr: int) -> StateInZooKeeper:
     ],
 )
 def test_a_state_follows_another(before: StateInZooKeeper, now: StateInZooKeeper, problem: str | None) -> None:
-    assert judge(before, now, is_single=False) == ([] if problem is None else [problem])
+    assert judge_states(before, now, is_single=False) == ([] if problem is None else [problem])
 
 
 def test_the_only_replica_leads_with_what_is_left() -> None:
-    assert judge(state(-1, 1), state(1, 2, 1), is_single=True) == []
+    assert judge_states(state(-1, 1), state(1, 2, 1), is_single=True) == []
 
 
 def test_the_only_replica_stays_in_sync_while_it_is_moved() -> None:

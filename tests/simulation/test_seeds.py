@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipeline.broker.replication.in_sync_replicas import LeaderState
-from pipeline.testing.simulation.runner import run
+from pipeline.testing.simulation.runner import run_plan
 from pipeline.testing.simulation.variants import VARIANTS
 
 SEEDS = 100
@@ -68,6 +68,6 @@ def test_variants_replace_what_is_there_and_leave_it_as_it_was() -> None:
 def test_a_broken_rule_is_noticed(name: str) -> None:
     variant = VARIANTS[name]
     for seed in variant.seeds(LAST_SEED_TO_NOTICE):
-        if not run(variant.plan(seed)).has_passed:
+        if not run_plan(variant.plan(seed)).has_passed:
             return
     pytest.fail(f"not noticed: {variant.rule}")

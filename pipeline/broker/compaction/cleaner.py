@@ -30,7 +30,7 @@ from pipeline.broker.runtime.disk_threads import STALLED_S
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.settings.topic import TopicSettings
 from pipeline.errors import DiskFullError, PipelineError, StorageError
-from pipeline.log.compaction.jobs import Cleaned, CleaningJob, Failed, GroupCleaned, Progress
+from pipeline.log.compaction.jobs import Cleaned, CleaningJob, CleaningProgress, Failed, GroupCleaned
 from pipeline.log.compaction.plan import (
     Cleanable,
     CompactionSettings,
@@ -259,7 +259,7 @@ class LogCleaner:
             if not self._is_current(partition.topic_partition, log) or log.truncations != truncations:
                 return None
             match report:
-                case Progress():
+                case CleaningProgress():
                     continue
                 case GroupCleaned():
                     replace = partial(

@@ -99,7 +99,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ControllerPlan:
     """Decisions that are to be written. `over`: replicas of the partitions whose reassignment ends.
 
     `results` answer an election by hand, for each partition that was asked for.
@@ -115,7 +115,7 @@ class Plan:
         return not self.decisions and not self.over
 
 
-def plan(state: ClusterState, event: Event) -> Plan:
+def plan(state: ClusterState, event: Event) -> ControllerPlan:
     """Decide. Topics and partitions are judged in their order, so that the same state gives the same plan."""
     match event:
         case Look():
@@ -201,7 +201,7 @@ def _with(
     return replace(partition, leader=leader, leader_epoch=epoch, isr=members)
 
 
-def _look(state: ClusterState) -> Plan:
+def _look(state: ClusterState) -> ControllerPlan:
     decisions: list[Decision] = []
     over = {}
     for topic in state.topics:
@@ -220,7 +220,7 @@ def _look(state: ClusterState) -> Plan:
             elif is_reassigned(partition):
                 over[topic_partition] = target_replicas(partition)
     # Clients wait for leaders, and for nobody who merely leaves an ISR: of many states those go into the first writes.
-    return Plan(decisions=sorted(decisions, key=lambda decision: not decision.is_election), over=over)
+    return ControllerPlan(decisions=sorted(decisions, key=lambda decision: not decision.is_election), over=over)
 
 
 def is_reassigned(partition: PartitionView) -> bool:
@@ -241,7 +241,7 @@ def _decision(topic_partition: TopicPartition, before: PartitionView, after: Par
     )
 
 
-def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, choose: _Choice) -> Plan:
+def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, choose: _Choice) -> ControllerPlan:
     topics = {topic.name: topic for topic in state.topics}
     if partitions is None:
         partitions = [TopicPartition(topic.name, index) for topic in state.topics for index in topic.partitions]
@@ -259,7 +259,7 @@ def _elect(state: ClusterState, partitions: Sequence[TopicPartition] | None, cho
         else:
             results[topic_partition] = ErrorCode.NONE
             decisions.append(_decision(topic_partition, partition, chosen))
-    return Plan(decisions=decisions, results=results)
+    return ControllerPlan(decisions=decisions, results=results)
 
 
 def prefer(topic_partition: TopicPartition, partition: PartitionView, state: ClusterState) -> PartitionView | ErrorCode:
@@ -296,7 +296,7 @@ def is_catching_up(state: ClusterState) -> bool:
     return False
 
 
-def _rebalance(state: ClusterState, allowed_percentage: int) -> Plan:
+def _rebalance(state: ClusterState, allowed_percentage: int) -> ControllerPlan:
     preferred: dict[BrokerId, list[tuple[TopicPartition, PartitionView]]] = {}
     for topic in state.topics:
         for index, partition in topic.partitions.items():
@@ -311,4 +311,4 @@ def _rebalance(state: ClusterState, allowed_percentage: int) -> Plan:
             chosen = prefer(topic_partition, partition, state)
             if not isinstance(chosen, ErrorCode):
                 decisions.append(_decision(topic_partition, partition, chosen))
-    return Plan(decisions=decisions)
+    return ControllerPlan(decisions=decisions)

@@ -28,12 +28,12 @@ from pipeline.broker.cluster.state_watcher import StateWatcher, patiently
 from pipeline.broker.cluster.view import ClusterView, TopicView
 from pipeline.broker.controller.controller_plan import (
     ClusterState,
+    ControllerPlan,
     Decision,
     ElectPreferred,
     ElectUnclean,
     Event,
     Look,
-    Plan,
     Rebalance,
     is_catching_up,
     is_reassigned,
@@ -162,7 +162,9 @@ class Reign:
     def _brokers(self) -> tuple[frozenset[BrokerId], frozenset[BrokerId]]:
         return frozenset(self._view.brokers), self._view.shutting_down
 
-    async def _act(self, event: Event, names: Sequence[str] | None = None) -> tuple[Plan, Sequence[TopicPartition]]:
+    async def _act(
+        self, event: Event, names: Sequence[str] | None = None
+    ) -> tuple[ControllerPlan, Sequence[TopicPartition]]:
         """Plan for these topics (None: all), write it, and read what was refused. Returns both. Raises _Dethroned."""
         async with self._writing:
             state = self._state(names)
@@ -202,7 +204,7 @@ class Reign:
             topics=topics, live=live, shutting_down=shutting_down, offline_replicas=self._view.offline_replicas
         )
 
-    def _left_to_leaders(self, planned: Plan) -> Plan:
+    def _left_to_leaders(self, planned: ControllerPlan) -> ControllerPlan:
         """Return the plan without states that ZooKeeper lost just now; those are judged again."""
         now_s = trio.current_time()
         waiting = {
@@ -213,7 +215,7 @@ class Reign:
         self._held_back.update(topic_partition.topic for topic_partition in waiting)
         return replace(planned, decisions=[item for item in planned.decisions if item.topic_partition not in waiting])
 
-    async def _confirmed(self, planned: Plan, topics: Mapping[str, TopicView]) -> Plan:
+    async def _confirmed(self, planned: ControllerPlan, topics: Mapping[str, TopicView]) -> ControllerPlan:
         """Return the plan without unclean elections of partitions that have a live in-sync replica in ZooKeeper, with
         its disk.
 

@@ -7,7 +7,7 @@ from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.groups.journal import GROUP_METADATA_TOPIC
 from pipeline.broker.settings.broker import BrokerConfig
 from pipeline.broker.topics.changes import TopicChanges
-from pipeline.broker.topics.plan import TopicRequest
+from pipeline.broker.topics.plan import WantedTopic
 from pipeline.errors import PipelineError
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -16,9 +16,9 @@ CREATE_TIMEOUT_S = 5.0
 logger = structlog.get_logger()
 
 
-def journal_topic(config: BrokerConfig) -> TopicRequest:
+def journal_topic(config: BrokerConfig) -> WantedTopic:
     """The topic, as it is to be made."""
-    return TopicRequest(
+    return WantedTopic(
         name=GROUP_METADATA_TOPIC,
         partitions=config.offsets_topic_num_partitions,
         replication_factor=config.offsets_topic_replication_factor,

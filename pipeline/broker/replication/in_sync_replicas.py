@@ -48,7 +48,7 @@ class IsrChange:
 
 
 @dataclass(slots=True)
-class Progress:
+class FollowerProgress:
     """A follower, by its Fetches in this leader epoch. Offsets are UNKNOWN before the first one."""
 
     log_end_offset: Offset = UNKNOWN
@@ -88,7 +88,7 @@ class LeaderState:
     isr: tuple[BrokerId, ...]
     version: int
     committed: Offset
-    followers: dict[BrokerId, Progress] = field(default_factory=dict)
+    followers: dict[BrokerId, FollowerProgress] = field(default_factory=dict)
     pending: IsrChange | None = None
     _refused: bool = False
 
@@ -196,7 +196,7 @@ class LeaderState:
         if version > self.version:
             for replica in self.followers:
                 if replica not in isr:
-                    self.followers[replica] = Progress()
+                    self.followers[replica] = FollowerProgress()
             self._take_isr(tuple(isr), version)
         self._take_replicas(replicas, now_s)
 
@@ -216,7 +216,7 @@ class LeaderState:
         self._refused = False
         for replica, progress in self.followers.items():
             if replica not in alive:
-                self.followers[replica] = Progress(caught_up_s=progress.caught_up_s)
+                self.followers[replica] = FollowerProgress(caught_up_s=progress.caught_up_s)
 
     def knows(self, replica: BrokerId, offset: Offset) -> bool:
         """Return True if this follower, by its last Fetch, has all before `offset` and no more."""
@@ -228,7 +228,7 @@ class LeaderState:
         if others.keys() != self.followers.keys():
             self.followers = {
                 replica: self.followers.get(replica)
-                or Progress(caught_up_s=now_s if replica in self.isr else LONG_AGO_S)
+                or FollowerProgress(caught_up_s=now_s if replica in self.isr else LONG_AGO_S)
                 for replica in others
             }
 
@@ -242,7 +242,7 @@ class LeaderState:
     def _may_change(self) -> bool:
         return self.pending is None and not self._refused
 
-    def _can_join(self, replica: BrokerId, progress: Progress) -> bool:
+    def _can_join(self, replica: BrokerId, progress: FollowerProgress) -> bool:
         return (
             progress.log_end_offset >= max(self.committed, self.epoch_start, Offset(0))
             and self.may_join(replica)

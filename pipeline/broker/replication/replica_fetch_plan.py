@@ -78,7 +78,7 @@ class FollowedLog(Protocol):
         ...
 
 
-class Phase(Enum):
+class FollowerPhase(Enum):
     """What a partition is about."""
 
     TRUNCATING = auto()
@@ -137,8 +137,8 @@ class FollowedPartition:
     log: FollowedLog
     is_throttled: bool = False
     """Whether it stands back while the rate of reassignments is used up."""
-    phase: Phase = Phase.TRUNCATING
-    resumes: Phase = Phase.TRUNCATING
+    phase: FollowerPhase = FollowerPhase.TRUNCATING
+    resumes: FollowerPhase = FollowerPhase.TRUNCATING
     """What comes after WAITING."""
     compare_next: LeaderEpoch | None = None
     """The epoch to ask about, if it is not that of the last record."""
@@ -233,7 +233,7 @@ class FetchPlan:
         """Follow this one. It takes the place of an older epoch of itself."""
         self.remove(partition.topic_partition)
         self._partitions[partition.topic_partition] = partition
-        self._begin(partition, Phase.TRUNCATING)
+        self._begin(partition, FollowerPhase.TRUNCATING)
 
     def remove(self, topic_partition: TopicPartition) -> FollowedPartition | None:
         """Follow it no more: no answer counts for it from now on."""
@@ -250,14 +250,14 @@ class FetchPlan:
             if not is_throttled and partition in self._held_back:
                 self._enter(partition)
 
-    def _begin(self, partition: FollowedPartition, phase: Phase) -> None:
+    def _begin(self, partition: FollowedPartition, phase: FollowerPhase) -> None:
         """TRUNCATING, or FETCHING; an empty log has nothing to compare."""
-        if phase is Phase.TRUNCATING and partition.log.last_epoch != NO_LEADER_EPOCH:
+        if phase is FollowerPhase.TRUNCATING and partition.log.last_epoch != NO_LEADER_EPOCH:
             self._leave(partition)
-            partition.phase = Phase.TRUNCATING
+            partition.phase = FollowerPhase.TRUNCATING
             self._to_compare.append(partition)
         else:
-            partition.phase, partition.compare_next = Phase.FETCHING, None
+            partition.phase, partition.compare_next = FollowerPhase.FETCHING, None
             self._enter(partition)
 
     def _enter(self, partition: FollowedPartition) -> None:
@@ -277,10 +277,12 @@ class FetchPlan:
 
     # Back-off
 
-    def wait(self, partition: FollowedPartition, now_s: float, resumes: Phase = Phase.TRUNCATING) -> None:
+    def wait(
+        self, partition: FollowedPartition, now_s: float, resumes: FollowerPhase = FollowerPhase.TRUNCATING
+    ) -> None:
         """Leave it alone for a while, longer with each refusal in a row."""
         self._leave(partition)
-        partition.phase, partition.resumes = Phase.WAITING, resumes
+        partition.phase, partition.resumes = FollowerPhase.WAITING, resumes
         backoff_s = min(FIRST_BACKOFF_S * 2 ** min(partition.failures, 16), self.limits.max_backoff_s)
         partition.failures += 1
         heappush(self._waiting, (now_s + backoff_s, next(self._sequence), partition))
@@ -289,7 +291,7 @@ class FetchPlan:
         """Go on with those that waited long enough. Returns when the next one has, None if none waits."""
         while self._waiting and self._waiting[0][0] <= now_s:
             _, _, partition = heappop(self._waiting)
-            if self.is_current(partition) and partition.phase is Phase.WAITING:
+            if self.is_current(partition) and partition.phase is FollowerPhase.WAITING:
                 self._begin(partition, partition.resumes)
         return self._waiting[0][0] if self._waiting else None
 
@@ -297,7 +299,7 @@ class FetchPlan:
 
     def epochs_request(self) -> tuple[OffsetForLeaderEpochRequest, list[FollowedPartition]] | None:
         """Where do our last epochs end? With those asked about; None when there is nothing to ask."""
-        asked = [item for item in self._to_compare if self.is_current(item) and item.phase is Phase.TRUNCATING]
+        asked = [item for item in self._to_compare if self.is_current(item) and item.phase is FollowerPhase.TRUNCATING]
         self._to_compare.clear()
         if not asked:
             return None
@@ -324,7 +326,7 @@ class FetchPlan:
         truncations: list[Truncation] = []
         complaints: list[tuple[FollowedPartition, ErrorCode]] = []
         for partition in asked:
-            if not self.is_current(partition) or partition.phase is not Phase.TRUNCATING:
+            if not self.is_current(partition) or partition.phase is not FollowerPhase.TRUNCATING:
                 continue
             answer = answers.get(partition.topic_partition, EpochEndOffset(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
             code = ErrorCode.of(answer.error_code)
@@ -347,13 +349,13 @@ class FetchPlan:
     def set_aside(self, partition: FollowedPartition) -> None:
         """Take a partition out of the session: its log is about to be truncated, restarted or flushed."""
         self._leave(partition)
-        partition.phase = Phase.SET_ASIDE
+        partition.phase = FollowerPhase.SET_ASIDE
 
     def go_on(self, partition: FollowedPartition, compare_next: LeaderEpoch | None) -> None:
         """Its log ends where it should: fetch, or compare once more."""
         if self.is_current(partition):
             partition.compare_next = compare_next
-            self._begin(partition, Phase.FETCHING if compare_next is None else Phase.TRUNCATING)
+            self._begin(partition, FollowerPhase.FETCHING if compare_next is None else FollowerPhase.TRUNCATING)
 
     # Fetching
 
@@ -449,7 +451,7 @@ class FetchPlan:
 
     def is_fetching(self, partition: FollowedPartition) -> bool:
         """Return True if fetched records of the partition may be appended."""
-        return partition.phase is Phase.FETCHING and self.is_current(partition)
+        return partition.phase is FollowerPhase.FETCHING and self.is_current(partition)
 
     def lose_session(self) -> None:
         """Report all positions by the next request: the leader's session is gone or in doubt. The old one ends."""

@@ -30,7 +30,7 @@ from pipeline.broker.replication.replica_fetch_plan import (
     FetchPlan,
     FollowedLog,
     FollowedPartition,
-    Phase,
+    FollowerPhase,
     Reaction,
     Truncation,
 )
@@ -307,7 +307,7 @@ class ReplicaFetcher:
             self._plan.lose_session()
             self._void_session()
         for partition in exchange.asked:
-            if self._plan.is_current(partition) and partition.phase is Phase.TRUNCATING:
+            if self._plan.is_current(partition) and partition.phase is FollowerPhase.TRUNCATING:
                 self._plan.wait(partition, now_s)
         if now_s >= self._silent_until_s:
             backoff_s = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 16), self.settings.limits.max_backoff_s)
@@ -360,7 +360,7 @@ class ReplicaFetcher:
         except CorruptBatchError as error:
             self.counts.corrupt_answers += 1
             logger.error("corrupt_answer", topic_partition=str(partition.topic_partition), error=str(error))
-            self._plan.wait(partition, trio.current_time(), Phase.FETCHING)
+            self._plan.wait(partition, trio.current_time(), FollowerPhase.FETCHING)
         except OffsetOverlapError as error:
             own = partition.log
             if own.log_start_offset == own.log_end_offset > error.base_offset:
@@ -372,7 +372,7 @@ class ReplicaFetcher:
             self._plan.set_aside(partition)
             nursery.start_soon(self._change, partition, roll, None)
         except StorageError as error:
-            self._refused(partition, error, Phase.FETCHING)
+            self._refused(partition, error, FollowerPhase.FETCHING)
         else:
             if is_to_be_flushed:
                 flush = partial(self._flush, partition, self._replicas[partition.topic_partition])
@@ -401,7 +401,7 @@ class ReplicaFetcher:
             self.settings.throttle.count(len(records), trio.current_time())
         return len(records), info is not None and replica.awaits_flush(info)
 
-    def _refused(self, partition: FollowedPartition, error: StorageError, resumes: Phase) -> None:
+    def _refused(self, partition: FollowedPartition, error: StorageError, resumes: FollowerPhase) -> None:
         """Wait, for the disk refused a write (invariant D); a log that could not be truncated is not fetched before."""
         logger.error("fetched_not_stored", topic_partition=str(partition.topic_partition), error=str(error))
         replica = self._replicas.get(partition.topic_partition)
@@ -472,7 +472,7 @@ class ReplicaFetcher:
             if self._plan.is_current(partition):
                 self._plan.wait(partition, trio.current_time())
         except StorageError as error:
-            self._refused(partition, error, Phase.TRUNCATING)
+            self._refused(partition, error, FollowerPhase.TRUNCATING)
         else:
             self._plan.go_on(partition, compare_next)
         finally:

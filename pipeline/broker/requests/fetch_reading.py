@@ -65,7 +65,7 @@ class FetchReading:
         self._version = version
         self._min_bytes = request.min_bytes
         self._skips = SkipBudget()
-        self._replica = BrokerId(replica_of(request, version))
+        self._replica = BrokerId(fetching_replica(request, version))
         self._notes_follower = self._replica >= 0 and not is_again
         self._replica_epoch = request.replica_state.replica_epoch
         self._is_broker = broker.is_other_broker(self._replica, self._replica_epoch)
@@ -285,7 +285,7 @@ class FetchReading:
                 partition.messages_out += found.offset_count
 
 
-def replica_of(request: FetchRequest, version: int) -> int:
+def fetching_replica(request: FetchRequest, version: int) -> int:
     """The follower that asks; below 0 for a consumer."""
     return request.replica_id if version < FIRST_VERSION_OF_REPLICA_STATE else request.replica_state.replica_id
 

@@ -20,7 +20,7 @@ from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.topics.placement import Racks
 from pipeline.broker.topics.plan import (
     TopicPlan,
-    TopicRequest,
+    WantedTopic,
     check_not_reassigned,
     check_replica_count,
     plan_growth,
@@ -85,7 +85,7 @@ class TopicChanges:
     clock: Clock
     rng: random.Random
 
-    def plan(self, request: TopicRequest) -> TopicPlan:
+    def plan(self, request: WantedTopic) -> TopicPlan:
         """Decide how a topic will be. Raises KafkaError."""
         return plan_topic(
             request,
@@ -99,7 +99,7 @@ class TopicChanges:
         """Return the racks of the live brokers."""
         return {endpoint.id: endpoint.rack for endpoint in self.view.brokers.values()}
 
-    async def create_by_asking(self, request: TopicRequest, *, timeout_s: float) -> TopicView:
+    async def create_by_asking(self, request: WantedTopic, *, timeout_s: float) -> TopicView:
         """Create a topic because a client used its name, as `create` does.
 
         Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) also for a name whose topic ZooKeeper has lost, or whose logs are
@@ -109,7 +109,7 @@ class TopicChanges:
         named = *self.kept_ids(request.name), missing.topic.topic_id if missing else None
         lost = {topic_id for topic_id in named if topic_id is not None}
         if lost:
-            with writing(timeout_s):
+            with time_to_write(timeout_s):
                 lost -= await find_deleted(self.zookeeper, lost)
         if lost:
             raise KafkaError(
@@ -119,7 +119,7 @@ class TopicChanges:
             )
         return await self.create(request, timeout_s=timeout_s)
 
-    async def create(self, request: TopicRequest, *, timeout_s: float) -> TopicView:
+    async def create(self, request: WantedTopic, *, timeout_s: float) -> TopicView:
         """Make a topic and wait until its partitions are led.
 
         Raises KafkaError, REQUEST_TIMED_OUT (as Kafka does) also for a topic that was made and is not led yet;
@@ -135,7 +135,7 @@ class TopicChanges:
             return topic is not None and topic.topic_id == topic_id and topic.is_led
 
         deadline = trio.current_time() + timeout_s
-        with writing(timeout_s):
+        with time_to_write(timeout_s):
             await self._write_topic(assignment, config)
         with trio.move_on_at(deadline):
             await self.view.wait_until(is_there)
@@ -202,7 +202,7 @@ class TopicChanges:
             return validate_only or view.topic(name) is None or _is_grown(topic, total)
 
         deadline = trio.current_time() + timeout_s
-        with writing(timeout_s):
+        with time_to_write(timeout_s):
             await self._write_growth(name, total, assignments, validate_only=validate_only)
         with trio.move_on_at(deadline):
             await self.view.wait_until(is_there)
@@ -253,7 +253,7 @@ class TopicChanges:
             return view.topic_of_id(topic.topic_id) is None and (applied is None or applied.topic_id != topic.topic_id)
 
         deadline = trio.current_time() + timeout_s
-        with writing(timeout_s):
+        with time_to_write(timeout_s):
             await mark_deleted(self.zookeeper, topic.name, topic.topic_id, self.clock())
         with trio.move_on_at(deadline):  # the controller goes on with what is left then
             await remove_znodes(self.zookeeper, topic.name, self.clock())
@@ -263,7 +263,7 @@ class TopicChanges:
 
 
 @contextmanager
-def writing(timeout_s: float) -> Generator[None]:
+def time_to_write(timeout_s: float) -> Generator[None]:
     """Gives a change the time to be written, whatever the request's timeout: with one of 0 clients want it begun."""
     with trio.move_on_after(max(timeout_s, MIN_WRITE_S)) as scope:
         yield

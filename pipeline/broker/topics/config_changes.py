@@ -18,7 +18,7 @@ from pipeline.broker.runtime.slicing import Turns
 from pipeline.broker.settings.dynamic import DynamicSettings
 from pipeline.broker.settings.entries import LISTS, broker_entries, topic_entries
 from pipeline.broker.settings.topic import KEEPING_ALL, readable_settings, topic_settings
-from pipeline.broker.topics.changes import writing
+from pipeline.broker.topics.changes import time_to_write
 from pipeline.broker.topics.plan import check_topic_name
 from pipeline.coordination.interface import CoordinationClient, NodeValue
 from pipeline.coordination.update import update
@@ -291,7 +291,7 @@ class ConfigChanges:
             is_lost = found is None and place.owner is not None
             return None if validate_only or (wanted == stored and not is_lost) else place.write(wanted)
 
-        with writing(TIMEOUT_S):
+        with time_to_write(TIMEOUT_S):
             try:
                 value = await update(self.zookeeper, place.path, decide_data, place.owner)
             except NoNodeError as error:

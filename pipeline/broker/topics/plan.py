@@ -30,7 +30,7 @@ USE_DEFAULT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRequest:
+class WantedTopic:
     """A topic as somebody asks for it. `assignments` excludes `partitions` and `replication_factor` (-1: default)."""
 
     name: str
@@ -70,7 +70,7 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def plan_topic(
-    request: TopicRequest, *, existing: Collection[str], racks: Racks, config: BrokerConfig, rng: random.Random
+    request: WantedTopic, *, existing: Collection[str], racks: Racks, config: BrokerConfig, rng: random.Random
 ) -> TopicPlan:
     """Decide how the topic will be, on the brokers that are alive. Raises KafkaError.
 
@@ -152,7 +152,7 @@ def _check_partition_count(count: int) -> None:
         )
 
 
-def _check_assignments(request: TopicRequest, racks: Racks) -> Assignment:
+def _check_assignments(request: WantedTopic, racks: Racks) -> Assignment:
     if request.partitions != USE_DEFAULT or request.replication_factor != USE_DEFAULT:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "Both numPartitions or replicationFactor and replicasAssignments are set."

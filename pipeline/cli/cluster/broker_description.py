@@ -18,7 +18,7 @@ OWN = frozenset({"broker.id", "node.id", "listeners", "advertised.listeners", "l
 """Settings that always differ between brokers, and are shown above."""
 
 
-async def describe_brokers(bootstrap: str | None, zookeeper: str | None, broker_id: int | None) -> dict[str, Any]:
+async def gather_brokers(bootstrap: str | None, zookeeper: str | None, broker_id: int | None) -> dict[str, Any]:
     """Return the cluster and its brokers, or one broker. Raises NetworkError if that broker is not alive."""
     async with connected(bootstrap, zookeeper, "pipeline-broker") as cluster:
         await cluster.refresh(timeout_s=TIMEOUT_S)
@@ -90,7 +90,7 @@ def troubles(description: dict[str, Any]) -> list[str]:
     return found
 
 
-def print_description(description: dict[str, Any]) -> None:
+def print_broker(description: dict[str, Any]) -> None:
     """Print the description for people."""
     output.say(f"Cluster {description['cluster_id']}, controller {description['controller']}")
     for broker in description["brokers"]:

@@ -29,13 +29,13 @@ def describe(bootstrap: Bootstrap = None, zookeeper: ZooKeeper = None, json: Jso
     Exit code 1 if a partition is offline or has fewer in-sync replicas than min.insync.replicas, or a broker could
     not be restarted.
     """
-    from pipeline.cli.cluster.description import describe_cluster, is_in_trouble, print_description
+    from pipeline.cli.cluster.description import gather_cluster, is_in_trouble, print_cluster
 
-    description = trio.run(partial(describe_cluster, bootstrap, zookeeper))
+    description = trio.run(partial(gather_cluster, bootstrap, zookeeper))
     if json:
         output.print_json(description)
     else:
-        print_description(description)
+        print_cluster(description)
     if is_in_trouble(description):
         raise typer.Exit(output.EXIT_FAILED)
 
@@ -108,7 +108,7 @@ def elect(
         if refusal is not None and refusal.code != ErrorCode.ELECTION_NOT_NEEDED
     ]
     if refused:
-        output.fail("no leader was elected for " + "; ".join(refused))
+        output.exit_with("no leader was elected for " + "; ".join(refused))
 
 
 def _result(refusal: KafkaError | None) -> str:

@@ -16,7 +16,7 @@ from pipeline.client.admin.brokers import LogDir, describe_log_dirs
 from pipeline.client.admin.elections import Reassignment, list_reassignments
 from pipeline.client.admin.resource_configs import describe_topic_settings
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
-from pipeline.client.cluster.metadata import ClusterView, PartitionView
+from pipeline.client.cluster.metadata import ClusterMetadata, PartitionMetadata
 from pipeline.coordination.znodes import encode_uuid
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, TopicPartition
 from pipeline.protocol.errors import KafkaError
@@ -51,13 +51,13 @@ class BrokerReport:
     @property
     def bytes(self) -> int | None:
         """Bytes of all logs of the broker; None if it reported none."""
-        return None if self.log_dirs is None else size_of(self.log_dirs)
+        return None if self.log_dirs is None else bytes_of(self.log_dirs)
 
 
 NO_ANSWER = BrokerReport(is_there=False)
 
 
-async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict[str, Any]:
+async def gather_cluster(bootstrap: str | None, zookeeper: str | None) -> dict[str, Any]:
     """Return the cluster as its brokers report it. Raises NetworkError, KafkaError."""
     async with connected(bootstrap, zookeeper, "pipeline-cluster") as cluster:
         found = await admin_brokers.describe_cluster(cluster, timeout_s=TIMEOUT_S)
@@ -70,7 +70,7 @@ async def describe_cluster(bootstrap: str | None, zookeeper: str | None) -> dict
     return {
         "cluster_id": found.cluster_id,
         "controller": found.controller if found.controller in view.brokers else None,
-        "brokers": describe_brokers(view, answers),
+        "brokers": broker_rows(view, answers),
         "topics": len(view.topics),
         "partitions": sum(len(topic.partitions) for topic in view.topics.values()),
         "moving": len(moving),
@@ -126,12 +126,12 @@ def describe_strays(log_dirs: Mapping[BrokerId, Sequence[LogDir]]) -> list[dict[
     ]
 
 
-def size_of(log_dirs: Sequence[LogDir]) -> int:
+def bytes_of(log_dirs: Sequence[LogDir]) -> int:
     """Return the bytes of all logs of a broker."""
     return sum(size for log_dir in log_dirs for size in log_dir.partitions.values())
 
 
-def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, BrokerReport]) -> list[dict[str, Any]]:
+def broker_rows(view: ClusterMetadata, answers: Mapping[BrokerId, BrokerReport]) -> list[dict[str, Any]]:
     """Return all brokers that are alive or should hold replicas."""
     partitions = [partition for topic in view.topics.values() for partition in topic.partitions.values()]
     leaders = Counter(partition.leader for partition in partitions)
@@ -159,7 +159,7 @@ def describe_brokers(view: ClusterView, answers: Mapping[BrokerId, BrokerReport]
 
 
 def find_troubles(
-    view: ClusterView, min_isr: Mapping[str, int], moving: Mapping[TopicPartition, Reassignment]
+    view: ClusterMetadata, min_isr: Mapping[str, int], moving: Mapping[TopicPartition, Reassignment]
 ) -> Troubles:
     """Judge every partition. Pure. Replicas that a reassignment adds are not missed yet.
 
@@ -190,7 +190,7 @@ def find_troubles(
     return found
 
 
-def _explain(view: ClusterView, topic: str, index: int, partition: PartitionView) -> tuple[str, str]:
+def _explain(view: ClusterMetadata, topic: str, index: int, partition: PartitionMetadata) -> tuple[str, str]:
     """Return the reason why no broker serves a partition, and the advice."""
     if partition.leader is not None:
         return (
@@ -255,7 +255,7 @@ def _trouble_of(broker: Mapping[str, Any]) -> str | None:
     return "cannot join again" if broker["problem"] else None
 
 
-def print_description(told: Mapping[str, Any]) -> None:
+def print_cluster(told: Mapping[str, Any]) -> None:
     """Print the description for people."""
     output.say(
         f"Cluster {told['cluster_id']}, controller {_or_none(told['controller'])}: {told['topics']} topics,"

@@ -16,7 +16,7 @@ from pipeline.client.admin.elections import Reassignment, alter_reassignments, l
 from pipeline.client.admin.reassignment_plan import Placement, parse_plan, plan_reassignment, plan_to_json
 from pipeline.client.admin.reassignment_throttle import Move, remove_throttle, set_throttle
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
-from pipeline.client.cluster.metadata import ClusterView
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import ConfigurationError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -195,7 +195,7 @@ def status(
         cells = [list(map(output.joined, row.values())) for row in rows]
         output.say(output.table(headings, cells))
     if lift_throttle and rows:
-        output.fail("the throttles stay while partitions are being moved")
+        output.exit_with("the throttles stay while partitions are being moved")
 
 
 @app.command()
@@ -235,7 +235,7 @@ def cancel(
 
 async def _plan(
     cluster: Cluster,
-    view: ClusterView,
+    view: ClusterMetadata,
     moving: Mapping[TopicPartition, Reassignment],
     brokers: str | None,
     topics: str | None,
@@ -263,7 +263,7 @@ def _read_brokers(text: str) -> list[BrokerId]:
 
 
 def split_plan(
-    view: ClusterView, moving: Mapping[TopicPartition, Reassignment], plan: Placement
+    view: ClusterMetadata, moving: Mapping[TopicPartition, Reassignment], plan: Placement
 ) -> tuple[dict[TopicPartition, Move], dict[TopicPartition, Move]]:
     """Return the moves that a plan needs, and those under way that agree with it. Ends the command for a partition that
     does not exist.
@@ -272,7 +272,7 @@ def split_plan(
     for topic_partition, target in plan.items():
         partition = view.partition_of(topic_partition)
         if partition is None:
-            output.fail(f"partition {topic_partition} does not exist")
+            output.exit_with(f"partition {topic_partition} does not exist")
         change = moving.get(topic_partition, Reassignment(replicas=partition.replicas, adding=(), removing=()))
         move = Move(now=[broker for broker in partition.replicas if broker not in change.adding], target=target)
         if tuple(broker for broker in partition.replicas if broker not in change.removing) != tuple(target):
@@ -282,10 +282,10 @@ def split_plan(
     return moves, dict(sorted(under_way.items()))
 
 
-def _require_alive(view: ClusterView, moves: Mapping[TopicPartition, Move]) -> None:
+def _require_alive(view: ClusterMetadata, moves: Mapping[TopicPartition, Move]) -> None:
     dead = sorted({broker for move in moves.values() for broker in move.adding if broker not in view.brokers})
     if dead:
-        output.fail(f"target brokers are not alive: {', '.join(map(str, dead))}")
+        output.exit_with(f"target brokers are not alive: {', '.join(map(str, dead))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,7 +367,7 @@ def _give_up(progress: Sequence[_Progress], away: Sequence[BrokerId]) -> NoRetur
     named = output.enumeration(waiting, MAX_NAMED)
     topics = " ".join(f"--topic {topic}" for topic in sorted({each.topic for each in waiting}))
     brokers = ", ".join(map(str, sorted(away)))
-    output.fail(
+    output.exit_with(
         f"{len(waiting)} partitions wait for brokers that have not been alive for {MISSING_TARGET_S:g} s: {brokers}"
         f" ({named}). Start the brokers, and the moves continue; `pipeline cluster reassign status --lift-throttle`"
         f" shows when they are done. Or cancel the moves: `pipeline cluster reassign cancel {topics}`"
@@ -388,7 +388,7 @@ async def _require_moved(cluster: Cluster, moves: Mapping[TopicPartition, Move])
             return
         failures += 1
         if not await cluster.back_off(failures, deadline):
-            output.fail(f"cancelled or replaced by another client: {', '.join(map(str, sorted(elsewhere)))}")
+            output.exit_with(f"cancelled or replaced by another client: {', '.join(map(str, sorted(elsewhere)))}")
 
 
 def _bytes_left(progress: Sequence[_Progress]) -> int:
@@ -421,4 +421,4 @@ def _named(topic_partition: TopicPartition) -> dict[str, Any]:
 
 def _fail_if_refused(refused: Mapping[TopicPartition, KafkaError]) -> None:
     if refused:
-        output.fail("; ".join(f"{each}: {refusal}" for each, refusal in sorted(refused.items())))
+        output.exit_with("; ".join(f"{each}: {refusal}" for each, refusal in sorted(refused.items())))

@@ -58,7 +58,7 @@ def demo(
     """Run the whole pipeline with a real web log on this machine, and prove that no record was lost."""
     directory = directory.absolute()
     if is_directory(directory) and any(directory.iterdir()) and not (directory / MARKER).exists():
-        output.fail(f"{directory} holds other files than those of a demo: choose another --dir", output.EXIT_USAGE)
+        output.exit_with(f"{directory} holds other files than those of a demo: choose another --dir", output.EXIT_USAGE)
     output.configure_logging("error")
     with held_alone(directory):
         (directory / MARKER).touch()
@@ -80,7 +80,7 @@ def _remove_earlier(directory: Path) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            output.fail(f"{directory / name} cannot be removed: {error}", output.EXIT_USAGE)
+            output.exit_with(f"{directory / name} cannot be removed: {error}", output.EXIT_USAGE)
 
 
 async def _run(options: DemoOptions) -> dict[str, Any] | None:
@@ -346,7 +346,7 @@ class Demo:
             result = stdout.read()
             if code != 0:
                 sys.stderr.write(result.decode() + errors.read().decode(errors="replace"))
-                output.fail(f"`{name}` ended with exit code {code}")
+                output.exit_with(f"`{name}` ended with exit code {code}")
         document: dict[str, Any] = json.loads(result)
         return document
 

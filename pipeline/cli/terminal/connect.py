@@ -14,7 +14,7 @@ from pipeline.client.admin.topics import list_topics
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.cluster.discovery import from_zookeeper
-from pipeline.client.cluster.metadata import TopicView
+from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.coordination.zookeeper import open_zookeeper
 from pipeline.errors import ConfigurationError, NetworkError, NoNodeError
 from pipeline.model import HostPort, TopicPartition
@@ -84,17 +84,17 @@ async def connected(bootstrap: str | None, zookeeper: str | None, client_id: str
             yield cluster
 
 
-async def find_topic(cluster: Cluster, name: str) -> TopicView:
+async def find_topic(cluster: Cluster, name: str) -> TopicMetadata:
     """Return the topic as it is now. Ends the command if there is none of that name."""
     topics = await list_topics(cluster)
     if name not in topics:
-        output.fail(
+        output.exit_with(
             f"topic {name} does not exist: `pipeline topic create {name}` creates it, `pipeline topic list` lists all"
         )
     return topics[name]
 
 
-async def offsets_at(
+async def find_offsets_at(
     cluster: Cluster, topic_partitions: Iterable[TopicPartition], position: int
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition at a position of ListOffsets: EARLIEST, LATEST, or a time in ms."""

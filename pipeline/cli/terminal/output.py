@@ -76,13 +76,13 @@ def _with_texts(value: Any) -> Any:
 
 def say(text: str) -> None:
     """Print a line on stdout."""
-    with writing():
+    with translated_write_errors():
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
 
 @contextmanager
-def writing() -> Iterator[None]:
+def translated_write_errors() -> Iterator[None]:
     """Guard writes to stdout. Ends the command if one fails; raises BrokenPipeError if the reader has left."""
     try:
         yield
@@ -90,10 +90,10 @@ def writing() -> Iterator[None]:
         raise
     except OSError as error:
         discard_stdout()
-        fail(f"cannot write to standard output: {error.strerror}")
+        exit_with(f"cannot write to standard output: {error.strerror}")
 
 
-def fail(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:
+def exit_with(reason: str, exit_code: int = EXIT_FAILED) -> NoReturn:
     """End the command with its reason on stderr."""
     sys.stderr.write(f"pipeline: {reason}\n")
     raise typer.Exit(exit_code)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.leaders import ask_leaders
-from pipeline.client.cluster.metadata import ClusterView
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -43,7 +43,7 @@ async def list_offsets(
     return await ask_leaders(cluster, positions, _ask_offsets, _read_offsets, timeout_s=timeout_s)
 
 
-def _ask_offsets(topics: Mapping[str, Mapping[int, int]], view: ClusterView, timeout_ms: int) -> ListOffsetsRequest:
+def _ask_offsets(topics: Mapping[str, Mapping[int, int]], view: ClusterMetadata, timeout_ms: int) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         replica_id=-1,
         topics=tuple(
@@ -82,7 +82,9 @@ async def delete_records(
     return await ask_leaders(cluster, before, _ask_deletion, _read_deletion, timeout_s=timeout_s)
 
 
-def _ask_deletion(topics: Mapping[str, Mapping[int, int]], _view: ClusterView, timeout_ms: int) -> DeleteRecordsRequest:
+def _ask_deletion(
+    topics: Mapping[str, Mapping[int, int]], _view: ClusterMetadata, timeout_ms: int
+) -> DeleteRecordsRequest:
     return DeleteRecordsRequest(
         topics=tuple(
             DeleteRecordsTopic(

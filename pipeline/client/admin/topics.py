@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
-from pipeline.client.cluster.metadata import TopicView
+from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -127,7 +127,7 @@ async def create_partitions(
     await _wait_for_leaders(cluster, counts, deadline)
 
 
-async def list_topics(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, TopicView]:
+async def list_topics(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, TopicMetadata]:
     """Return all topics of the cluster, by name."""
     view = await cluster.fetch_all_topics(timeout_s=timeout_s)
     return dict(sorted(view.topics.items()))
@@ -135,7 +135,7 @@ async def list_topics(cluster: Cluster, *, timeout_s: float = DEFAULT_TIMEOUT_S)
 
 async def describe_topics(
     cluster: Cluster, names: Iterable[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> dict[str, TopicView]:
+) -> dict[str, TopicMetadata]:
     """Return the current state of these topics. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) for a missing topic."""
     found = await list_topics(cluster, timeout_s=timeout_s)
     described = {}

@@ -17,7 +17,7 @@ from pipeline.client.cluster.backoff import backoff_ms
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.cluster.discovery import Discovery, from_bootstrap
 from pipeline.client.cluster.fallen_epochs import FallenEpochs
-from pipeline.client.cluster.metadata import ClusterView, TopicView, merge
+from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata, merge
 from pipeline.errors import (
     ConfigurationError,
     CoordinationError,
@@ -52,7 +52,7 @@ class Cluster:
 
     def __init__(self, config: ClientConfig, pool: ConnectionPool, discover: Discovery) -> None:
         self.config = config
-        self.view = ClusterView()
+        self.view = ClusterMetadata()
         self._pool = pool
         self._discover = discover
         self._topics: set[str] = set()
@@ -84,7 +84,7 @@ class Cluster:
         """Refresh the metadata in the background; many calls make one refresh."""
         self._refresh_wanted.set()
 
-    async def refresh(self, *, timeout_s: float | None = None) -> ClusterView:
+    async def refresh(self, *, timeout_s: float | None = None) -> ClusterMetadata:
         """Fetch the metadata now, or share a fetch that began after this call.
 
         Each refresh asks another broker, since a broker that is cut off from ZooKeeper reports outdated metadata.
@@ -118,13 +118,13 @@ class Cluster:
         """Wait for the next refresh of the metadata, at the latest when they are old."""
         await self._view_replaced.wait()
 
-    async def fetch_all_topics(self, *, timeout_s: float | None = None) -> ClusterView:
+    async def fetch_all_topics(self, *, timeout_s: float | None = None) -> ClusterMetadata:
         """Return a view of all topics, apart from the shared view."""
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         response: MetadataResponse = await self.request_any(request, timeout_s=timeout_s)
-        return merge(ClusterView(), response)
+        return merge(ClusterMetadata(), response)
 
-    async def topic(self, name: str, *, timeout_s: float | None = None) -> TopicView:
+    async def topic(self, name: str, *, timeout_s: float | None = None) -> TopicMetadata:
         """Wait until the topic exists and a partition has a leader, and return it.
 
         Raises KafkaError with the cluster's last answer if that takes too long.

@@ -9,7 +9,7 @@ epoch. A broker that lags alone, or catches up in that time, has no effect.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from pipeline.client.cluster.metadata import ClusterView
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.model import HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import MetadataResponse
@@ -34,7 +34,7 @@ class FallenEpochs:
 
     def note(
         self,
-        view: ClusterView,
+        view: ClusterMetadata,
         response: MetadataResponse,
         told_by: HostPort,
         answering: Collection[HostPort],

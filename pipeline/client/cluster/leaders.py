@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import trio
 
 from pipeline.client.cluster.cluster import UNREACHABLE, Cluster
-from pipeline.client.cluster.metadata import ClusterView
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import NetworkError, PipelineError
 from pipeline.model import BrokerId, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -15,7 +15,7 @@ from pipeline.protocol.schema import Message
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
 
-MakeRequest = Callable[[Mapping[str, Mapping[int, Asked]], ClusterView, int], Message]
+MakeRequest = Callable[[Mapping[str, Mapping[int, Asked]], ClusterMetadata, int], Message]
 """Function from partitions by topic, the view that names their leader, and the remaining milliseconds to a request.
 """
 ReadResponse = Callable[[Any], Iterable[tuple[TopicPartition, int, Told]]]
@@ -51,7 +51,7 @@ async def ask_leaders(
         async def ask(
             leader: BrokerId | None,
             share: Mapping[TopicPartition, Asked],
-            view: ClusterView,
+            view: ClusterMetadata,
             errors: list[Exception],
         ) -> None:
             if leader is None:
@@ -98,7 +98,7 @@ def _by_topic(share: Mapping[TopicPartition, Asked]) -> dict[str, dict[int, Aske
     return topics
 
 
-def _no_leader(view: ClusterView, topic_partition: TopicPartition) -> Exception:
+def _no_leader(view: ClusterMetadata, topic_partition: TopicPartition) -> Exception:
     code = view.errors.get(topic_partition.topic)
     if code is not None:
         return KafkaError(code, str(topic_partition))

@@ -22,7 +22,7 @@ from pipeline.protocol.schema import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionView:
+class PartitionMetadata:
     """A partition; `leader` is None if there is none."""
 
     leader: BrokerId | None
@@ -34,13 +34,13 @@ class PartitionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
+class TopicMetadata:
     """A topic that exists. `id` is the zero UUID if the cluster has no topic ids."""
 
     name: str
     id: uuid.UUID = ZERO_UUID
     is_internal: bool = False
-    partitions: Mapping[int, PartitionView] = field(default_factory=dict)
+    partitions: Mapping[int, PartitionMetadata] = field(default_factory=dict)
 
     @property
     def led_partitions(self) -> list[int]:
@@ -49,16 +49,16 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
+class ClusterMetadata:
     """A state of a cluster as a broker reported it. `errors` has the reasons for missing topics."""
 
     cluster_id: str | None = None
     controller: BrokerId | None = None
     brokers: Mapping[BrokerId, BrokerEndpoint] = field(default_factory=dict)
-    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     errors: Mapping[str, ErrorCode] = field(default_factory=dict)
 
-    def partition_of(self, topic_partition: TopicPartition) -> PartitionView | None:
+    def partition_of(self, topic_partition: TopicPartition) -> PartitionMetadata | None:
         """Return the partition, None if the view has none."""
         topic = self.topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
@@ -90,8 +90,8 @@ class ClusterView:
 
 
 def merge(
-    view: ClusterView, response: MetadataResponse, fallen: Collection[TopicPartition] = frozenset()
-) -> ClusterView:
+    view: ClusterMetadata, response: MetadataResponse, fallen: Collection[TopicPartition] = frozenset()
+) -> ClusterMetadata:
     """Return the view after a Metadata response: its brokers replace all, its topics those of the same name.
 
     Lower leader epochs of the partitions in `fallen` are accepted.
@@ -125,7 +125,9 @@ def _endpoint(broker: MetadataResponseBroker) -> BrokerEndpoint:
     return BrokerEndpoint(id=BrokerId(broker.node_id), address=HostPort(broker.host, broker.port), rack=broker.rack)
 
 
-def _merge_topic(known: TopicView | None, told: MetadataResponseTopic, fallen: Collection[TopicPartition]) -> TopicView:
+def _merge_topic(
+    known: TopicMetadata | None, told: MetadataResponseTopic, fallen: Collection[TopicPartition]
+) -> TopicMetadata:
     same_topic = known is not None and known.id == told.topic_id
     partitions = {}
     for partition in told.partitions:
@@ -134,11 +136,11 @@ def _merge_topic(known: TopicView | None, told: MetadataResponseTopic, fallen: C
         stale = before is not None and 0 <= after.leader_epoch < before.leader_epoch
         stale = stale and TopicPartition(told.name or "", partition.partition_index) not in fallen
         partitions[partition.partition_index] = before if before is not None and stale else after
-    return TopicView(name=told.name or "", id=told.topic_id, is_internal=told.is_internal, partitions=partitions)
+    return TopicMetadata(name=told.name or "", id=told.topic_id, is_internal=told.is_internal, partitions=partitions)
 
 
-def _partition_view(partition: MetadataResponsePartition) -> PartitionView:
-    return PartitionView(
+def _partition_view(partition: MetadataResponsePartition) -> PartitionMetadata:
+    return PartitionMetadata(
         leader=BrokerId(partition.leader_id) if partition.leader_id >= 0 else None,
         leader_epoch=LeaderEpoch(partition.leader_epoch),
         replicas=tuple(BrokerId(replica) for replica in partition.replica_nodes),

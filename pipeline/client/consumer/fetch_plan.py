@@ -18,7 +18,7 @@ from enum import Enum, auto
 from operator import index
 
 from pipeline.client.cluster.config import ConsumerConfig
-from pipeline.client.cluster.metadata import ClusterView
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import CorruptBatchError
 from pipeline.model import TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -137,7 +137,7 @@ class _SoundBatches:
     skip_to: int | None = None
 
 
-def fetch_request(states: Sequence[FetchState], view: ClusterView, config: ConsumerConfig) -> FetchRequest:
+def fetch_request(states: Sequence[FetchState], view: ClusterMetadata, config: ConsumerConfig) -> FetchRequest:
     """Return one request for these partitions, in this order, without fetch session (KIP-227)."""
     topics: dict[str, list[FetchPartition]] = {}
     for state in states:
@@ -182,7 +182,7 @@ def fetch_answers(
                 yield TopicPartition(name, partition.partition_index), partition
 
 
-def judge(topic_partition: TopicPartition, asked_offset: int, data: PartitionData) -> FetchOutcome:
+def judge_answer(topic_partition: TopicPartition, asked_offset: int, data: PartitionData) -> FetchOutcome:
     """Judge the broker's answer to a fetch at `asked_offset`."""
     code = ErrorCode.of(data.error_code)
     if code is ErrorCode.NONE:

@@ -27,7 +27,7 @@ from pipeline.client.consumer.fetch_plan import (
     FetchVerdict,
     fetch_answers,
     fetch_request,
-    judge,
+    judge_answer,
     rotate,
 )
 from pipeline.errors import CorruptBatchError, OpenedBatchTooLargeError, PipelineError
@@ -226,7 +226,7 @@ class Fetcher:
             state, offset = asked.get(topic_partition, (None, 0))
             if state is None or state.parked or not self.is_current(state) or state.offset != offset:
                 continue
-            outcome = judge(topic_partition, offset, data)
+            outcome = judge_answer(topic_partition, offset, data)
             if outcome.verdict is FetchVerdict.OUT_OF_RANGE:
                 state.is_asking = True
                 nursery.start_soon(self._resolve_out_of_range, broker, state)

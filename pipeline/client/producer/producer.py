@@ -17,7 +17,7 @@ import trio
 from pipeline.client.cluster.background import background_tasks
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.cluster.metadata import ClusterView, TopicView
+from pipeline.client.cluster.metadata import ClusterMetadata, TopicMetadata
 from pipeline.client.producer.accumulator import Accumulator, record_charge
 from pipeline.client.producer.batches import DeliveredBatch, DeliveryCallback, ProducerBatch
 from pipeline.client.producer.delivery import Delivery
@@ -38,7 +38,7 @@ class _Route:
     __slots__ = ("candidates", "partitions", "sticky_batch", "sticky_bytes_left", "sticky_partition", "view")
 
     def __init__(self) -> None:
-        self.view: ClusterView | None = None
+        self.view: ClusterMetadata | None = None
         self.partitions: list[TopicPartition] = []
         self.candidates: list[int] = []
         """Numbers of the partitions for records without a key; never empty."""
@@ -46,7 +46,7 @@ class _Route:
         self.sticky_batch: ProducerBatch | None = None
         self.sticky_bytes_left = 0
 
-    def follow(self, topic: TopicView) -> None:
+    def follow(self, topic: TopicMetadata) -> None:
         """Take over the partitions of a topic that has any. A recreated topic may have fewer than before."""
         count = len(topic.partitions)
         if count != len(self.partitions):

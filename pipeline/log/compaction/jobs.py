@@ -50,7 +50,7 @@ class CleaningJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class CleaningProgress:
     """It goes on."""
 
     moved_bytes: int
@@ -83,8 +83,8 @@ class Failed:
     is_full: bool
 
 
-Report = Progress | GroupCleaned | Cleaned | Failed
-_KINDS: dict[str, type[Report]] = {kind.__name__: kind for kind in (Progress, GroupCleaned, Cleaned, Failed)}
+Report = CleaningProgress | GroupCleaned | Cleaned | Failed
+_KINDS: dict[str, type[Report]] = {kind.__name__: kind for kind in (CleaningProgress, GroupCleaned, Cleaned, Failed)}
 
 
 def encode_report(report: Report) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pipeline.errors import DiskFullError, PipelineError
 from pipeline.log.compaction.cleaner import clean
-from pipeline.log.compaction.jobs import CleaningJob, Failed, Progress, Report, encode_report
+from pipeline.log.compaction.jobs import CleaningJob, CleaningProgress, Failed, Report, encode_report
 from pipeline.log.files import DiskFiles
 
 PROGRESS_INTERVAL_S = 1.0
@@ -57,7 +57,9 @@ def serve(channel: socket.socket) -> None:
     with channel.makefile("rb") as lines:
         for line in lines:
             job = CleaningJob.decode(line)
-            throttle = Throttle(job.bytes_per_second, lambda moved_bytes: tell(Progress(moved_bytes=moved_bytes)))
+            throttle = Throttle(
+                job.bytes_per_second, lambda moved_bytes: tell(CleaningProgress(moved_bytes=moved_bytes))
+            )
             try:
                 for report in clean(job, DiskFiles(), throttle.moved):
                     tell(report)

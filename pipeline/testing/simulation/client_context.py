@@ -21,7 +21,7 @@ REQUEST_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 DELIVERY_TIMEOUT_MS = 12_000
 
 
-def wall_clock() -> int:
+def simulated_clock() -> int:
     """The time of the clients."""
     return EPOCH_MS + int(trio.current_time() * 1000)
 
@@ -71,7 +71,7 @@ class ClientContext:
         async with self.open(name) as cluster:
             while not self.is_over:
                 try:
-                    async with open_producer(cluster, config, clock=wall_clock, rng=rng) as producer:
+                    async with open_producer(cluster, config, clock=simulated_clock, rng=rng) as producer:
                         while not self.is_over:
                             await trio.sleep(rng.expovariate(records_per_s))
                             number += 1

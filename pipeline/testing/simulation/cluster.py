@@ -99,7 +99,7 @@ class SimulatedCluster:
         return found
 
 
-def log_bytes(partition: Partition, end: Offset) -> bytes:
+def bytes_of_log(partition: Partition, end: Offset) -> bytes:
     """The log up to this offset."""
     offset, found = partition.log.log_start_offset, []
     while offset < end:

@@ -80,7 +80,7 @@ class History:
             self.problems.append(f"{group}: {topic_partition} was committed at {least}, and later found at {found}")
 
 
-def check(history: History, logs: Logs) -> Iterator[str]:
+def check_history(history: History, logs: Logs) -> Iterator[str]:
     """Yield the faults of the logs at the end."""
     yield from _check_acknowledged(history, logs)
     yield from check_logs(history, logs)

@@ -95,7 +95,7 @@ class Host:
         self.network = network
         self.name = name
         self.has_power = True
-        self.listeners: dict[int, Listener] = {}
+        self.listeners: dict[int, SimulatedListener] = {}
         self.connections: dict[int, SimulatedTransport] = {}
 
     async def listen(self, address: HostPort) -> Sequence[ConnectionListener]:
@@ -103,7 +103,7 @@ class Host:
         await trio.lowlevel.checkpoint()
         if address.port in self.listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        listener = self.listeners[address.port] = Listener(self, address.port)
+        listener = self.listeners[address.port] = SimulatedListener(self, address.port)
         return [listener]
 
     async def connect(self, address: HostPort) -> Transport:
@@ -122,7 +122,7 @@ class Host:
 
     def hangups(self) -> HangupWatch:
         """One for a server."""
-        return Hangups(self)
+        return SimulatedHangups(self)
 
     def _pair(self, other: str) -> "tuple[SimulatedTransport, SimulatedTransport]":
         network = self.network
@@ -165,7 +165,7 @@ class Host:
         self.connections.clear()
 
 
-class Listener:
+class SimulatedListener:
     """A listening port."""
 
     def __init__(self, host: Host, port: int) -> None:
@@ -194,7 +194,7 @@ class Listener:
             self._waiting.popleft()[0].close()
 
 
-class Hangups:
+class SimulatedHangups:
     """Tells of peers that leave."""
 
     def __init__(self, host: Host) -> None:

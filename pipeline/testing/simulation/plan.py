@@ -40,7 +40,7 @@ Variant = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """Cluster, load and faults to simulate."""
 
     seed: int

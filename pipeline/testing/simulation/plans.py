@@ -1,6 +1,6 @@
 """Which cluster a seed simulates, and under which faults."""
 
-from pipeline.testing.simulation.plan import Plan
+from pipeline.testing.simulation.plan import RunPlan
 
 ONE_BROKER_EVERY = 10
 BEYOND_EVERY = 25
@@ -48,23 +48,25 @@ TRAVELLING_FAULTS = (
 )
 
 
-def plan_for(seed: int) -> Plan:
+def plan_for(seed: int) -> RunPlan:
     """Three brokers under what is promised; now and then one broker, or trouble beyond the promise."""
     if seed % BEYOND_EVERY == BEYOND_EVERY - 1:
-        return Plan(seed=seed, fault_kinds=BEYOND_FAULTS, may_end_offline=True, has_sightings=True)
+        return RunPlan(seed=seed, fault_kinds=BEYOND_FAULTS, may_end_offline=True, has_sightings=True)
     if seed % ONE_BROKER_EVERY == 0:
         return single_broker_plan(seed)
     if seed % FLUSHING_EVERY == FLUSHING_EVERY - 2:
         return flushing_plan(seed)
     if seed % TRAVELLING_EVERY == TRAVELLING_EVERY - 4:
-        return Plan(seed=seed, fault_kinds=TRAVELLING_FAULTS)
+        return RunPlan(seed=seed, fault_kinds=TRAVELLING_FAULTS)
     if seed % POWER_EVERY in POWER_SEEDS:
-        return Plan(seed=seed, brokers=4, fault_kinds=POWER_FAULTS, has_administrator=True, has_cleaner=seed % 4 == 2)
+        return RunPlan(
+            seed=seed, brokers=4, fault_kinds=POWER_FAULTS, has_administrator=True, has_cleaner=seed % 4 == 2
+        )
     if seed % LEAD_EVERY == LEAD_EVERY - 2:
-        return Plan(seed=seed, fault_kinds=LEAD_FAULTS, has_cleaner=True)
+        return RunPlan(seed=seed, fault_kinds=LEAD_FAULTS, has_cleaner=True)
     if seed % TRAVELLING_WITH_ADMINISTRATOR_EVERY == TRAVELLING_WITH_ADMINISTRATOR_EVERY - 13:
-        return Plan(seed=seed, fault_kinds=ADMINISTERED_TRAVELLING_FAULTS, has_administrator=True)
-    return Plan(
+        return RunPlan(seed=seed, fault_kinds=ADMINISTERED_TRAVELLING_FAULTS, has_administrator=True)
+    return RunPlan(
         seed=seed,
         brokers=4 if seed % 4 == 1 else 3,
         has_administrator=seed % 2 == 1,
@@ -74,15 +76,15 @@ def plan_for(seed: int) -> Plan:
     )
 
 
-def flushing_plan(seed: int) -> Plan:
+def flushing_plan(seed: int) -> RunPlan:
     """Three brokers that sync each record before they tell anybody of it; all may lose their power at once."""
     settings = {"log.flush.interval.messages": 1}
-    return Plan(seed=seed, settings=settings, fault_kinds=FLUSHING_FAULTS, has_sightings=True)
+    return RunPlan(seed=seed, settings=settings, fault_kinds=FLUSHING_FAULTS, has_sightings=True)
 
 
-def single_broker_plan(seed: int) -> Plan:
+def single_broker_plan(seed: int) -> RunPlan:
     """One broker that syncs each record before it is acknowledged, and loses its power at any time."""
-    return Plan(
+    return RunPlan(
         seed=seed,
         brokers=1,
         settings={

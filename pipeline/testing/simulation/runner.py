@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipeline.testing.simulation.plan import Plan
+from pipeline.testing.simulation.plan import RunPlan
 from pipeline.testing.simulation.plans import plan_for
 from pipeline.testing.simulation.scenario import simulate
 
@@ -28,10 +28,10 @@ class Verdict:
 
 def run_seed(seed: int) -> Verdict:
     """Simulate one seed."""
-    return run(plan_for(seed))
+    return run_plan(plan_for(seed))
 
 
-def run(plan: Plan) -> Verdict:
+def run_plan(plan: RunPlan) -> Verdict:
     """Simulate."""
     result = simulate(plan)
     return Verdict(

@@ -24,14 +24,14 @@ from pipeline.records.memory import OPENED_BATCHES
 from pipeline.records.record import iterate_records
 from pipeline.testing.simulation.accounts import ACCOUNTS, Accounts, Entry
 from pipeline.testing.simulation.administration import Administration
-from pipeline.testing.simulation.client_context import ClientContext, wall_clock
-from pipeline.testing.simulation.cluster import SimulatedCluster, log_bytes, records_of
+from pipeline.testing.simulation.client_context import ClientContext, simulated_clock
+from pipeline.testing.simulation.cluster import SimulatedCluster, bytes_of_log, records_of
 from pipeline.testing.simulation.expiry import EXPIRING, Expiry, Kept
 from pipeline.testing.simulation.fault_context import FaultContext
 from pipeline.testing.simulation.faults import Faults
 from pipeline.testing.simulation.group_members import GroupMembers
-from pipeline.testing.simulation.history import Acknowledged, check, check_survivors
-from pipeline.testing.simulation.plan import Plan, Result
+from pipeline.testing.simulation.history import Acknowledged, check_history, check_survivors
+from pipeline.testing.simulation.plan import Result, RunPlan
 from pipeline.testing.simulation.process import run_simulated
 from pipeline.testing.simulation.recovery import LOOK_S, RECOVERY_S, FailedError, Recovery, until, within
 from pipeline.testing.simulation.sightings import SIGHTINGS, Sightings
@@ -49,7 +49,7 @@ CLIENT_HOST = "client"
 class _Run:
     """A run under way."""
 
-    def __init__(self, plan: Plan, result: Result, cluster: SimulatedCluster, rng: random.Random) -> None:
+    def __init__(self, plan: RunPlan, result: Result, cluster: SimulatedCluster, rng: random.Random) -> None:
         self._plan = plan
         self._result = result
         self._cluster = cluster
@@ -176,7 +176,7 @@ class _Run:
         """One record to each partition."""
         config = ProducerConfig(linger_ms=0, request_timeout_ms=4000, delivery_timeout_ms=8000, max_block_ms=8000)
         history = self._result.history
-        async with open_producer(client, config, clock=wall_clock, rng=self._rng) as producer:
+        async with open_producer(client, config, clock=simulated_clock, rng=self._rng) as producer:
             for target in self._partitions:
                 value = f"last/{target}/{trio.current_time()}".encode()
                 history.sent[value] = target
@@ -189,7 +189,7 @@ class _Run:
             if self._differs_by_replica(name):
                 continue
             replicas = self._cluster.replicas(name)
-            contents = {machine: log_bytes(part, part.high_watermark) for machine, part in replicas.items()}
+            contents = {machine: bytes_of_log(part, part.high_watermark) for machine, part in replicas.items()}
             if len(set(contents.values())) != 1:
                 sizes = {machine: len(content) for machine, content in contents.items()}
                 self._result.problems.append(f"{name}: the replicas differ, bytes: {sizes}")
@@ -200,7 +200,9 @@ class _Run:
         if self._plan.has_sightings:
             self._result.problems += self._sightings.check(logs.get(SIGHTINGS), self._survivors(SIGHTINGS))
         if all(name in logs for name in self._partitions):
-            self._result.problems += check(self._result.history, {name: logs[name] for name in self._partitions})
+            self._result.problems += check_history(
+                self._result.history, {name: logs[name] for name in self._partitions}
+            )
         self._result.problems += self._administration.check(logs)
         if self._plan.is_flushing:
             for name in self._partitions:
@@ -212,7 +214,7 @@ class _Run:
 
     def _check_accounts(self) -> None:
         for machine, part in self._cluster.replicas(ACCOUNTS).items():
-            data = log_bytes(part, part.high_watermark)
+            data = bytes_of_log(part, part.high_watermark)
             entries = [
                 Entry(Offset(record.offset), record.key or b"", record.value)
                 for record in iterate_records(memoryview(data))
@@ -224,7 +226,7 @@ class _Run:
     def _check_expiry(self) -> None:
         kept = {}
         for machine, part in self._cluster.replicas(EXPIRING).items():
-            data = log_bytes(part, part.high_watermark)
+            data = bytes_of_log(part, part.high_watermark)
             start = part.log.log_start_offset
             records = {offset: value for offset, value in records_of(data).items() if offset >= start}
             kept[machine] = Kept(start=start, records=records, size_bytes=len(data))
@@ -233,10 +235,12 @@ class _Run:
     def _survivors(self, name: TopicPartition) -> set[bytes]:
         """All values that are in some replica's log."""
         replicas = self._cluster.replicas(name).values()
-        return {value for part in replicas for value in records_of(log_bytes(part, part.log.log_end_offset)).values()}
+        return {
+            value for part in replicas for value in records_of(bytes_of_log(part, part.log.log_end_offset)).values()
+        }
 
 
-async def _run_in(directory: Path, plan: Plan, result: Result) -> None:
+async def _run_in(directory: Path, plan: RunPlan, result: Result) -> None:
     rng = random.Random(f"scenario {plan.seed}")
     settings = {"log.segment.bytes": rng.choice([2000, 10_000, 1 << 30]), **plan.all_settings}
     async with trio.open_nursery() as nursery:
@@ -249,7 +253,7 @@ async def _run_in(directory: Path, plan: Plan, result: Result) -> None:
             nursery.cancel_scope.cancel()
 
 
-def simulate(plan: Plan) -> Result:
+def simulate(plan: RunPlan) -> Result:
     """Run it."""
     trace = Trace()
     result = Result(plan.seed, trace)

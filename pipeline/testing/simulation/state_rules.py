@@ -56,7 +56,7 @@ class StateRules:
         if has_one_origin and not now.isr:
             self.problems.append(f"{name}: the only replica is not in sync: {now}")
         if before is not None:
-            found = judge(before, now, is_single=is_single)
+            found = judge_states(before, now, is_single=is_single)
             self.problems += [f"{name}: {problem}: {before} was followed by {now}" for problem in found]
 
     def isr(self, name: TopicPartition) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ class StateRules:
         self._known.clear()
 
 
-def judge(before: StateInZooKeeper, now: StateInZooKeeper, *, is_single: bool) -> list[str]:
+def judge_states(before: StateInZooKeeper, now: StateInZooKeeper, *, is_single: bool) -> list[str]:
     """Return the faults of a partition state that follows another one. Pure."""
     found = []
     if now.leader != NO_BROKER and now.leader not in (before.leader, *before.isr) and not is_single:

@@ -23,7 +23,7 @@ from pipeline.broker.replication import leadership
 from pipeline.broker.replication.in_sync_replicas import UNKNOWN, LeaderState
 from pipeline.broker.replication.isr_keeper import IsrKeeper
 from pipeline.broker.replication.partition import Partition
-from pipeline.broker.replication.replica_fetch_plan import FetchPlan, Phase
+from pipeline.broker.replication.replica_fetch_plan import FetchPlan, FollowerPhase
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.broker.requests.fetch_reading import FetchReading
@@ -42,7 +42,7 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.net.signals import Wakeup
 from pipeline.testing.faulty_files import FaultyFile
-from pipeline.testing.simulation.plan import Plan, Variant
+from pipeline.testing.simulation.plan import RunPlan, Variant
 from pipeline.testing.simulation.plans import plan_for
 from pipeline.testing.simulation.process import PROCESS
 
@@ -63,7 +63,7 @@ class BrokenVariant:
         yield from sorted(likely, key=lambda seed: seed < self.first_seed)
         yield from (seed for seed in range(1, last + 1) if seed not in likely)
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> RunPlan:
         """Return the plan of this seed, with the rule broken."""
         return replace(plan_for(seed), variant=self.breaks)
 
@@ -97,8 +97,8 @@ def _truncating_to_high_watermark(follow: Any) -> Any:
 
 
 def _comparing_nothing(begin: Any) -> Any:
-    def broken(plan: FetchPlan, partition: Any, _phase: Phase) -> None:
-        begin(plan, partition, Phase.FETCHING)
+    def broken(plan: FetchPlan, partition: Any, _phase: FollowerPhase) -> None:
+        begin(plan, partition, FollowerPhase.FETCHING)
 
     return broken
 

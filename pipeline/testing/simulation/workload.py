@@ -36,7 +36,7 @@ from pipeline.testing.simulation.client_context import (
     REQUEST_TIMEOUT_MS,
     REQUEST_TIMEOUT_S,
     ClientContext,
-    wall_clock,
+    simulated_clock,
 )
 from pipeline.testing.simulation.history import Acknowledged
 
@@ -90,7 +90,7 @@ class Workload:
             )
             while not self.context.is_over:
                 try:
-                    async with open_producer(cluster, config, clock=wall_clock, rng=rng) as producer:
+                    async with open_producer(cluster, config, clock=simulated_clock, rng=rng) as producer:
                         while not self.context.is_over:
                             await trio.sleep(rng.expovariate(4))
                             target = rng.choice(self.partitions)

@@ -16,8 +16,8 @@ from pipeline.audit.message import (
     AuditSource,
     EpochClaim,
     Tier,
-    decode_event,
-    encode_event,
+    decode_audit_event,
+    encode_audit_event,
     portions,
 )
 from pipeline.audit.reconcile import HourReport, Route, Stage, Status, reconcile
@@ -241,7 +241,7 @@ def test_events_survive_the_wire(
         window_ms=WINDOW_MS,
         windows=windows,
     )
-    assert decode_event(encode_event(original)) == original
+    assert decode_audit_event(encode_audit_event(original)) == original
 
 
 def test_an_old_event_is_read_and_written_again_byte_by_byte() -> None:
@@ -249,10 +249,10 @@ def test_an_old_event_is_read_and_written_again_byte_by_byte() -> None:
         b'{"version":2,"tier":"broker","cluster":"east","instance":"i","topic":"clicks","partition":1,"leader_epoch":3,'
         b'"claims":[[3,9]],"revision":12,"created_ms":5,"window_ms":600000,"windows":[[0,2,70,1,7],[600000,1,60,1,8]]}'
     )
-    event = decode_event(old)
+    event = decode_audit_event(old)
     assert event.windows == {0: Counts(2, 70, 1, 7), 600_000: Counts(1, 60, 1, 8)}
     assert event.claims == (EpochClaim(leader_epoch=3, start_offset=9),)
-    assert encode_event(event) == old
+    assert encode_audit_event(event) == old
 
 
 @pytest.mark.parametrize("count", [0, 1, 5000, 5001])
@@ -288,7 +288,7 @@ def test_portions_hold_each_window_once_and_the_claims_even_without_windows(coun
 )
 def test_other_values_are_refused(value: bytes) -> None:
     with pytest.raises(AuditMessageError):
-        decode_event(value)
+        decode_audit_event(value)
 
 
 @given(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.hadoop.avro_kernels import Fault, find_faults, read_long
+from pipeline.hadoop.avro_kernels import DatumFault, find_faults, read_long
 from pipeline.hadoop.avro_schema import SchemaError, parse, schema_table
 
 NESTED = {
@@ -56,7 +56,7 @@ def encode(schema: Any, value: Any) -> bytes:
     return out.getvalue()
 
 
-def faults_of(schema_text: str, datums: Sequence[bytes], kernel: Any = find_faults) -> list[Fault]:
+def faults_of(schema_text: str, datums: Sequence[bytes], kernel: Any = find_faults) -> list[DatumFault]:
     table = schema_table(parse(schema_text))
     data = np.frombuffer(b"".join(datums) or b"\0", dtype=np.uint8)
     ends = np.cumsum([len(datum) for datum in datums], dtype=np.int64)
@@ -64,10 +64,10 @@ def faults_of(schema_text: str, datums: Sequence[bytes], kernel: Any = find_faul
     faults = np.zeros(len(datums), dtype=np.uint8)
     bad = kernel(table.kind, table.argument, table.child_count, table.children, data, starts, ends, faults)
     assert bad == np.count_nonzero(faults)
-    return [Fault(fault) for fault in faults]
+    return [DatumFault(fault) for fault in faults]
 
 
-def both(schema: Any, datums: Sequence[bytes]) -> list[Fault]:
+def both(schema: Any, datums: Sequence[bytes]) -> list[DatumFault]:
     text = json.dumps(schema)
     compiled = faults_of(text, datums)
     with np.errstate(over="ignore"):
@@ -82,17 +82,17 @@ def test_what_fastavro_writes_is_whole_and_any_other_length_is_not(
 ) -> None:
     parsed = fastavro.parse_schema(NESTED)
     datums = [encode(parsed, event) for event in events]
-    assert both(NESTED, datums) == [Fault.NONE] * len(datums)
-    assert both(NESTED, [datums[0] + bytes([extra])]) == [Fault.TRAILING_BYTES]
+    assert both(NESTED, datums) == [DatumFault.NONE] * len(datums)
+    assert both(NESTED, [datums[0] + bytes([extra])]) == [DatumFault.TRAILING_BYTES]
     cut = both(NESTED, [datums[0][:length] for length in range(len(datums[0]))])
-    assert Fault.NONE not in cut
+    assert DatumFault.NONE not in cut
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=40))
 def test_random_bytes_end_in_a_verdict(data: bytes) -> None:
     (fault,) = both(NESTED, [data])
-    if fault is Fault.NONE:
+    if fault is DatumFault.NONE:
         stream = io.BytesIO(data)
         try:
             fastavro.schemaless_reader(stream, fastavro.parse_schema(NESTED), None)
@@ -104,32 +104,32 @@ def test_random_bytes_end_in_a_verdict(data: bytes) -> None:
 def test_blocks_with_their_size_are_walked() -> None:
     items = b"".join([b"\x02", b"\x04"])
     block = b"\x03" + b"\x04" + items + b"\x00"  # count -2, size 2
-    assert both({"type": "array", "items": "int"}, [block]) == [Fault.NONE]
+    assert both({"type": "array", "items": "int"}, [block]) == [DatumFault.NONE]
 
 
 @pytest.mark.parametrize(
     ("schema", "datum", "fault"),
     [
-        ("int", b"\xff\xff\xff\xff\x1f", Fault.NUMBER),
-        ("long", b"\xff" * 11, Fault.NUMBER),
-        ("string", b"\x01", Fault.LENGTH),
-        ("string", b"\x04a", Fault.LENGTH),
-        ("boolean", b"\x02", Fault.BRANCH),
-        (["null", "int"], b"\x04", Fault.BRANCH),
-        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", Fault.TOO_COMPLEX),
-        ("double", b"1234567", Fault.CUT_OFF),
-        ("null", b"", Fault.NONE),
+        ("int", b"\xff\xff\xff\xff\x1f", DatumFault.NUMBER),
+        ("long", b"\xff" * 11, DatumFault.NUMBER),
+        ("string", b"\x01", DatumFault.LENGTH),
+        ("string", b"\x04a", DatumFault.LENGTH),
+        ("boolean", b"\x02", DatumFault.BRANCH),
+        (["null", "int"], b"\x04", DatumFault.BRANCH),
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", DatumFault.TOO_COMPLEX),
+        ("double", b"1234567", DatumFault.CUT_OFF),
+        ("null", b"", DatumFault.NONE),
     ],
 )
-def test_each_fault(schema: Any, datum: bytes, fault: Fault) -> None:
+def test_each_fault(schema: Any, datum: bytes, fault: DatumFault) -> None:
     assert faults_of(json.dumps(schema), [datum]) == [fault]
 
 
 def test_depth_is_bounded() -> None:
     schema = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
-    assert both(schema, [b"\x02" * 3000 + b"\x00"]) == [Fault.NONE]
+    assert both(schema, [b"\x02" * 3000 + b"\x00"]) == [DatumFault.NONE]
     tree = {"type": "record", "name": "T", "fields": [{"name": n, "type": ["null", "T"]} for n in "ab"]}
-    assert both(tree, [b"\x02" * 9000]) == [Fault.TOO_COMPLEX]
+    assert both(tree, [b"\x02" * 9000]) == [DatumFault.TOO_COMPLEX]
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

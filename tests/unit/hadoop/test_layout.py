@@ -6,7 +6,7 @@ from pipeline.errors import ConfigurationError
 from pipeline.hadoop.layout import (
     MAX_TIMESTAMP_MS,
     MIN_TIMESTAMP_MS,
-    Attempt,
+    TaskAttempt,
     check_run_id,
     data_file,
     manifest_sequences,
@@ -16,7 +16,7 @@ from pipeline.hadoop.layout import (
 )
 from pipeline.records.tally import HOUR_MS, window_start
 
-ATTEMPT = Attempt(run_id="r1", task=3, attempt=17)
+ATTEMPT = TaskAttempt(run_id="r1", task=3, attempt=17)
 
 
 def test_names() -> None:

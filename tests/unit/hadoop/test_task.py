@@ -23,7 +23,7 @@ from pipeline.hadoop.avro_columns import TOMBSTONE
 from pipeline.hadoop.avro_schema import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, SchemaError
 from pipeline.hadoop.batch_counts import CoverageError, TaskResult, check_coverage
 from pipeline.hadoop.filesystem import LocalFileSystem
-from pipeline.hadoop.layout import Attempt, topic_layout
+from pipeline.hadoop.layout import TaskAttempt, topic_layout
 from pipeline.hadoop.manifest import DataFile, OffsetRange
 from pipeline.hadoop.rows import end_of_range, row_schema, to_rows
 from pipeline.hadoop.task import TaskSpec, TaskWriter
@@ -96,7 +96,7 @@ class Load:
         assert end is not None
         rows = to_rows(columns.between(start, end), "t", 4, ROWS)
         layout = topic_layout(str(self.root), "t")
-        writer = TaskWriter(self.spec, LocalFileSystem(), layout, Attempt(run_id="r1", task=0, attempt=1))
+        writer = TaskWriter(self.spec, LocalFileSystem(), layout, TaskAttempt(run_id="r1", task=0, attempt=1))
         portion = portion or max(rows.num_rows, 1)
         for first in range(0, rows.num_rows, portion):
             writer.add(rows.slice(first, portion))

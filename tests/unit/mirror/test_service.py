@@ -16,7 +16,7 @@ from pipeline.client.admin.offsets import delete_records, list_offsets
 from pipeline.client.admin.topics import NewTopic, create_partitions, create_topics, delete_topics
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pipeline.client.cluster.metadata import TopicView
+from pipeline.client.cluster.metadata import TopicMetadata
 from pipeline.client.consumer.consumer import open_consumer
 from pipeline.client.producer.batches import DeliveryError
 from pipeline.client.producer.producer import open_producer
@@ -35,7 +35,7 @@ from tests.support.brokers import clock, serving_cluster
 
 DEADLINE_S = 60
 CLICKS = TopicPartition("clicks", 0)
-NOWHERE = TopicView(name="")
+NOWHERE = TopicMetadata(name="")
 NOBODY = ClientConfig(bootstrap=(HostPort("127.0.0.1", 1),))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.schema_registry.avro import InvalidSchemaError, Record, Reference, parse_schema
+from pipeline.schema_registry.avro import InvalidSchemaError, RecordSchema, Reference, parse_schema
 
 
 def canonical(json_schema: Any) -> str:
@@ -61,7 +61,7 @@ def test_names_are_taken_from_the_enclosing_namespace() -> None:
     fields = [{"name": "e", "type": inner}, {"name": "f", "type": free}, {"name": "again", "type": "E"}]
     schema = parse_schema(json.dumps({"type": "record", "name": "a.b.R", "fields": fields}))
     assert set(schema.names) == {"a.b.R", "a.b.E", "F"}
-    assert isinstance(schema.root, Record)
+    assert isinstance(schema.root, RecordSchema)
     assert schema.root.fields[2].type == Reference("a.b.E")
 
 

@@ -20,12 +20,12 @@ from pipeline.schema_registry.avro import (
     InvalidSchemaError,
     Map,
     Primitive,
-    Record,
+    RecordSchema,
     Reference,
     Union,
     parse_schema,
 )
-from pipeline.schema_registry.compatibility import Kind, why_unreadable
+from pipeline.schema_registry.compatibility import Mismatch, why_unreadable
 
 PRIMITIVES = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
 DEFAULTS = {
@@ -183,7 +183,7 @@ def datums(schema: AvroSchema, type_: Any, depth: int = 0) -> Any:
             )
         case Union(branches=branches):
             return st.one_of([tagged(schema, branch, depth) for branch in branches])
-        case Record(fields=fields):
+        case RecordSchema(fields=fields):
             if depth > 5:
                 return st.nothing()
             return st.fixed_dictionaries({f.name: datums(schema, f.type, depth + 1) for f in fields})
@@ -192,7 +192,7 @@ def datums(schema: AvroSchema, type_: Any, depth: int = 0) -> Any:
 def tagged(schema: AvroSchema, branch: Any, depth: int) -> Any:
     """A datum of a branch with the branch's name, so that fastavro writes this branch and no other."""
     match branch:
-        case Reference(name=name) | Fixed(name=name) | Enum(name=name) | Record(name=name):
+        case Reference(name=name) | Fixed(name=name) | Enum(name=name) | RecordSchema(name=name):
             label = name
         case Primitive(kind=kind):
             label = kind
@@ -225,7 +225,7 @@ def test_we_agree_with_the_avro_package(pair: tuple[AvroSchema, ...]) -> None:
     # Where it differs from us: it knows nothing of aliases that two fields claim.
     reader, writer = pair
     reasons = why_unreadable(reader=reader, writer=writer)
-    assume(not any(reason.kind is Kind.AMBIGUOUS_ALIAS for reason in reasons))
+    assume(not any(reason.kind is Mismatch.AMBIGUOUS_ALIAS for reason in reasons))
     assume('"aliases"' not in reader.text)
     with warnings.catch_warnings(action="ignore"):
         models = [avro.schema.parse(schema.text) for schema in (reader, writer)]

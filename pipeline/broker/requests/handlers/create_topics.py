@@ -16,7 +16,7 @@ from pipeline.broker.settings.entries import topic_entries
 from pipeline.broker.topics.changes import ChangeTime
 from pipeline.broker.topics.config_changes import MAX_OPERATIONS
 from pipeline.broker.topics.placement import Assignment
-from pipeline.broker.topics.plan import TopicRequest, check_collision
+from pipeline.broker.topics.plan import WantedTopic, check_collision
 from pipeline.errors import PipelineError
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -76,7 +76,7 @@ class _Creation:
         """Create a topic, or see whether that would work. Raises PipelineError."""
         if len(topic.configs) > MAX_OPERATIONS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Give a topic at most {MAX_OPERATIONS} settings.")
-        wanted = TopicRequest(
+        wanted = WantedTopic(
             name=topic.name,
             partitions=topic.num_partitions,
             replication_factor=topic.replication_factor,

@@ -26,7 +26,7 @@ import trio
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.waiters import FetchWaiter
 from pipeline.broker.requests.context import BrokerContext, Caller
-from pipeline.broker.requests.fetch_reading import FetchReading, replica_of
+from pipeline.broker.requests.fetch_reading import FetchReading, fetching_replica
 from pipeline.broker.requests.fetch_sessions import FetchSession, SessionPartition
 from pipeline.broker.runtime.slicing import OF_PARTITIONS, give_way
 from pipeline.log.log_snapshot import LogSlice
@@ -79,7 +79,7 @@ def handle(
             request.forgotten_topics_data,
             all_topics=request.topics,
             uses_topic_ids=version >= FIRST_VERSION_OF_TOPIC_IDS,
-            is_follower=replica_of(request, version) >= 0,
+            is_follower=fetching_replica(request, version) >= 0,
             now_s=trio.current_time(),
         )
     except KafkaError as error:

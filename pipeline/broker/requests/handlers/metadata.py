@@ -25,7 +25,7 @@ from pipeline.broker.groups.journal_topic import journal_topic
 from pipeline.broker.requests.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from pipeline.broker.requests.context import BrokerContext, Caller
 from pipeline.broker.runtime.slicing import Turns, give_way
-from pipeline.broker.topics.plan import TopicRequest, check_topic_name
+from pipeline.broker.topics.plan import WantedTopic, check_topic_name
 from pipeline.errors import CoordinationError
 from pipeline.model import TopicPartition
 from pipeline.net.answers import LargeAnswer
@@ -142,7 +142,7 @@ async def _create_and_answer(broker: BrokerContext, request: MetadataRequest, mi
         try:
             if timeout_s > 0 and broker.view.topic(name) is None:
                 is_journal = name == GROUP_METADATA_TOPIC
-                asked = journal_topic(broker.settings.static) if is_journal else TopicRequest(name=name, settings={})
+                asked = journal_topic(broker.settings.static) if is_journal else WantedTopic(name=name, settings={})
                 await broker.topics.create_by_asking(asked, timeout_s=timeout_s)
         except KafkaError as error:
             if error.code not in _UNDER_WAY:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.broker.compaction.child import CleanerChild, CleanerLostError
-from pipeline.log.compaction.jobs import Progress
+from pipeline.log.compaction.jobs import CleaningProgress
 
 SAY = "import os; os.write(0, {!r}); import time; time.sleep({})"
 
@@ -17,7 +17,7 @@ def start(tmp_path: Path, program: str) -> CleanerChild:
 
 async def test_one_that_hangs_is_lost_after_the_deadline_and_can_be_ended(tmp_path: Path) -> None:
     child = start(tmp_path, SAY.format(b'{"kind": "Progress", "moved_bytes": 3}\n', 600))
-    assert await child.report() == Progress(moved_bytes=3)
+    assert await child.report() == CleaningProgress(moved_bytes=3)
     child.deadline_s = 0.1
     with pytest.raises(CleanerLostError, match="said nothing"):
         await child.report()

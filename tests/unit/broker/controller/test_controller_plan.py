@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pipeline.broker.cluster.view import NO_BROKER, PartitionView, TopicView
 from pipeline.broker.controller.controller_plan import (
     ClusterState,
+    ControllerPlan,
     ElectPreferred,
     ElectUnclean,
     Event,
     Look,
-    Plan,
     Rebalance,
     plan,
     target_replicas,
@@ -60,7 +60,7 @@ def state(*partitions: PartitionView, live: str, stopping: str = "", allow_uncle
     return ClusterState(topics=[topic], live=frozenset(brokers(live)), shutting_down=frozenset(brokers(stopping)))
 
 
-def decided(planned: Plan) -> tuple[int, int, str] | None:
+def decided(planned: ControllerPlan) -> tuple[int, int, str] | None:
     """Leader, epoch and ISR of the one decision."""
     if not planned.decisions:
         return None
@@ -295,7 +295,7 @@ def states(draw: st.DrawFn) -> ClusterState:
 events: Sequence[Event] = [Look(), ElectPreferred(), ElectUnclean(), Rebalance(10)]
 
 
-def carried_out(before: ClusterState, planned: Plan) -> ClusterState:
+def carried_out(before: ClusterState, planned: ControllerPlan) -> ClusterState:
     topics = []
     for topic in before.topics:
         changed = dict(topic.partitions)

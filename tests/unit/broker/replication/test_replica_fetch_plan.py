@@ -10,7 +10,7 @@ from pipeline.broker.replication.replica_fetch_plan import (
     FetchLimits,
     FetchPlan,
     FollowedPartition,
-    Phase,
+    FollowerPhase,
     Reaction,
     Truncation,
 )
@@ -208,7 +208,7 @@ def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> Non
         elif chance < 0.4:
             plan.throttle(partition.topic_partition, is_throttled=rng.random() < 0.5)
         elif chance < 0.5 and plan.is_fetching(partition):
-            plan.wait(partition, now_s, Phase.FETCHING)
+            plan.wait(partition, now_s, FollowerPhase.FETCHING)
         elif chance < 0.55:
             plan.lose_session()
         elif plan.is_fetching(partition):
@@ -233,7 +233,7 @@ def test_the_session_of_the_leader_holds_what_the_plan_fetches(seed: int) -> Non
         wanted = {
             (partition.topic_partition.partition, partition.log.log_end_offset, partition.leader_epoch)
             for partition in plan.partitions.values()
-            if partition.phase is Phase.FETCHING and not (holds_back and partition.is_throttled)
+            if partition.phase is FollowerPhase.FETCHING and not (holds_back and partition.is_throttled)
         }
         assert wanted == {
             (known.asked.partition, known.asked.fetch_offset, known.asked.current_leader_epoch)
@@ -255,7 +255,7 @@ def test_every_reaction_to_an_error() -> None:
         assert answers is not None
         reaction = REACTIONS.get(code, Reaction.COMPLAIN)
         is_waiting = reaction in {Reaction.WAIT, Reaction.COMPLAIN}
-        assert (partition.phase is Phase.WAITING) == is_waiting
+        assert (partition.phase is FollowerPhase.WAITING) == is_waiting
         assert [given.reaction for given in answers] == ([] if reaction is Reaction.WAIT else [reaction])
         assert plan.is_fetching(partition) != is_waiting
 
@@ -355,7 +355,7 @@ def test_what_the_leader_never_had_is_truncated() -> None:
     plan.add(partition)
     _, truncations = compare(plan, 3, 90)
     assert truncations == [Truncation(partition, Offset(90), None)]
-    assert partition.phase is Phase.SET_ASIDE
+    assert partition.phase is FollowerPhase.SET_ASIDE
     assert plan.fetch_request(hold_back=False, replica_epoch=EPOCH) is None
     partition.log.log_end_offset = Offset(90)  # type: ignore[misc]
     plan.go_on(partition, None)
@@ -410,7 +410,7 @@ def test_comparing_finds_the_end_of_what_both_logs_share(seed: int) -> None:
     plan = FetchPlan(LIMITS)
     partition = followed(log=own, epoch=99)
     plan.add(partition)
-    while partition.phase is Phase.TRUNCATING:
+    while partition.phase is FollowerPhase.TRUNCATING:
         question = plan.epochs_request()
         assert question is not None
         asked_epoch = LeaderEpoch(question[0].topics[0].partitions[0].leader_epoch)
@@ -440,10 +440,10 @@ def test_a_leader_that_knows_less_than_we_is_asked_again_later() -> None:
     partition = followed(log=log_of((3, 0), end=100))
     plan.add(partition)
     assert compare(plan, -1, -1) == (3, [])
-    assert partition.phase is Phase.WAITING
+    assert partition.phase is FollowerPhase.WAITING
     plan.resume(10.0)
     assert compare(plan, 0, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER) == (3, [])
-    assert partition.phase is Phase.WAITING
+    assert partition.phase is FollowerPhase.WAITING
     plan.resume(20.0)
     question = plan.epochs_request()
     assert question is not None

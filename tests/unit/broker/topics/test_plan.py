@@ -4,7 +4,7 @@ from collections.abc import Collection
 import pytest
 
 from pipeline.broker.settings.broker import BrokerConfig
-from pipeline.broker.topics.plan import TopicRequest, check_collision, check_topic_name, plan_growth, plan_topic
+from pipeline.broker.topics.plan import WantedTopic, check_collision, check_topic_name, plan_growth, plan_topic
 from pipeline.model import BrokerId
 from pipeline.protocol.errors import ErrorCode, KafkaError
 
@@ -26,7 +26,7 @@ def test_names(name: str) -> None:
     check_topic_name(name)
 
 
-def refuse(code: ErrorCode, request: TopicRequest, *, existing: Collection[str] = ()) -> str:
+def refuse(code: ErrorCode, request: WantedTopic, *, existing: Collection[str] = ()) -> str:
     with pytest.raises(KafkaError) as raised:
         plan_topic(request, existing=existing, racks=RACKS, config=CONFIG, rng=random.Random(1))
     assert raised.value.code == code
@@ -35,7 +35,7 @@ def refuse(code: ErrorCode, request: TopicRequest, *, existing: Collection[str] 
 
 def test_a_topic_by_default() -> None:
     plan = plan_topic(
-        TopicRequest(name="t", settings={"segment.ms": "5"}),
+        WantedTopic(name="t", settings={"segment.ms": "5"}),
         existing=(),
         racks=RACKS,
         config=CONFIG,
@@ -47,19 +47,19 @@ def test_a_topic_by_default() -> None:
 
 
 def test_refusals() -> None:
-    refuse(ErrorCode.TOPIC_ALREADY_EXISTS, TopicRequest(name="t", settings={}), existing=("t",))
-    refuse(ErrorCode.INVALID_PARTITIONS, TopicRequest(name="t", partitions=0, settings={}))
-    refuse(ErrorCode.INVALID_PARTITIONS, TopicRequest(name="t", partitions=5001, settings={}))
-    refuse(ErrorCode.INVALID_REPLICATION_FACTOR, TopicRequest(name="t", replication_factor=0, settings={}))
-    too_many = refuse(ErrorCode.INVALID_REPLICATION_FACTOR, TopicRequest(name="t", replication_factor=4, settings={}))
+    refuse(ErrorCode.TOPIC_ALREADY_EXISTS, WantedTopic(name="t", settings={}), existing=("t",))
+    refuse(ErrorCode.INVALID_PARTITIONS, WantedTopic(name="t", partitions=0, settings={}))
+    refuse(ErrorCode.INVALID_PARTITIONS, WantedTopic(name="t", partitions=5001, settings={}))
+    refuse(ErrorCode.INVALID_REPLICATION_FACTOR, WantedTopic(name="t", replication_factor=0, settings={}))
+    too_many = refuse(ErrorCode.INVALID_REPLICATION_FACTOR, WantedTopic(name="t", replication_factor=4, settings={}))
     assert "larger than available brokers: 3" in too_many
-    assert "segment.byte" in refuse(ErrorCode.INVALID_CONFIG, TopicRequest(name="t", settings={"segment.byte": "1"}))
+    assert "segment.byte" in refuse(ErrorCode.INVALID_CONFIG, WantedTopic(name="t", settings={"segment.byte": "1"}))
 
 
 def test_assignments() -> None:
-    def assign(assignments: dict[int, tuple[int, ...]], **more: int) -> TopicRequest:
+    def assign(assignments: dict[int, tuple[int, ...]], **more: int) -> WantedTopic:
         made = {index: tuple(map(BrokerId, brokers)) for index, brokers in assignments.items()}
-        return TopicRequest(name="t", assignments=made, settings={}, **more)
+        return WantedTopic(name="t", assignments=made, settings={}, **more)
 
     plan = plan_topic(assign({1: (3,), 0: (2,)}), existing=(), racks=RACKS, config=CONFIG, rng=random.Random(1))
     assert plan.partitions == {0: (2,), 1: (3,)}
@@ -102,4 +102,4 @@ def test_topics_whose_metrics_would_be_one_are_refused() -> None:
             check_collision(name, ["a", "ab", other, name])
         assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
     check_collision("a.b", ["a.b", "a-b", "ab", "a.b.c"])
-    refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, TopicRequest(name="x_t", settings={}), existing=("x.t",))
+    refuse(ErrorCode.INVALID_TOPIC_EXCEPTION, WantedTopic(name="x_t", settings={}), existing=("x.t",))

@@ -7,30 +7,30 @@ import pytest
 from pipeline.broker.replicas.strays import ASSIGNED_ELSEWHERE, UNKNOWN_TOPIC
 from pipeline.cli.cluster.description import (
     BrokerReport,
-    describe_brokers,
+    broker_rows,
     find_troubles,
     is_in_trouble,
-    print_description,
+    print_cluster,
 )
 from pipeline.client.admin.brokers import LogDir
 from pipeline.client.admin.elections import Reassignment
-from pipeline.client.cluster.metadata import ClusterView, PartitionView, TopicView
+from pipeline.client.cluster.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, LeaderEpoch, TopicPartition
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 
 
-def view(*partitions: tuple[BrokerId | None, tuple[BrokerId, ...], tuple[BrokerId, ...]]) -> ClusterView:
+def view(*partitions: tuple[BrokerId | None, tuple[BrokerId, ...], tuple[BrokerId, ...]]) -> ClusterMetadata:
     """A topic `t` on brokers 1 and 2, which are alive, and 3, which is not: leader, replicas, ISR."""
     brokers = {broker: BrokerEndpoint(id=broker, address=HostPort("h", broker), rack=None) for broker in (ONE, TWO)}
-    topic = TopicView(
+    topic = TopicMetadata(
         name="t",
         partitions={
-            index: PartitionView(leader=leader, leader_epoch=LeaderEpoch(0), replicas=replicas, isr=isr)
+            index: PartitionMetadata(leader=leader, leader_epoch=LeaderEpoch(0), replicas=replicas, isr=isr)
             for index, (leader, replicas, isr) in enumerate(partitions)
         },
     )
-    return ClusterView(brokers=brokers, topics={"t": topic})
+    return ClusterMetadata(brokers=brokers, topics={"t": topic})
 
 
 def test_all_is_well() -> None:
@@ -78,8 +78,8 @@ def test_offline_partitions_and_what_helps() -> None:
 
 
 def test_a_leader_that_lost_the_partition_to_a_disk_is_none() -> None:
-    led = PartitionView(leader=ONE, replicas=(ONE,), isr=(ONE,), offline_replicas=(ONE,))
-    found = find_troubles(ClusterView(topics={"t": TopicView(name="t", partitions={0: led})}), {}, {})
+    led = PartitionMetadata(leader=ONE, replicas=(ONE,), isr=(ONE,), offline_replicas=(ONE,))
+    found = find_troubles(ClusterMetadata(topics={"t": TopicMetadata(name="t", partitions={0: led})}), {}, {})
     assert found.under_replicated == found.below_min_isr == []
     (told,) = found.offline
     assert told["reason"] == "broker 1 leads the partition, but cannot open its log, or the disk failed"
@@ -87,8 +87,8 @@ def test_a_leader_that_lost_the_partition_to_a_disk_is_none() -> None:
 
 
 def test_partitions_that_never_had_a_leader_are_offline() -> None:
-    never = {0: PartitionView(leader=None, replicas=(ONE,)), 1: PartitionView(leader=None, replicas=(THREE,))}
-    seen = replace(view(), topics={"t": TopicView(name="t", partitions=never)})
+    never = {0: PartitionMetadata(leader=None, replicas=(ONE,)), 1: PartitionMetadata(leader=None, replicas=(THREE,))}
+    seen = replace(view(), topics={"t": TopicMetadata(name="t", partitions=never)})
     reasons = [item["reason"] for item in find_troubles(seen, {"t": 1}, {}).offline]
     assert "never had a leader" in reasons[0]
     assert reasons[1] == "all its replicas are on dead brokers"
@@ -96,7 +96,7 @@ def test_partitions_that_never_had_a_leader_are_offline() -> None:
 
 def test_brokers_with_what_they_have() -> None:
     seven = LogDir(path="/d", error=None, partitions={TopicPartition("t", 0): 7})
-    told = describe_brokers(
+    told = broker_rows(
         view((ONE, (ONE, THREE), (ONE,)), (ONE, (ONE, TWO), (ONE,))),
         {ONE: BrokerReport(log_dirs=[seven]), TWO: BrokerReport()},
     )
@@ -113,7 +113,7 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     description = {
         "cluster_id": "c",
         "controller": 1,
-        "brokers": describe_brokers(seen, {}),
+        "brokers": broker_rows(seen, {}),
         "topics": 1,
         "partitions": 2,
         "moving": 0,
@@ -124,7 +124,7 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
             {"broker": 1, "topic": "old", "partition": 3, "topic_id": "I" * 22, "path": "/d/old-3", "reason": "lost"}
         ],
     }
-    print_description(description)
+    print_cluster(description)
     shown = capsys.readouterr().out
     assert "Cluster c, controller 1: 1 topics, 2 partitions, 0 of them being moved" in shown
     assert "not alive" in shown
@@ -143,7 +143,7 @@ def described(
     return {
         "cluster_id": "c",
         "controller": controller,
-        "brokers": describe_brokers(seen, answers),
+        "brokers": broker_rows(seen, answers),
         "topics": 1,
         "partitions": 1,
         "moving": 0,
@@ -165,7 +165,7 @@ def test_a_cluster_that_cannot_be_vouched_for_is_in_trouble(capsys: pytest.Captu
     ):
         found = described({ONE: BrokerReport(), TWO: answer})
         assert is_in_trouble(found)
-        print_description(found)
+        print_cluster(found)
         assert words in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ from pipeline.cli.cluster.reassign import _read_progress, _sizes, split_plan
 from pipeline.client.admin.elections import Reassignment, list_reassignments
 from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.config import ProducerConfig
-from pipeline.client.cluster.metadata import ClusterView, PartitionView, TopicView
+from pipeline.client.cluster.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from pipeline.client.producer.producer import open_producer
 from pipeline.coordination.interface import CoordinationClient
 from pipeline.coordination.znodes import BrokerRegistration, Listener
@@ -30,8 +30,8 @@ ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 def test_a_move_under_way_is_replaced_unless_it_leads_where_the_plan_does(
     target: tuple[BrokerId, ...], is_moved: bool
 ) -> None:
-    partition = PartitionView(leader=ONE, replicas=(TWO, ONE), isr=(ONE,))
-    view = ClusterView(topics={"t": TopicView(name="t", partitions={0: partition})})
+    partition = PartitionMetadata(leader=ONE, replicas=(TWO, ONE), isr=(ONE,))
+    view = ClusterMetadata(topics={"t": TopicMetadata(name="t", partitions={0: partition})})
     moving = {T0: Reassignment(replicas=(TWO, ONE), adding=(TWO,), removing=(ONE,))}
     moves, under_way = split_plan(view, moving, {T0: target})
     assert bool(moves) is is_moved

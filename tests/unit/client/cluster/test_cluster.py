@@ -14,7 +14,7 @@ from pipeline.client.admin.topics import NewTopic, create_topics, describe_topic
 from pipeline.client.cluster.cluster import Cluster, open_cluster
 from pipeline.client.cluster.config import ClientConfig
 from pipeline.client.cluster.discovery import from_zookeeper
-from pipeline.client.cluster.metadata import ClusterView
+from pipeline.client.cluster.metadata import ClusterMetadata
 from pipeline.errors import ConfigurationError, CoordinationError, DeadlineExceededError, NetworkError, PipelineError
 from pipeline.model import BrokerEndpoint, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode, KafkaError
@@ -196,7 +196,7 @@ async def test_brokers_that_say_nothing_use_up_no_more_than_a_call_each(
     async with scripted.broker(1), connect() as cluster, trio.open_nursery() as nursery:
         silent = {BrokerId(number): await _hung_broker(nursery) for number in (7, 8)}
         brokers = {broker: BrokerEndpoint(id=broker, address=address, rack=None) for broker, address in silent.items()}
-        cluster.view = ClusterView(brokers=brokers)
+        cluster.view = ClusterMetadata(brokers=brokers)
         for _ in silent:
             with pytest.raises(NetworkError, match="no broker of the cluster answers"):
                 await cluster.refresh(timeout_s=0.2)

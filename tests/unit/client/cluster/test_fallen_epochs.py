@@ -10,7 +10,7 @@ from pipeline.client.admin.offsets import list_offsets
 from pipeline.client.cluster import cluster as cluster_module
 from pipeline.client.cluster import fallen_epochs
 from pipeline.client.cluster.fallen_epochs import FALLEN_AFTER_S, FallenEpochs
-from pipeline.client.cluster.metadata import ClusterView, merge
+from pipeline.client.cluster.metadata import ClusterMetadata, merge
 from pipeline.model import BrokerId, HostPort, TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.scripted_broker import Partition, ScriptedCluster
@@ -25,7 +25,7 @@ def noted(
     *told: Any,
 ) -> Any:
     """What is believed to have fallen after brokers told these epochs at these times; the client knows epoch 5."""
-    epochs, view = FallenEpochs(), merge(ClusterView(), response(1, 5))
+    epochs, view = FallenEpochs(), merge(ClusterMetadata(), response(1, 5))
     return [
         set(epochs.note(view, response(2, epoch), told_by, [FIRST, SECOND], now_s)) for told_by, epoch, now_s in told
     ]
@@ -44,7 +44,7 @@ def test_a_broker_that_lags_alone_lets_no_epoch_fall() -> None:
 
 
 def test_what_fell_is_taken_from_the_response() -> None:
-    view = merge(merge(ClusterView(), response(1, 5)), response(2, 4), {T0})
+    view = merge(merge(ClusterMetadata(), response(1, 5)), response(2, 4), {T0})
     assert (view.leader_of(T0), view.leader_epoch_of(T0)) == (2, 4)
     assert merge(view, response(1, 3), {TopicPartition("t", 1)}).leader_epoch_of(T0) == 4
 

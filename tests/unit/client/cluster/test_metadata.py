@@ -1,6 +1,6 @@
 import uuid
 
-from pipeline.client.cluster.metadata import ClusterView, merge
+from pipeline.client.cluster.metadata import ClusterMetadata, merge
 from pipeline.model import NO_LEADER_EPOCH, BrokerId, HostPort, TopicPartition
 from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.metadata import (
@@ -25,7 +25,7 @@ def response(leader: int, epoch: int, *, topic_id: uuid.UUID = ID, error: int = 
 
 
 def test_names_brokers_controller_and_leaders() -> None:
-    view = merge(ClusterView(), response(1, 0))
+    view = merge(ClusterMetadata(), response(1, 0))
     assert (view.cluster_id, view.controller, view.leader_of(T0)) == ("c", 2, 1)
     assert view.brokers[BrokerId(2)].address == HostPort("h", 9002)
     assert view.topic_ids(["t", "other"]) == {"t": ID, "other": ZERO_UUID}
@@ -34,7 +34,7 @@ def test_names_brokers_controller_and_leaders() -> None:
 
 
 def test_an_older_leader_epoch_changes_nothing_unless_the_topic_is_another() -> None:
-    view = merge(ClusterView(), response(2, 5))
+    view = merge(ClusterMetadata(), response(2, 5))
     assert merge(view, response(1, 4)).leader_of(T0) == 2
     assert merge(view, response(1, 5)).leader_of(T0) == 1
     assert merge(view, response(1, -1)).leader_of(T0) == 1
@@ -42,8 +42,8 @@ def test_an_older_leader_epoch_changes_nothing_unless_the_topic_is_another() -> 
 
 
 def test_leader_epochs_are_those_of_the_newest_metadata_of_a_topic_with_an_id() -> None:
-    assert ClusterView().leader_epoch_of(T0) == NO_LEADER_EPOCH
-    view = merge(ClusterView(), response(2, 5))
+    assert ClusterMetadata().leader_epoch_of(T0) == NO_LEADER_EPOCH
+    view = merge(ClusterMetadata(), response(2, 5))
     assert view.leader_epoch_of(T0) == 5
     assert view.leader_epoch_of(TopicPartition("t", 1)) == NO_LEADER_EPOCH
     assert merge(view, response(1, 4)).leader_epoch_of(T0) == 5
@@ -53,14 +53,14 @@ def test_leader_epochs_are_those_of_the_newest_metadata_of_a_topic_with_an_id() 
 
 
 def test_a_leader_that_is_not_registered_is_none() -> None:
-    assert merge(ClusterView(), response(-1, 1)).leader_of(T0) is None
-    view = merge(ClusterView(), response(3, 1))
+    assert merge(ClusterMetadata(), response(-1, 1)).leader_of(T0) is None
+    view = merge(ClusterMetadata(), response(3, 1))
     assert view.leader_of(T0) is None
     assert view.topics["t"].led_partitions == [0]
 
 
 def test_a_topic_that_vanished_is_an_error_until_it_is_back() -> None:
-    view = merge(merge(ClusterView(), response(1, 0)), response(1, 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    view = merge(merge(ClusterMetadata(), response(1, 0)), response(1, 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     assert "t" not in view.topics
     assert view.errors == {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert merge(view, response(1, 0)).errors == {}
@@ -71,12 +71,12 @@ def test_a_topic_that_never_had_a_leader_is_known_with_its_partitions() -> None:
     topic = MetadataResponseTopic(
         name="t", topic_id=ID, error_code=ErrorCode.LEADER_NOT_AVAILABLE, partitions=[partition]
     )
-    view = merge(ClusterView(), MetadataResponse(brokers=BROKERS, controller_id=2, cluster_id="c", topics=[topic]))
+    view = merge(ClusterMetadata(), MetadataResponse(brokers=BROKERS, controller_id=2, cluster_id="c", topics=[topic]))
     assert view.errors == {"t": ErrorCode.LEADER_NOT_AVAILABLE}
     assert view.topics["t"].partitions[0].leader is None
     assert view.topics["t"].partitions[0].replicas == (1,)
 
 
 def test_a_topic_without_leader_for_a_moment_stays_known() -> None:
-    view = merge(merge(ClusterView(), response(1, 0)), response(1, 0, error=ErrorCode.LEADER_NOT_AVAILABLE))
+    view = merge(merge(ClusterMetadata(), response(1, 0)), response(1, 0, error=ErrorCode.LEADER_NOT_AVAILABLE))
     assert view.leader_of(T0) == 1

@@ -9,9 +9,9 @@ import pytest
 from pipeline.log.compaction.jobs import (
     Cleaned,
     CleaningJob,
+    CleaningProgress,
     Failed,
     GroupCleaned,
-    Progress,
     Report,
     decode_report,
     encode_report,
@@ -24,7 +24,7 @@ from pipeline.records.compression import Codec
 from pipeline.records.memory import MIN_OPENED_BYTES
 
 REPORTS = [
-    Progress(moved_bytes=1),
+    CleaningProgress(moved_bytes=1),
     GroupCleaned(base_offset=0, end_offset=7),
     Cleaned(end_offset=7, read_bytes=1, written_bytes=2, keys=3, map_fill=0.5),
     Failed(reason="the disk", is_full=True),
@@ -93,7 +93,7 @@ def test_jobs_are_done_one_after_the_other_until_the_channel_is_closed(tmp_path:
         assert not thread.is_alive()
         other.close()
         with own.makefile("rb") as lines:
-            reports = [report for report in map(decode_report, lines) if not isinstance(report, Progress)]
+            reports = [report for report in map(decode_report, lines) if not isinstance(report, CleaningProgress)]
     assert reports[0] == GroupCleaned(base_offset=0, end_offset=2)
     assert isinstance(reports[1], Cleaned) and reports[1].keys == 1
     assert isinstance(reports[2], Failed) and not reports[2].is_full

@@ -33,6 +33,7 @@ from pipeline.records.compression import Codec
 from pipeline.settings import parse_address
 from pipeline.testing.local_cluster import LocalCluster
 from tests.support.large_requests import KnownTopic, LargeRequest, large_requests
+from tests.support.wire import joined
 
 MAX_DELAY_S = 0.2
 ATTEMPTS = 5
@@ -69,7 +70,7 @@ class Asker:
 
 
 def encoded(message: Message, version: int) -> bytes:
-    return b"".join(bytes(piece) for piece in ClientConnection("probe").encode_request(message, version)[1])  # type: ignore[arg-type]
+    return joined(ClientConnection("probe").encode_request(message, version)[1])
 
 
 def produce_to(topics: list[KnownTopic], partitions: int) -> bytes:

@@ -40,7 +40,7 @@ def test_long_tests_run_only_when_they_are_asked_for(tmp_path: Path, options: An
 
 def test_each_file_of_tests_is_in_one_part_of_the_suite() -> None:
     files = {path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
-    found: Counter[str] = Counter()
+    found: Counter[Path] = Counter()
     for part in PARTS:
         assert all((ROOT / "tests" / path).exists() for path in (*part.paths, *part.without))
         found.update(

@@ -49,7 +49,7 @@ def test_internal_topics_are_not_counted(checkpoints: Any) -> None:
     broker = counter(checkpoints)
     log = Log(batches=[header(0)])
     log.topic_partition = INTERNAL
-    broker.loaded(log)
+    load(broker, log)
     broker.appended(INTERNAL, [header(1)])
     broker.truncated(INTERNAL)
     broker.removed(INTERNAL)

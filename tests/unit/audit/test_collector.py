@@ -53,6 +53,7 @@ async def test_a_cluster_that_goes_away_is_said_and_read_on_when_it_is_back(tmp_
             await until(lambda: (state.position, state.lag, state.error) == (2, 0, None))
         nursery.cancel_scope.cancel()
     found = collector.ledger.counts("hub", Tier.LOAD, CLICKS, 600_000)
+    assert found is not None
     assert found.at(0).counts.records == 5
 
 

@@ -17,6 +17,7 @@ from pipeline.client.admin.topics import NewTopic, create_topics
 from pipeline.client.cluster.cluster import Cluster
 from pipeline.client.cluster.config import ProducerConfig
 from pipeline.client.producer.batches import DeliveryError
+from pipeline.client.producer.producer import Producer
 from pipeline.model import TopicPartition
 from pipeline.protocol.messages.list_offsets import LATEST
 from tests.support.brokers import clock, serving_cluster
@@ -38,7 +39,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def audited(cluster: Cluster, interval_s: float = 0.05, **settings: int) -> Any:
+async def audited(cluster: Cluster, interval_s: float = 0.05, **settings: Any) -> AsyncIterator[Producer]:
     async with open_audited_producer(
         cluster,
         ProducerConfig(**settings),

@@ -53,7 +53,8 @@ def told(collector: Collector, start_ms: int = 0) -> None:
 
 @pytest.fixture
 def collector() -> Collector:
-    return Collector(dict.fromkeys(["east", "hub"]), retry_backoff_s=1)
+    no_cluster: Any = None
+    return Collector({"east": no_cluster, "hub": no_cluster}, retry_backoff_s=1)
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_metrics_say_which_clusters_are_up(collector: Collector) -> None:
     collector.states["east"].ends_at(3)
     collector.states["hub"].unreadable = 2
 
-    def sample(name: str, cluster: str) -> float:
+    def sample(name: str, cluster: str) -> float | None:
         return registry.get_sample_value(name, {"cluster": cluster})
 
     assert [sample("audit_cluster_up", name) for name in ("east", "hub")] == [1, 0]

@@ -1,6 +1,7 @@
 """What `pipeline group describe` tells though a leader is missing, or a member says what nobody can read."""
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.cli.group import progress_of, read_assignments
 from pipeline.client.admin.groups import CommittedOffset, GroupDescription, GroupMember, commit_offsets
@@ -10,7 +11,7 @@ from pipeline.model import BrokerId, TopicPartition
 from tests.support.brokers import replicated_cluster
 
 DEADLINE_S = 60
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "zookeeper_session_timeout_ms": 6000,
     "offsets_topic_replication_factor": 3,
     "offsets_topic_num_partitions": 1,

@@ -20,7 +20,17 @@ async def test_a_key_separator_is_the_bytes_that_were_given() -> None:
     scripted = ScriptedCluster()
     scripted.add_topic("t", [1])
     async with scripted.broker(1) as address:
-        command = [sys.executable, "-m", "pipeline", "produce", "t", "-K", b"\xff", "-b", str(address)]
+        command: list[str | bytes] = [
+            sys.executable,
+            "-m",
+            "pipeline",
+            "produce",
+            "t",
+            "-K",
+            b"\xff",
+            "-b",
+            str(address),
+        ]
         await trio.run_process(command, stdin=b"key\xffvalue\nvalue alone\n", capture_stdout=True)
     records = scripted.partition(TopicPartition("t", 0)).records()
     assert [(record.key, record.value) for record in records] == [(b"key", b"value"), (None, b"value alone")]

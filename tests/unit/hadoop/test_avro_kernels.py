@@ -32,7 +32,7 @@ NESTED = {
     ],
 }
 
-EVENTS = st.deferred(
+EVENTS: st.SearchStrategy[dict[str, Any]] = st.deferred(
     lambda: st.fixed_dictionaries(
         {
             "id": st.integers(-(2**63), 2**63 - 1),
@@ -64,7 +64,7 @@ def faults_of(schema_text: str, datums: Sequence[bytes], kernel: Any = find_faul
     faults = np.zeros(len(datums), dtype=np.uint8)
     bad = kernel(table.kind, table.argument, table.child_count, table.children, data, starts, ends, faults)
     assert bad == np.count_nonzero(faults)
-    return [DatumFault(fault) for fault in faults]
+    return [DatumFault(int(fault)) for fault in faults]
 
 
 def both(schema: Any, datums: Sequence[bytes]) -> list[DatumFault]:

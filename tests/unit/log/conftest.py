@@ -1,3 +1,4 @@
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pipeline.log.index import Index
 from pipeline.log.loader import load_log
 from pipeline.log.segment_indexes import position_before
 from pipeline.log.unified_log import UnifiedLog
-from pipeline.model import LeaderEpoch, Offset, TopicPartition
+from pipeline.model import FileRegion, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import (
     BatchHeader,
     iterate_headers,
@@ -149,6 +150,11 @@ def batches() -> Batches:
 
 
 Opener = Callable[..., UnifiedLog]
+
+
+def content_of(region: FileRegion) -> bytes:
+    """Return the bytes that sendfile would send."""
+    return os.pread(region.file.fileno(), region.size, region.position)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_an_older_version_finds_the_same_offsets_in_a_checkpoint_with_a_checksum
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_noticed_or_changes_nothing() -> None:
-    offsets = {TopicPartition("a", 0): 30, TopicPartition("b", 1): 7}
+    offsets = {TopicPartition("a", 0): Offset(30), TopicPartition("b", 1): Offset(7)}
     content = encode_offsets(offsets)
     for bit in range(8 * len(content)):
         flipped = bytearray(content)

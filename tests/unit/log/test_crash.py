@@ -16,7 +16,7 @@ from pipeline.log.config import LogConfig
 from pipeline.log.directories.directory import LogDirectory
 from pipeline.log.directories.shutdown import close_log
 from pipeline.log.directories.startup import open_log_directory
-from pipeline.log.files import DiskFiles
+from pipeline.log.files import DiskFiles, Files
 from pipeline.model import BrokerId, Offset, TopicPartition
 from pipeline.records.batch import BatchHeader
 from pipeline.testing.faulty_files import Crash, FaultyFiles
@@ -37,7 +37,7 @@ class Run:
     deleted: bool = False
 
 
-def open_directory(path: Path, files: FaultyFiles, now_ms: int) -> LogDirectory:
+def open_directory(path: Path, files: Files, now_ms: int) -> LogDirectory:
     return open_log_directory(
         path, files, CONFIG, broker_id=BrokerId(1), cluster_id="c", rng=random.Random(1), now_ms=now_ms
     )

@@ -3,7 +3,7 @@
 import random
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, LeaderEpoch, Offset, TopicPartition
 from pipeline.records.batch import validate_for_append, verify_crc
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, content_of
 
 NAME, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 TOPIC_ID = uuid.UUID(int=0x0123456789ABCDEF0123456789ABCDEF)
@@ -112,7 +112,7 @@ def readable(log: UnifiedLog, batches: Batches) -> list[tuple[int, bytes]]:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         piece = log.read(offset, 1, log.log_end_offset)
-        data = piece.region.file.read_at(piece.region.size, piece.region.position)
+        data = content_of(piece.region)
         header = batches.header(data)
         verify_crc(data, 0, header)
         found.append((header.base_offset, bytes(data[: header.size_bytes])))
@@ -201,7 +201,12 @@ def test_every_flipped_bit(image: Any, batches: Any, share: Any) -> None:
         flip_and_judge(image, path, bit, batches)
 
 
-DAMAGES = {
+def replace_by_directory(path: Path, _content: bytes) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, Callable[[Path, bytes], object]] = {
     "empty": lambda path, content: path.write_bytes(b""),
     "half": lambda path, content: path.write_bytes(content[: len(content) // 2]),
     "without its last byte": lambda path, content: path.write_bytes(content[:-1]),
@@ -210,7 +215,7 @@ DAMAGES = {
     "twice": lambda path, content: path.write_bytes(2 * content),
     "garbage": lambda path, content: path.write_bytes(random.Random(1).randbytes(len(content))),
     "missing": lambda path, content: path.unlink(),
-    "a directory": lambda path, content: (path.unlink(), path.mkdir()),
+    "a directory": replace_by_directory,
 }
 
 

@@ -19,6 +19,7 @@ from pipeline.log.directories.startup import open_log_directory
 from pipeline.log.files import DiskFiles
 from pipeline.log.inspection.verification import partition_directories
 from pipeline.log.loader import NewLog
+from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import BrokerId, Offset, TopicPartition
 from tests.unit.log.conftest import Batches
 
@@ -103,7 +104,9 @@ def test_no_log_is_made_where_something_else_is(path: Path, batches: Batches, tm
     error = made[NAME]
     assert isinstance(error, StorageError)
     assert "move it out of the log dir" in str(error)
-    batches.append(made[TopicPartition("a", 1)], batches.make())
+    log = made[TopicPartition("a", 1)]
+    assert isinstance(log, UnifiedLog)
+    batches.append(log, batches.make())
     assert not directories.offline
     directories.close()
     assert kept.read_bytes() == KEPT

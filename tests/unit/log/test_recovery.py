@@ -14,7 +14,7 @@ from pipeline.log.directories.shutdown import close_log
 from pipeline.log.files import DiskFiles
 from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import Offset
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, Opener
 
 
 def log_file(tmp_path: Path, base_offset: int = 0) -> Path:
@@ -22,7 +22,7 @@ def log_file(tmp_path: Path, base_offset: int = 0) -> Path:
 
 
 def filled(
-    open_log: Callable[..., Any], batches: Batches, count: int = 10, config: LogConfig | None = None, size: int = 50
+    open_log: Opener, batches: Batches, count: int = 10, config: LogConfig | None = None, size: int = 50
 ) -> UnifiedLog:
     log = open_log(config)
     for number in range(count):
@@ -95,6 +95,7 @@ def test_segments_behind_a_damaged_one_are_removed(
     segments = [segment.base_offset for segment in log.snapshot.segments]
     victim = max(base_offset for base_offset in segments if base_offset <= offset)
     place = next(s for s in log.snapshot.segments if s.base_offset == victim).locate(offset)
+    assert place is not None
     content = bytearray(log_file(tmp_path, victim).read_bytes())
     content[place.position + 70] ^= 1
     log_file(tmp_path, victim).write_bytes(content)

@@ -31,6 +31,7 @@ from pipeline.records.memory import MIN_OPENED_BYTES
 from pipeline.records.record import Record, iterate_records
 from pipeline.testing.faulty_files import Crash, FaultyFiles
 from tests.support.cleaning import ABORT, COMMIT, batch_of, committed, marker, state, transactional
+from tests.unit.log.conftest import content_of
 
 NAME = TopicPartition("table", 0)
 NOW_MS = 1_700_000_000_000
@@ -66,7 +67,7 @@ def read(log: UnifiedLog, start: int = 0) -> list[Record]:
     offset = Offset(start)
     while offset < log.log_end_offset:
         region = log.read(offset, 1 << 20, log.log_end_offset).region
-        data = region.file.read_at(region.size, region.position)
+        data = content_of(region)
         if not data:
             break
         batch = list(iterate_records(data))
@@ -192,7 +193,7 @@ def test_a_reader_of_the_old_segments_reads_on(tmp_path: Path) -> None:
     region = log.read(Offset(0), 1 << 20, log.log_end_offset).region
     compact(directory, DiskFiles(), Run())
     directory.flush_due(NOW_MS + CONFIG.delete_delay_ms)
-    data = region.file.read_at(region.size, region.position)
+    data = content_of(region)
     assert list(iterate_records(data)) == before[: len(list(iterate_records(data)))]
     for segment, end in old:
         assert [place.last_offset for place in segment.places()][-1] == end - 1
@@ -284,7 +285,7 @@ def test_a_reader_that_opens_a_file_while_it_is_renamed_reads_the_old_one(
     files.name, files.happens = f"{0:020d}{suffix}", delete if is_deleted else swap
     region = log.read(Offset(2), 1 << 20, log.log_end_offset).region
     assert files.name is None
-    data = region.file.read_at(region.size, region.position)
+    data = content_of(region)
     found = list(iterate_records(data))
     assert found == old[found[0].offset : found[0].offset + len(found)]
     assert 2 in {record.offset for record in found}
@@ -432,11 +433,11 @@ def test_batches_without_records_are_passed_over_unless_nothing_follows(tmp_path
     cleaned_end = log.snapshot.closed_segments()[-1][1]
     compact(directory, DiskFiles(), Run())
     found = log.read(Offset(0), 1, log.log_end_offset)
-    data = found.region.file.read_at(found.region.size, found.region.position)
+    data = content_of(found.region)
     assert next(iterate_records(data)).offset == cleaned_end - 1
     end = log.snapshot.closed_segments()[2][1]
     found = log.read(Offset(0), 1, end)
-    data = found.region.file.read_at(found.region.size, found.region.position)
+    data = content_of(found.region)
     assert [header.next_offset for _, header in iterate_headers(data)] == [end]
     directory.close()
 

@@ -19,7 +19,7 @@ from pipeline.log.unified_log import UnifiedLog
 from pipeline.model import LeaderEpoch, Offset
 from pipeline.records.batch import BatchHeader, read_header
 from pipeline.testing.faulty_files import FaultyFiles
-from tests.unit.log.conftest import Batches
+from tests.unit.log.conftest import Batches, content_of
 
 EPOCHS = [3, 3, 4, 4, 4, 6, 6, 7]
 
@@ -145,10 +145,10 @@ def test_a_region_that_was_cut_ends_and_shows_nothing_else(open_log: Callable[..
     log = open_log(LogConfig(index_interval_bytes=1))
     fill(log, batches)
     regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
-    before = [region.file.read_at(region.size, region.position) for region in regions]
+    before = [content_of(region) for region in regions]
     truncate_to(log, Offset(8))
     fill(log, batches)
-    after = [region.file.read_at(region.size, region.position) for region in regions]
+    after = [content_of(region) for region in regions]
     assert after == before[:4] + [b""] * 4
 
 
@@ -158,7 +158,7 @@ def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(
     log = open_log(LogConfig(index_interval_bytes=1))
     headers = fill(log, batches)
     regions = [log.read(Offset(offset), 1, log.log_end_offset).region for offset in range(0, 16, 2)]
-    before = [region.file.read_at(region.size, region.position) for region in regions]
+    before = [content_of(region) for region in regions]
     with monkeypatch.context() as patch:
         patch.setattr(log, "create_segment", refuse_to_open)
         with pytest.raises(DiskFullError):
@@ -167,7 +167,7 @@ def test_nothing_is_appended_where_a_log_was_cut_without_room_for_a_new_segment(
         with pytest.raises(DiskFullError):
             fill(log, batches)
     headers = headers[:4] + fill(log, batches, 4)
-    after = [region.file.read_at(region.size, region.position) for region in regions]
+    after = [content_of(region) for region in regions]
     assert after == before[:4] + [b""] * 4
     assert batches.read_all(log) == headers
     batches.check_indexes(log)
@@ -284,7 +284,7 @@ def test_a_lack_of_open_files_for_what_is_cut_off_leaves_the_log_as_it_was(
     open_log: Callable[..., Any], batches: Batches
 ) -> None:
     class FewOpenFiles(DiskFiles):
-        left = None
+        left: int | None = None
 
         def open(self, path: Path, *, create: bool = False) -> DiskFile:
             if self.left is not None and path.parent == log.directory and not create:

@@ -79,7 +79,7 @@ def test_batches_behind_a_wrong_length_are_not_passed_over(
     for _ in range(200):
         batches.append(log, batches.make())
     damage_length(log, 50 * size_bytes, batches_over * size_bytes)  # ends where a batch ends, or past the end
-    seen = set()
+    seen: set[int | str] = set()
     for offset in range(51, 200):
         try:
             seen.add(batches.read(log, offset)[0].base_offset - offset)

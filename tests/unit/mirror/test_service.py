@@ -53,7 +53,7 @@ class Site:
         labels = {"source": source, "topic": "clicks", "partition": str(partition)}
         return self.metrics.get_sample_value("mirror_failures_total", labels) or 0
 
-    def is_up(self, source: str) -> float:
+    def is_up(self, source: str) -> float | None:
         """What Prometheus is told of a source."""
         return self.metrics.get_sample_value("mirror_source_up", {"source": source})
 

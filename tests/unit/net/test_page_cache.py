@@ -14,6 +14,7 @@ from pipeline.net import page_cache
 from pipeline.net import transport as transport_module
 from pipeline.net.page_cache import CHUNK_BYTES, READERS, is_cached, read_cached, read_into_cache
 from pipeline.net.transport import COPIED_BYTES, PIECES_AT_ONCE, SocketTransport
+from pipeline.protocol.schema import Piece
 from tests.support.sockets import tcp_pair
 
 CONTENT = bytes(range(251)) * 20_000
@@ -76,7 +77,8 @@ async def test_cold_regions_arrive_as_they_are(cold_file: IO[bytes], size: int) 
     received = bytearray()
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(sender.send, [b"head", *regions, b"tail"])
+            pieces: list[Piece] = [b"head", *regions, b"tail"]
+            nursery.start_soon(sender.send, pieces)
             buffer = memoryview(bytearray(100_000))
             while len(received) < len(expected) + 8:
                 count = await receiver.receive_into(buffer)
@@ -124,7 +126,7 @@ async def test_small_regions_leave_with_what_is_around_them(tmp_path: Path) -> N
 async def test_copies_of_small_regions_wait_for_the_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied_bytes = 0
 
-    def copy(region: FileRegion) -> bytearray:
+    def copy(region: FileRegion) -> bytearray | None:
         nonlocal copied_bytes
         copied_bytes += region.size
         return read_cached(region)
@@ -139,7 +141,8 @@ async def test_copies_of_small_regions_wait_for_the_peer(tmp_path: Path, monkeyp
         file.flush()
         with trio.fail_after(DEADLINE_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(sender.send, [b"head", *[FileRegion(file, 0, COPIED_BYTES)] * count, b"tail"])
+                pieces: list[Piece] = [b"head", *[FileRegion(file, 0, COPIED_BYTES)] * count, b"tail"]
+                nursery.start_soon(sender.send, pieces)
                 await trio.testing.wait_all_tasks_blocked()
                 assert copied_bytes < count * COPIED_BYTES / 2
                 received, buffer = 0, memoryview(bytearray(1 << 20))

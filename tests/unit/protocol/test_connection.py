@@ -1,5 +1,4 @@
 import struct
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -37,13 +36,10 @@ from pipeline.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from pipeline.protocol.schema import Message, Piece
+from pipeline.protocol.schema import Message
+from tests.support.wire import joined
 
 Machine = ServerConnection | ClientConnection
-
-
-def joined(pieces: Sequence[Piece]) -> bytes:
-    return b"".join(piece for piece in pieces if not isinstance(piece, FileRegion))
 
 
 def feed(machine: Machine, data: bytes) -> None:
@@ -152,7 +148,7 @@ def test_responses_byte_by_byte(step: int) -> None:
     for message, version, answer in zip((FetchRequest(), MetadataRequest()), (12, 9), answers, strict=True):
         feed(server, joined(client.encode_request(message, version)[1]))
         request = server.next_request()
-        assert request is not None
+        assert isinstance(request, Request)
         wire += joined(server.encode_response(request, answer))
     got = []
     position = 0
@@ -167,7 +163,7 @@ def test_a_file_region_is_counted_and_passed_on() -> None:
     server = ServerConnection(1 << 20)
     feed(server, joined(ClientConnection("c").encode_request(FetchRequest(), 12)[1]))
     request = server.next_request()
-    assert request is not None
+    assert isinstance(request, Request)
     with open(__file__, "rb") as file:  # noqa: PTH123
         region = FileRegion(file, 0, 100)
         partition = PartitionData(partition_index=1, records=region)
@@ -181,7 +177,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
     server, client = ServerConnection(1 << 20), ClientConnection("c")
     feed(server, header(18, 99, 0, b"\0\1c\0" + b"whatever comes in version 99"))
     request = server.next_request()
-    assert request is not None
+    assert isinstance(request, Request)
     assert (request.api_version, request.body) == (99, ApiVersionsRequest())
     pieces = server.encode_response(request, ApiVersionsResponse())
     expected = ApiVersionsResponse(

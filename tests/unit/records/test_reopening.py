@@ -1,4 +1,5 @@
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,8 +27,10 @@ RECORDS = st.lists(
 )
 LEVELS = {Codec.NONE: None, Codec.GZIP: 9, Codec.SNAPPY: None, Codec.LZ4: 17, Codec.ZSTD: -5}
 
+RecordFields = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int]
 
-def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:
+
+def _batch(records: list[RecordFields], codec: Codec = Codec.NONE) -> bytearray:
     builder = BatchBuilder(codec, MAX_UNCOMPRESSED_BYTES)
     for key, value, headers, timestamp in records:
         assert builder.append(key, value, headers, timestamp)
@@ -36,7 +39,7 @@ def _batch(records: list[tuple], codec: Codec = Codec.NONE) -> bytearray:
 
 @settings(max_examples=40)
 @given(RECORDS, st.sampled_from(Codec), st.sampled_from(Codec))
-def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec, after: Codec) -> None:
+def test_a_batch_in_another_codec_is_the_same_batch(records: list[RecordFields], before: Codec, after: Codec) -> None:
     batch = _batch(records, before)
     header = read_header(batch)
     size = sum(map(len, payload_pieces(batch, header, MAX_UNCOMPRESSED_BYTES)))
@@ -54,7 +57,7 @@ def test_a_batch_in_another_codec_is_the_same_batch(records: list, before: Codec
 
 @settings(max_examples=40)
 @given(RECORDS)
-def test_a_scan_sees_times_and_keys(records: list) -> None:
+def test_a_scan_sees_times_and_keys(records: list[RecordFields]) -> None:
     batch = _batch(records)
     seen = list(scan_records([bytes(batch[HEADER_SIZE:])], read_header(batch)))
     assert seen == [(timestamp, index, key is not None) for index, (key, _, _, timestamp) in enumerate(records)]
@@ -86,7 +89,9 @@ def test_a_scan_of_pieces_sees_what_a_scan_of_the_whole_sees(
 
 @settings(max_examples=100)
 @given(RECORDS, st.binary(max_size=20), st.integers(0, 60), st.integers(0, 60))
-def test_hostile_payloads_are_refused_or_scanned(records: list, noise: bytes, start: int, end: int) -> None:
+def test_hostile_payloads_are_refused_or_scanned(
+    records: list[RecordFields], noise: bytes, start: int, end: int
+) -> None:
     batch = _batch(records)
     payload = bytearray(batch[HEADER_SIZE:])
     payload[start:end] = noise

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from pipeline.errors import DeadlineExceededError
 from pipeline.schema_registry.compatibility import CompatibilityLevel
 from pipeline.schema_registry.errors import Code, RegistryError
-from pipeline.schema_registry.journal import JournalLostError
+from pipeline.schema_registry.journal import JournalLostError, JournalPage
 from pipeline.schema_registry.registry import SchemaRequest, register
 from pipeline.schema_registry.service import RegistryService
 from pipeline.schema_registry.state import RegistryState
@@ -18,7 +18,7 @@ from tests.support.registry import serving_registry
 INT, STRING = SchemaRequest(text='"int"'), SchemaRequest(text='"string"')
 
 
-def new_service(journal: "LostJournal | MemoryJournal", *, write_timeout_s: float = 60.0) -> RegistryService:
+def new_service(journal: MemoryJournal, *, write_timeout_s: float = 60.0) -> RegistryService:
     state = RegistryState(CompatibilityLevel.BACKWARD)
     return RegistryService(journal, state, write_timeout_s=write_timeout_s, metrics=CollectorRegistry())
 
@@ -146,7 +146,7 @@ async def test_strange_records_do_not_keep_it_from_starting(journal: MemoryJourn
 
 
 class LostJournal(MemoryJournal):
-    async def read(self, offset: int) -> None:
+    async def read(self, offset: int) -> JournalPage:
         raise JournalLostError("made anew")
 
 

@@ -27,19 +27,17 @@ def encoded(*values: Any) -> list[bytes]:
     return [json.dumps(value).encode() for value in values]
 
 
+PARTITIONS: list[dict[str, list[int]]] = [
+    {"0": []},
+    {"0": [-1]},
+    {"-1": [1]},
+    {"x": [1]},
+    {"0": [1, 1]},
+    {"0": [HUGE]},
+    {str(HUGE): [1]},
+]
 TOPICS = encoded(
-    *(
-        TOPIC | {"partitions": partitions}
-        for partitions in (
-            {"0": []},
-            {"0": [-1]},
-            {"-1": [1]},
-            {"x": [1]},
-            {"0": [1, 1]},
-            {"0": [HUGE]},
-            {str(HUGE): [1]},
-        )
-    ),
+    *(TOPIC | {"partitions": partitions} for partitions in PARTITIONS),
     TOPIC | {"partitions": {"0": [1]}, "removing_replicas": {"0": [1]}},
     TOPIC | {"partitions": {"0": [1]}, "topic_id": "short"},
     TOPIC | {"partitions": {"0": 1}},

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -40,7 +41,7 @@ from tests.support.znodes import remove_tree
 
 T = TopicPartition("t", 0)
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "replica_lag_time_max_ms": 20_000,
     "replica_fetch_wait_max_ms": 50,
     "auto_leader_rebalance_enable": "false",
@@ -143,7 +144,7 @@ async def test_another_state_of_the_same_version_is_one_of_another_history(tmp_p
 
 
 def test_epochs_of_records_that_a_replica_has_are_spent() -> None:
-    def judged(leader: BrokerId, epoch: int, last: int, told: int = NO_LEADER_EPOCH) -> int:
+    def judged(leader: BrokerId, epoch: int, last: int, told: int = NO_LEADER_EPOCH) -> LeaderEpoch | None:
         view = PartitionView(replicas=(ONE, TWO), leader=leader, leader_epoch=LeaderEpoch(epoch))
         return spent_epoch(view, ONE, LeaderEpoch(told), LeaderEpoch(last))
 

@@ -32,11 +32,12 @@ HANG_S = 5.0
 
 
 def test_a_partition_that_was_given_up_is_tried_again_when_the_bound_of_its_batches_changes(tmp_path: Path) -> None:
-    partition = SimpleNamespace(
+    unused: Any = None
+    partition: Any = SimpleNamespace(
         settings=SimpleNamespace(max_message_bytes=1 << 20),
         log=SimpleNamespace(directory=tmp_path / "compacted-0", failure=None),
     )
-    cleaner = LogCleaner(None, {NAME: partition}, None, None, lambda: 0, random.Random(1))
+    cleaner = LogCleaner(unused, {NAME: partition}, unused, unused, lambda: 0, random.Random(1))
 
     def fail(times: Any) -> None:
         for _ in range(times):

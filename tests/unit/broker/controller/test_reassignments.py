@@ -162,10 +162,10 @@ async def test_what_the_brokers_measure(start: Start) -> None:
     async with pair(start) as (one, two):
         await create(one, 2, 1)
 
-        def of_controller(broker: Broker, name: str) -> float:
+        def of_controller(broker: Broker, name: str) -> float | None:
             return broker.metrics.get_sample_value(f"kafka_controller_kafkacontroller_{name}")
 
-        def of_replicas(broker: Broker, name: str) -> float:
+        def of_replicas(broker: Broker, name: str) -> float | None:
             return broker.metrics.get_sample_value(f"kafka_server_replicamanager_{name}")
 
         names = ("activecontrollercount", "globaltopiccount", "globalpartitioncount", "offlinepartitionscount")
@@ -209,7 +209,7 @@ async def test_an_unclean_election_by_hand(start: Start) -> None:
         await two.produce("t", batch(b"lost"))
     async with start(1) as one:
 
-        def measured(name: str) -> float:
+        def measured(name: str) -> float | None:
             return one.metrics.get_sample_value(f"kafka_controller_{name}")
 
         left = await until(one, lambda found: len(found.brokers) == 1)

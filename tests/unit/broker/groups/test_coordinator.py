@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,18 +11,19 @@ import pytest
 import trio
 import trio.testing
 
-from pipeline.broker.groups import coordinator_runtime, timers
+from pipeline.broker.groups import coordinator_runtime, timers, transitions
 from pipeline.broker.groups.coordinator import GroupCoordinator
-from pipeline.broker.groups.events import Identity, Join, Leaver, Sync
-from pipeline.broker.groups.group import GroupLimits
+from pipeline.broker.groups.events import CoordinatorResult, Identity, Join, Leaver, Sync, Timer
+from pipeline.broker.groups.group import Group, GroupLimits
 from pipeline.broker.groups.joins import join_time_over
-from pipeline.broker.groups.model import GroupState, LoadedGroup
+from pipeline.broker.groups.model import GroupState, LoadedGroup, MemberId
 from pipeline.broker.groups.records import encode_group_key, encode_group_value
 from pipeline.broker.groups.syncs import assignment_written
 from pipeline.broker.groups.transitions import JOIN, JOIN_TIME_OVER, WRITTEN, Transition
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from pipeline.protocol.messages.join_group import JoinGroupResponse
+from tests.support.groups import identity
 
 SESSION_MS = 45_000
 
@@ -32,8 +33,8 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self.records: list[Any] = []
-        self.refusal = None
-        self.error = None
+        self.refusal: ErrorCode | None = None
+        self.error: ErrorCode | None = None
         self.delay_s = 0.0
 
     def partition_for(self, group_id: str) -> int:
@@ -68,7 +69,7 @@ async def answer_of(answer: Any) -> Any:
 
 
 def ask_join(coordinator: GroupCoordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
-    given = {
+    given: dict[str, Any] = {
         "session_timeout_ms": SESSION_MS,
         "rebalance_timeout_ms": 60_000,
         "protocol_type": "consumer",
@@ -77,7 +78,7 @@ def ask_join(coordinator: GroupCoordinator, group_id: str = "g", member_id: str 
         "fresh_id": coordinator.new_member_id("client"),
         **more,
     }
-    return coordinator.join(group_id, Join(waiter=coordinator.new_waiter(), member_id=member_id, **given))
+    return coordinator.join(group_id, Join(waiter=coordinator.new_waiter(), member_id=MemberId(member_id), **given))
 
 
 async def join(coordinator: GroupCoordinator, group_id: str = "g", member_id: str = "", **more: Any) -> Any:
@@ -90,13 +91,14 @@ async def sync(
     group_id: str = "g",
     assignments: Mapping[str, bytes] | None = None,
 ) -> Any:
-    sender = Identity(member_id=joined.member_id, generation=joined.generation_id)
-    request = Sync(waiter=coordinator.new_waiter(), sender=sender, assignments=assignments or {})
+    sender = identity(joined.member_id, None, joined.generation_id)
+    given = {MemberId(member_id): assignment for member_id, assignment in (assignments or {}).items()}
+    request = Sync(waiter=coordinator.new_waiter(), sender=sender, assignments=given)
     return await answer_of(coordinator.sync(group_id, request))
 
 
 async def commit(coordinator: GroupCoordinator, group_id: str = "g") -> None:
-    coordinator.check_commit(group_id, "", -1, None)
+    coordinator.check_commit(group_id, MemberId(""), -1, None)
     coordinator.note_commit(group_id)
 
 
@@ -122,7 +124,7 @@ async def test_a_member_enters_alone(autojump_clock: trio.testing.MockClock) -> 
 async def test_a_silent_member_is_taken_out_after_its_session(autojump_clock: trio.testing.MockClock) -> None:
     async with running() as (coordinator, *_):
         joined = await enter_alone(coordinator)
-        sender = Identity(member_id=joined.member_id, generation=1)
+        sender = identity(joined.member_id, None, 1)
         for _ in range(5):
             await trio.sleep(SESSION_MS / 1000 - 1)
             assert coordinator.heartbeat("g", sender) is ErrorCode.NONE
@@ -198,13 +200,14 @@ async def test_a_client_that_has_gone_leaves_its_join_behind(autojump_clock: tri
 async def test_groups_of_others_are_refused(code: ErrorCode) -> None:
     async with running() as (coordinator, journal, _):
         journal.refusal = code
-        sender = Identity(member_id="m", generation=1)
-        for ask in (
+        sender = identity("m", None, 1)
+        requests: list[Callable[[], object]] = [
             lambda: coordinator.heartbeat("g", sender),
             lambda: coordinator.leave("g", []),
             lambda: coordinator.find("g"),
-            lambda: coordinator.check_commit("g", "m", 1, None),
-        ):
+            lambda: coordinator.check_commit("g", MemberId("m"), 1, None),
+        ]
+        for ask in requests:
             with pytest.raises(KafkaError) as refused:
                 ask()
             assert refused.value.code is code
@@ -215,14 +218,16 @@ async def test_groups_of_others_are_refused(code: ErrorCode) -> None:
 async def test_unknown_groups() -> None:
     async with running() as (coordinator, *_):
         assert (await join(coordinator, member_id="m")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-        sender = Identity(member_id="m", generation=1)
+        sender = identity("m", None, 1)
         request = Sync(waiter=coordinator.new_waiter(), sender=sender)
         assert coordinator.sync("g", request).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         assert coordinator.heartbeat("g", sender) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert coordinator.leave("g", [Leaver("m"), Leaver("n")]) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+        assert (
+            coordinator.leave("g", [Leaver(MemberId("m")), Leaver(MemberId("n"))]) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+        )
         assert coordinator.find("g") is coordinator.standing("g") is None
         with pytest.raises(KafkaError) as refused:
-            coordinator.check_commit("g", "m", 1, None)
+            coordinator.check_commit("g", MemberId("m"), 1, None)
         assert refused.value.code is ErrorCode.ILLEGAL_GENERATION
         with pytest.raises(KafkaError) as refused:
             await coordinator.remove_group("g")
@@ -233,7 +238,7 @@ async def test_a_group_that_nobody_entered_is_not_kept(autojump_clock: trio.test
     async with running() as (coordinator, *_):
         request = Join(
             waiter=coordinator.new_waiter(),
-            fresh_id="a",
+            fresh_id=MemberId("a"),
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=60_000,
             protocol_type="consumer",
@@ -337,7 +342,7 @@ async def test_the_next_coordinator_goes_on_with_the_group(autojump_clock: trio.
     async with running() as (successor, journal, _):
         for group_id, loaded in (("g", LoadedGroup(metadata=value)), ("offsets only", LoadedGroup())):
             successor.on_loaded(journal.partition_for(group_id), {group_id: loaded})
-        sender = Identity(member_id=joined.member_id, generation=1)
+        sender = identity(joined.member_id, None, 1)
         assert successor.heartbeat("g", sender) is ErrorCode.NONE
         assert successor.count_by_state() == {
             state: int(state in {GroupState.STABLE, GroupState.EMPTY}) for state in GroupState
@@ -364,9 +369,9 @@ async def test_a_group_that_breaks_its_rules_starts_anew_alone(
             assert coordinator.find("g").state is GroupState.EMPTY
         assert generation == 3
         with monkeypatch.context() as patch:
-            broken = Transition(join_time_over, frozenset())
-            patch.setitem(JOIN_TIME_OVER.transitions, GroupState.PREPARING, broken)
-            patch.setitem(JOIN.transitions, GroupState.PREPARING, Transition(None, frozenset()))
+            patch.setitem(JOIN_TIME_OVER.transitions, GroupState.PREPARING, Transition(join_time_over, frozenset()))
+            no_function: Any = None
+            patch.setitem(JOIN.transitions, GroupState.PREPARING, Transition(no_function, frozenset()))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(join, coordinator)
                 await trio.sleep(0.1)
@@ -375,7 +380,7 @@ async def test_a_group_that_breaks_its_rules_starts_anew_alone(
                 assert refused.value.code is ErrorCode.NOT_COORDINATOR
             assert (await join(coordinator)).error_code == ErrorCode.NOT_COORDINATOR
         await enter_alone(coordinator)
-        sender = Identity(member_id=other.member_id, generation=1)
+        sender = identity(other.member_id, None, 1)
         assert coordinator.heartbeat("other", sender) is ErrorCode.NONE
 
 
@@ -435,7 +440,7 @@ async def test_an_id_that_nobody_used_takes_no_group_of_others_with_it(autojump_
         await trio.sleep(SESSION_MS / 2000)
         joined = await enter_alone(coordinator)
         await trio.sleep(SESSION_MS / 2000 + 1)
-        assert coordinator.heartbeat("g", Identity(member_id=joined.member_id, generation=1)) is ErrorCode.NONE
+        assert coordinator.heartbeat("g", identity(joined.member_id, None, 1)) is ErrorCode.NONE
 
 
 async def test_a_write_decided_before_the_group_was_given_away_is_not_written_after_it(
@@ -507,8 +512,12 @@ async def test_a_silent_static_member_is_waited_for_in_peace(
         assert coordinator.find("g").state is GroupState.STABLE
         coordinator.leave("g", [Leaver(joined.member_id)])
         fired = []
-        fire = coordinator_runtime.fire
-        monkeypatch.setattr(coordinator_runtime, "fire", lambda *given: (fired.append(given), fire(*given))[1])
+
+        def fire(group: Group, timer: Timer, now_ms: int) -> CoordinatorResult:
+            fired.append(timer)
+            return transitions.fire(group, timer, now_ms)
+
+        monkeypatch.setattr(coordinator_runtime, "fire", fire)
         with trio.move_on_after(2 * SESSION_MS / 1000):
             while coordinator.find("g").state is not GroupState.EMPTY:
                 await trio.sleep(1)

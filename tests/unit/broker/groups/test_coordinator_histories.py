@@ -17,7 +17,7 @@ import trio.testing
 from pipeline.broker.groups.coordinator import GroupCoordinator
 from pipeline.broker.groups.events import Identity, Leaver
 from pipeline.broker.groups.member import names_bytes
-from pipeline.broker.groups.model import LoadedGroup
+from pipeline.broker.groups.model import LoadedGroup, MemberId
 from pipeline.broker.groups.records import GroupKey, decode_group_value, decode_key
 from pipeline.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.groups.test_coordinator import MemoryJournal, ask_join, running, sync
@@ -35,11 +35,11 @@ class History:
     def __init__(self, seed: int, coordinator: GroupCoordinator, journal: MemoryJournal, nursery: trio.Nursery) -> None:
         self.random = random.Random(seed)
         self.coordinator, self.journal, self.nursery = coordinator, journal, nursery
-        self.known = {group_id: [] for group_id in GROUPS}
+        self.known: dict[str, list[str]] = {group_id: [] for group_id in GROUPS}
         self.waiting = 0
         self.highest = dict.fromkeys(GROUPS, 0)
         """The highest generation that clients were told, since the group was last forgotten."""
-        self.forgotten = Counter()
+        self.forgotten: Counter[str] = Counter()
 
     async def run(self) -> None:
         kinds = ["enter", "enter", "ask_id", "heartbeat", "leave", "commit", "wait", "wait", "hand_over", "remove"]
@@ -102,18 +102,20 @@ class History:
 
     async def heartbeat(self, group_id: str) -> None:
         group = self.coordinator.find(group_id)
-        for member_id in [] if group is None else list(group.roster.members):
+        if group is None:
+            return
+        for member_id in list(group.roster.members):
             self.coordinator.heartbeat(group_id, Identity(member_id=member_id, generation=group.generation))
 
     async def leave(self, group_id: str) -> None:
         group = self.coordinator.find(group_id)
         members = [] if group is None else list(group.roster.members)
         leavers = [Leaver(member_id) for member_id in members if self.random.random() < 0.7]
-        self.coordinator.leave(group_id, [*leavers, Leaver("", self.random.choice(["i", "j"]))])
+        self.coordinator.leave(group_id, [*leavers, Leaver(MemberId(""), self.random.choice(["i", "j"]))])
 
     async def commit(self, group_id: str) -> None:
         with contextlib.suppress(KafkaError):
-            self.coordinator.check_commit(group_id, "", -1, None)
+            self.coordinator.check_commit(group_id, MemberId(""), -1, None)
             self.coordinator.note_commit(group_id)
 
     async def wait(self, _group_id: str) -> None:
@@ -132,8 +134,9 @@ class History:
             assert isinstance(name, GroupKey)
             values[name.group_id] = value
         value = values.get(group_id)
-        loaded = {} if value is None else {group_id: LoadedGroup(metadata=decode_group_value(value))}
-        self.forget(group_id, 0 if value is None else loaded[group_id].metadata.generation)
+        metadata = None if value is None else decode_group_value(value)
+        loaded = {} if metadata is None else {group_id: LoadedGroup(metadata=metadata)}
+        self.forget(group_id, 0 if metadata is None else metadata.generation)
         self.coordinator.on_loaded(partition, loaded)
 
     async def remove(self, group_id: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pipeline.broker.groups.joins import NEW_MEMBER_TIMEOUT_MS
 from pipeline.broker.groups.lifecycle import load
 from pipeline.broker.groups.member import subscribed_topics
-from pipeline.broker.groups.model import GroupMetadataValue, GroupState, MemberMetadataValue
+from pipeline.broker.groups.model import Generation, GroupMetadataValue, GroupState, MemberId, MemberMetadataValue
 from pipeline.broker.groups.transitions import REMOVE, UNLOAD
 from pipeline.protocol.errors import ErrorCode
 from tests.support.groups import Driver
@@ -117,7 +117,7 @@ def test_a_write_that_ends_after_the_next_generation_began_changes_nothing() -> 
     assert (driver.group.state, driver.group.generation) == (GroupState.COMPLETING, 2)
     driver.end_write()
     assert driver.group.state is GroupState.COMPLETING
-    assert driver.group.roster.members[leader].assignment == b""
+    assert driver.group.roster.members[MemberId(leader)].assignment == b""
 
 
 def test_a_newcomer_has_everybody_come_back(driver: Driver) -> None:
@@ -188,8 +188,11 @@ def test_who_agrees_with_nobody_is_refused(driver: Driver) -> None:
 
 def test_sync_names_the_protocol_of_the_group(driver: Driver) -> None:
     leader, _ = driver.stable(2)
-    for wrong in ({"protocol": "sticky"}, {"protocol_type": "connect"}):
-        assert error_of(driver, driver.ask_sync(leader, **wrong)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    for wrong in (
+        driver.ask_sync(leader, protocol="sticky"),
+        driver.ask_sync(leader, protocol_type="connect"),
+    ):
+        assert error_of(driver, wrong) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert error_of(driver, driver.ask_sync(leader, protocol="range", protocol_type="consumer")) is ErrorCode.NONE
 
 
@@ -305,7 +308,7 @@ def test_a_full_group_takes_nobody_else() -> None:
 def test_a_group_that_was_loaded_too_large_lets_the_first_come_back() -> None:
     members = tuple(
         MemberMetadataValue(
-            member_id=f"m{number}",
+            member_id=MemberId(f"m{number}"),
             client_id="c",
             client_host="/h",
             session_timeout_ms=10_000,
@@ -317,7 +320,12 @@ def test_a_group_that_was_loaded_too_large_lets_the_first_come_back() -> None:
     )
     driver = Driver(max_size=2)
     value = GroupMetadataValue(
-        protocol_type="consumer", generation=4, protocol="range", leader="m0", state_since_ms=1, members=members
+        protocol_type="consumer",
+        generation=Generation(4),
+        protocol="range",
+        leader=MemberId("m0"),
+        state_since_ms=1,
+        members=members,
     )
     driver.do(load(driver.group, value, 0))
     assert driver.group.state is GroupState.PREPARING

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.broker.groups.events import TimerKind
 from pipeline.broker.groups.member import PENDING_BYTES
-from pipeline.broker.groups.model import GroupState
+from pipeline.broker.groups.model import GroupState, MemberId
 from pipeline.broker.groups.transitions import UNLOAD
 from pipeline.protocol.errors import ErrorCode
 from tests.support.groups import Driver
@@ -51,7 +51,7 @@ class Model(Driver):
         )
 
     def instance_of(self, member_id: str) -> str | None:
-        member = self.group.roster.members.get(member_id)
+        member = self.group.roster.members.get(MemberId(member_id))
         known = None if member is None else member.group_instance_id
         return known if self.random.random() < 0.9 else self.random.choice(INSTANCES)
 
@@ -115,6 +115,7 @@ class Model(Driver):
             if member.deadline_ms is None:
                 assert not member.is_new and (member.join is not None or member.sync is not None)
             else:
+                assert member.timer_ms is not None
                 assert member.timer_ms <= member.deadline_ms
                 assert any(
                     (timer.kind, timer.member_id, timer.at_ms) == (TimerKind.SESSION, member.id, member.timer_ms)

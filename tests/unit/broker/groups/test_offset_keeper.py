@@ -110,7 +110,7 @@ class Groups:
     ) -> None:
         """All may."""
 
-    def standing(self, group_id: str) -> Standing:
+    def standing(self, group_id: str) -> Standing | None:
         return self.standings.get(group_id)
 
     async def remove_group(self, group_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,11 @@ from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
 from tests.support.brokers import Brokers, replicated_cluster
 
 LEAST_REQUESTS = 10
-SETTINGS = {"replica_lag_time_max_ms": 20_000, "replica_fetch_wait_max_ms": 50, "auto_leader_rebalance_enable": "false"}
+SETTINGS: dict[str, Any] = {
+    "replica_lag_time_max_ms": 20_000,
+    "replica_fetch_wait_max_ms": 50,
+    "auto_leader_rebalance_enable": "false",
+}
 
 
 async def wait_until_all_led(brokers: Brokers) -> None:

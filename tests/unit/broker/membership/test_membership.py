@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -352,5 +353,5 @@ async def test_partitions_move_to_other_brokers(start: Start, zookeeper_twin: Me
         assert third.handle.replicas.partitions[T0].log.log_start_offset == 0
 
 
-def _fields(state: PartitionState) -> dict[str, object]:
+def _fields(state: PartitionState) -> dict[str, Any]:
     return {name: getattr(state, name) for name in PartitionState.__slots__}

@@ -19,7 +19,7 @@ CONTROLLER = "kafka_controller_kafkacontroller_"
 PREFIX = "kafka_server_sessionexpirelistener_"
 
 
-def value(broker: Broker, name: str, **labels: str) -> float:
+def value(broker: Broker, name: str, **labels: str) -> float | None:
     return broker.metrics.get_sample_value(name, labels)
 
 
@@ -82,7 +82,7 @@ async def test_what_cannot_be_known_without_zookeeper_is_not_told_as_well(
         def told(metric: str) -> list[float | None]:
             return [value(broker, metric) for broker in brokers]
 
-        def find_leader() -> Broker:
+        def find_leader() -> Broker | None:
             found = ((broker, broker.handle.replicas.partitions.get(name)) for broker in brokers)
             return next((broker for broker, partition in found if partition and partition.is_leader), None)
 

@@ -25,7 +25,7 @@ async def commit(broker: Broker, topic: str, offset: int) -> None:
             await trio.sleep(0.01)
 
 
-def lag_of(broker: Broker, kind: str) -> float:
+def lag_of(broker: Broker, kind: str) -> float | None:
     labels = {"consumergroup": GROUP, "topic": "clicks", "partition": "0"}
     return broker.metrics.get_sample_value(f"kafka_consumergroup_{kind}", labels)
 
@@ -49,7 +49,7 @@ async def test_records_out_are_those_that_were_fetched(start: Start) -> None:
         for count in (3, 1, 2):
             await broker.produce("clicks", batch(*[b"x" * 100] * count))
 
-        async def told_after(offset: int, max_bytes: int) -> float:
+        async def told_after(offset: int, max_bytes: int) -> float | None:
             await broker.fetch("clicks", offset, max_bytes=max_bytes, partition_max_bytes=max_bytes)
             return broker.metrics.get_sample_value(
                 "kafka_server_brokertopicmetrics_messagesout_total", {"topic": "clicks"}
@@ -121,7 +121,7 @@ async def test_a_partition_whose_leader_lost_it_to_a_disk_counts_as_offline(star
     async with start() as broker:
         await broker.create("clicks", 2)
 
-        def offline() -> float:
+        def offline() -> float | None:
             return broker.metrics.get_sample_value("kafka_controller_kafkacontroller_offlinepartitionscount")
 
         assert offline() == 0

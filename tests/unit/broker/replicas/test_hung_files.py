@@ -24,8 +24,9 @@ from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOf
 from pipeline.protocol.messages.produce import PartitionProduceResponse
 from pipeline.testing.faulty_files import FaultyFiles
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
-from tests.unit.broker.replicas.test_hung_roles import assigned, names, opened, until
+from tests.unit.broker.replicas.test_hung_roles import names, opened, until
 from tests.unit.broker.replicas.test_hung_rolls import PARTITIONS, ROLL_S, base_offsets, in_dir
+from tests.unit.broker.replicas.test_replicas import assigned
 from tests.unit.broker.requests.handlers.test_read_committed import PRODUCER, TRANSACTIONAL, marker, with_attributes
 
 ENTRIES = 400
@@ -153,7 +154,7 @@ async def test_a_closed_segment_that_is_not_opened_holds_up_no_reads_of_others(
 
             async def fetch(lane: str) -> None:
                 data = await found.broker.fetch("t", 0, partition=found.hung, max_wait_ms=max_wait_ms, lane=lane)
-                answers.append((data.error_code, bytes(data.records or b"")))
+                answers.append((data.error_code, len(data.records or b"")))
 
             found.hang()
             nursery.start_soon(fetch, "hung")
@@ -161,7 +162,7 @@ async def test_a_closed_segment_that_is_not_opened_holds_up_no_reads_of_others(
             with trio.fail_after(STALLED_S + ROLL_S):
                 await until(lambda: len(answers) == 1)
                 await fetch("again")
-            assert answers == [(ErrorCode.NONE, b"")] * 2
+            assert answers == [(ErrorCode.NONE, 0)] * 2
             assert found.files.hanging == 1
             found.files.released.set()
         await until(lambda: not found.files.hanging)
@@ -258,10 +259,10 @@ async def test_an_abort_marker_waits_for_no_index_file(start: Start, tmp_path: P
         assert answer.error_code == ErrorCode.NONE
         found.files.released.set()
         aborted = found.partition.log.aborted_transactions
-        assert [entry.first_offset for entry in aborted(0, 3)] == [1]
+        assert [entry.first_offset for entry in aborted(Offset(0), Offset(3))] == [1]
     async with start(log_dirs=",".join(map(str, found.dirs))) as broker:
         log = broker.handle.replicas.partitions[names([found.hung])[0]].log
-        assert [entry.first_offset for entry in log.aborted_transactions(0, 3)] == [1]
+        assert [entry.first_offset for entry in log.aborted_transactions(Offset(0), Offset(3))] == [1]
 
 
 async def _search(broker: Broker, partition: int, lane: str = "") -> int:

@@ -15,6 +15,7 @@ from pipeline.protocol.errors import ErrorCode
 from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pipeline.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pipeline.testing.faulty_files import FaultyFiles
+from tests.support.wire import joined
 from tests.unit.broker.conftest import NOW_MS, TIMEOUT_S, Broker, Start, batch
 
 T = TopicPartition("t", 0)
@@ -80,7 +81,7 @@ async def test_a_slow_reader_of_a_deleted_segment_gets_all_of_it(start: Start) -
         topics = [await broker.named(FetchTopic, "t", partitions=[asked])]
         _, pieces = machine.encode_request(FetchRequest(max_bytes=1 << 25, topics=topics), 13)
         async with await trio.open_tcp_stream(broker.address.host, broker.address.port) as stream:
-            await stream.send_all(b"".join(bytes(piece) for piece in pieces))
+            await stream.send_all(joined(pieces))
             received = bytearray(await stream.receive_some(10))
             await delete_for_good(broker.handle.replicas)
             assert partition.log.log_start_offset == 16

@@ -41,7 +41,7 @@ def partition_of(broker: Broker) -> Partition:
     return broker.handle.replicas.partitions[T]
 
 
-def led_by(brokers: tuple[Broker, ...]) -> Broker:
+def led_by(brokers: tuple[Broker, ...]) -> Broker | None:
     return next((b for b in brokers if (found := b.handle.replicas.partitions.get(T)) and found.is_leader), None)
 
 
@@ -154,7 +154,7 @@ async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(sta
         assert (await leader.produce("t", batch(b"c"), acks=1)).error_code == ErrorCode.NONE
         for offset in (1, 2, 3):
             data = await leader.fetch("t", offset, max_wait_ms=20)
-            assert (data.error_code, data.high_watermark, bytes(data.records or b"")) == (ErrorCode.NONE, 1, b"")
+            assert (data.error_code, data.high_watermark, len(data.records or b"")) == (ErrorCode.NONE, 1, 0)
         assert (await leader.fetch("t", 4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         async with trio.open_nursery() as nursery:
             seen: list[int] = []
@@ -171,11 +171,13 @@ async def test_what_a_replica_in_sync_lacks_is_neither_acknowledged_nor_seen(sta
 
 async def test_what_a_client_sends_behind_a_write_that_waits_is_appended_meanwhile(start: Start) -> None:
     async with replicated(start, min_insync_replicas="2") as (leader, (lame, other)):
-        versions = [
-            lambda broker=broker: broker.handle.replicas.in_sync.view.partition(T).state_version
-            for broker in (leader, lame)
-        ]
-        await until(lambda: len({version() for version in versions}) == 1)
+
+        def version(broker: Broker) -> int:
+            found = broker.handle.replicas.in_sync.view.partition(T)
+            assert found is not None
+            return found.state_version
+
+        await until(lambda: version(leader) == version(lame))
         await leave_fetcher(lame.handle.replicas.fetchers, T)
         topics = [
             await leader.named(

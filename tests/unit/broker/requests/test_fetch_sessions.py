@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.broker.requests import fetch_sessions
 from pipeline.broker.requests.fetch_sessions import EVICTION_S, FetchSession, FetchSessions, SessionPartition, memory_of
 from pipeline.broker.runtime.kept_memory import KeptMemory
 from pipeline.protocol.codec import decode_from, encode
 from pipeline.protocol.errors import ErrorCode, KafkaError
-from pipeline.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from pipeline.protocol.messages.fetch import MAX_EPOCH, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from tests.support.wire import joined
 
 Begin = Callable[..., FetchSession | None]
 
@@ -28,7 +28,9 @@ def _forgotten(*numbers: int, name: str = "t") -> list[ForgottenTopic]:
     return [ForgottenTopic(topic=name, partitions=numbers)]
 
 
-def _begin(sessions: FetchSessions, session_id: int, epoch: int, *, now_s: float = 0, **more: Any) -> FetchSession:
+def _begin(
+    sessions: FetchSessions, session_id: int, epoch: int, *, now_s: float = 0, **more: Any
+) -> FetchSession | None:
     given = {"topics": (), "forgotten": (), "uses_topic_ids": False, "is_follower": False, **more}
     return sessions.begin(session_id, epoch, given.pop("topics"), given.pop("forgotten"), now_s=now_s, **given)
 
@@ -59,8 +61,8 @@ def test_epochs_count_up_and_partitions_come_and_go(sessions: FetchSessions) -> 
     assert _begin(sessions, session.id, 2, topics=_topics(1, offset=7)) is session
     assert [due.asked.fetch_offset for due in session.due] == [7, 0]
     assert sessions.held_bytes == session.held_bytes == memory_of(_topics(1, 2))
-    session.epoch = fetch_sessions.MAX_EPOCH
-    assert _begin(sessions, session.id, fetch_sessions.MAX_EPOCH) is session
+    session.epoch = MAX_EPOCH
+    assert _begin(sessions, session.id, MAX_EPOCH) is session
     assert session.epoch == 1
 
 
@@ -76,6 +78,7 @@ def test_topics_are_known_by_the_name_that_the_client_uses(sessions: FetchSessio
     topics = [FetchTopic(topic_id=topic_id, partitions=[FetchPartition()]) for topic_id in (first, second)]
     session = _begin(sessions, 0, 0, topics=topics, uses_topic_ids=True)
     assert session is not None
+    assert session is not None
     _begin(sessions, session.id, 1, forgotten=[ForgottenTopic(topic_id=first, partitions=[0])], uses_topic_ids=True)
     assert [due.topic_id for due in session.due] == [second]
 
@@ -85,6 +88,7 @@ def test_a_session_ends_by_its_last_epoch_a_new_start_or_its_last_partition(sess
     assert _begin(sessions, session.id, -1) is None
     session = _made(sessions, 0)
     again = _begin(sessions, session.id, 0, topics=_topics(0))
+    assert again is not None
     assert again is not None and list(sessions.sessions) == [again.id] != [session.id]
     assert _begin(sessions, again.id, 1, forgotten=_forgotten(0)) is None
     assert (len(sessions.sessions), sessions.held_bytes) == (0, 0)
@@ -127,7 +131,7 @@ def test_the_estimate_is_about_what_sessions_take(sessions: FetchSessions, per_t
         )
         for number in range(4000 // per_topic)
     ]
-    raw = memoryview(b"".join(map(bytes, encode(FetchRequest(topics=topics), 11))))
+    raw = memoryview(joined(encode(FetchRequest(topics=topics), 11)))
     tracemalloc.start()
     try:
         session = _begin(sessions, 0, 0, topics=decode_from(FetchRequest, 11, raw, 0, 100_000)[0].topics)

@@ -375,12 +375,12 @@ async def test_a_topic_whose_answer_was_lost_is_not_made_again_if_it_was_deleted
         await other.create(DeletedTopic.PARENT)
         plain = broker.zookeeper.transaction
 
-        async def make_and_delete(operations: Sequence[Operation]) -> Sequence[Any]:
+        async def make_and_delete(operations: Sequence[Operation]) -> None:
             is_creation = any(operation.path == topic_path("t") for operation in operations)
             if is_creation:
                 broker.zookeeper.lose_next_answer()
             try:
-                return await plain(operations)
+                await plain(operations)
             finally:
                 if is_creation:
                     broker.zookeeper.transaction = plain  # type: ignore[method-assign]

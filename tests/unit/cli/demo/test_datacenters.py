@@ -22,7 +22,7 @@ async def test_without_java_one_plain_error(tmp_path: Path, monkeypatch: pytest.
 def test_old_records_stay_groups_work_on_one_broker_and_only_the_mirror_makes_topics_at_the_hub(
     tmp_path: Path, name: Any
 ) -> None:
-    config, _ = read_broker_settings(Datacenters(tmp_path, ["t"]).brokers[name].settings)
+    config, _ = read_broker_settings({**Datacenters(tmp_path, ["t"]).brokers[name].settings})
     assert topic_settings({}, config).retention_ms == -1
     assert config.offsets_topic_replication_factor == 1
     assert config.auto_create_topics == (name != "hub")

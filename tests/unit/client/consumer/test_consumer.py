@@ -175,8 +175,8 @@ async def test_seek_add_and_remove_void_what_was_fetched(
         {T0: 2**63},
         {TopicPartition("t", -1): 0},
         {TopicPartition("t", 2**31): 0},
-        {TopicPartition("t", "0"): 0},
-        {TopicPartition(None, 0): 0},
+        {TopicPartition("t", "0"): 0},  # type: ignore[arg-type]
+        {TopicPartition(None, 0): 0},  # type: ignore[arg-type]
         {TopicPartition("x" * 40_000, 0): 0},
         {("v", 0): 0},
     ],
@@ -723,16 +723,18 @@ async def test_a_partition_out_of_range_holds_up_no_other(
     other = TopicPartition("t", 1)
     plain, asked = scripted._list_offsets, trio.Event()
 
-    def refuse(broker: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def refuse(broker: BrokerId, request: ListOffsetsRequest) -> ListOffsetsResponse:
         asked.set()
         answer = plain(broker, request)
-        for topic in answer.topics:
-            topic.partitions[:] = [
-                replace(told, error_code=ErrorCode.OFFSET_NOT_AVAILABLE) for told in topic.partitions
-            ]
-        return answer
+        assert isinstance(answer, ListOffsetsResponse)
+        code = ErrorCode.OFFSET_NOT_AVAILABLE
+        topics = [
+            replace(topic, partitions=[replace(told, error_code=code) for told in topic.partitions])
+            for topic in answer.topics
+        ]
+        return replace(answer, topics=topics)
 
-    scripted._list_offsets = refuse
+    scripted._list_offsets = refuse  # type: ignore[method-assign]
     async with (
         scripted.broker(1),
         connect(request_timeout_ms=600_000) as cluster,
@@ -743,7 +745,7 @@ async def test_a_partition_out_of_range_holds_up_no_other(
             await asked.wait()
         fill(3, other)
         assert await read(consumer, 30) == {other: numbers(0, 30)}
-        scripted._list_offsets = plain
+        scripted._list_offsets = plain  # type: ignore[method-assign]
         with trio.fail_after(DEADLINE_S):
             while consumer.position(T0) == 500:
                 await trio.sleep(0.01)

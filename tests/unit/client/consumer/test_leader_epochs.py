@@ -1,6 +1,6 @@
 """A client names the leader epoch that it knows, so that no leader answers in an epoch that is over (KIP-320)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -127,7 +127,7 @@ async def test_the_epochs_of_a_recreated_topic_start_anew(
     ],
 )
 async def test_old_brokers_are_sent_no_epoch(
-    deposed: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], versions: Mapping[int, int]
+    deposed: ScriptedCluster, connect: Callable[..., Any], consume: Callable[..., Any], versions: dict[int, int]
 ) -> None:
     async with (
         deposed.broker(2, versions=versions),

@@ -607,18 +607,21 @@ async def test_a_send_that_waits_when_the_block_ends_sends_nothing(
 
 
 async def test_acks_0_follow_a_leader_that_moves(
-    scripted: ScriptedCluster, connect: Callable[..., Any], produce: Callable[..., Any]
+    scripted: ScriptedCluster,
+    connect: Callable[..., Any],
+    produce: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = {"acks": Acks.NONE, "idempotence": False, "linger_ms": 0}
     plain = scripted._append
 
-    def append(broker: int, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
+    def append(broker: BrokerId, topic: str, data: PartitionProduceData) -> PartitionProduceResponse:
         answer = plain(broker, topic, data)
         if answer.error_code:
             raise ProtocolError("all that a broker can say to acks=0")
         return answer
 
-    scripted._append = append
+    monkeypatch.setattr(scripted, "_append", append)
     async with scripted.broker(1), scripted.broker(2), connect() as cluster, produce(cluster, **settings) as producer:
         await producer.send("t", b"0")
         await producer.flush()

@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -56,14 +56,15 @@ async def test_a_subject_may_have_any_name(connect: Callable[..., Any]) -> None:
 async def test_refusals_carry_the_code(connect: Callable[..., Any]) -> None:
     async with connect() as registry:
         await registry.register("s", '"int"')
-        for code, call in [
+        refusals: list[tuple[int, Callable[[], Awaitable[object]]]] = [
             (40403, lambda: registry.schema_text(9)),
             (40401, lambda: registry.version("t")),
             (40402, lambda: registry.version("s", 9)),
             (409, lambda: registry.register("s", '"string"')),
             (42201, lambda: registry.register("s", "{")),
             (40403, lambda: registry.schema_id("s", '"long"')),
-        ]:
+        ]
+        for code, call in refusals:
             with pytest.raises(SchemaRegistryError) as caught:
                 await call()
             assert caught.value.code == code

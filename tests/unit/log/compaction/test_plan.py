@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.log.compaction.plan import (
-    MAX_RELATIVE_OFFSET,
     Cleanable,
     CompactionSettings,
     SegmentAge,
@@ -18,6 +17,7 @@ from pipeline.log.compaction.plan import (
     group_segments,
     is_due,
 )
+from pipeline.log.config import MAX_RELATIVE_OFFSET
 from pipeline.model import TopicPartition
 
 NOW_MS = 1_000_000

@@ -661,9 +661,9 @@ def test_a_topic_id_that_was_lost_before_the_first_flush_is_assigned_again(
 def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_comes_back(
     open_directory: Callable[..., Any], batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = open_directory()
-    name = LogName(TopicPartition("a", 0), uuid.uuid4())
-    log = directory.create(name.topic_partition, topic_id=name.topic_id, now_ms=batches.now_ms)
+    directory, topic_id = open_directory(), uuid.uuid4()
+    name = LogName(TopicPartition("a", 0), topic_id)
+    log = directory.create(name.topic_partition, topic_id=topic_id, now_ms=batches.now_ms)
     batches.append(log, batches.make(3))
 
     def refuse(_files: DiskFiles, source: Path, _target: Path) -> None:
@@ -676,10 +676,10 @@ def test_a_log_that_had_no_room_to_be_deleted_is_opened_again_when_its_replica_c
     assert isinstance(directory.failed[name.topic_partition], DiskFullError)
     assert may_be_displaced(directory, name)
     assert is_displaced(directory, name)
-    make_way(directory, name.topic_partition, name.topic_id, batches.now_ms)
+    make_way(directory, name.topic_partition, topic_id, batches.now_ms)
     assert not directory.failed
     again = directory.logs[name.topic_partition]
-    assert (again.topic_id, again.log_end_offset) == (name.topic_id, 3)
+    assert (again.topic_id, again.log_end_offset) == (topic_id, 3)
     batches.append(again, batches.make(1))
     directory.close()
     assert open_directory().logs[name.topic_partition].log_end_offset == 4

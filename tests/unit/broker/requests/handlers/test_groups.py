@@ -70,7 +70,7 @@ class Asker:
     async def join(self, version: int = 9, **fields: Any) -> Any:
         """Also comes back with the id that it is given."""
         protocols = [JoinGroupRequestProtocol(name="range", metadata=b"metadata")]
-        given = {"group_id": "g", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000} | fields
+        given: dict[str, Any] = {"group_id": "g", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000} | fields
         request = JoinGroupRequest(protocol_type="consumer", protocols=protocols, **given)
         answer = await self.ask(request, version)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:

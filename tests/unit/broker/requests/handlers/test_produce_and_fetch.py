@@ -282,8 +282,13 @@ async def test_mirror_topics_keep_offsets(start: Start) -> None:
 
 async def test_a_mirror_takes_what_its_source_took(start: Start) -> None:
     async with start(message_max_bytes=500) as broker:
-        settings = {"cleanup_policy": "compact", "compression_type": "zstd", "message_timestamp_after_max_ms": "0"}
-        await broker.create("m", mirror_source="east:t", **settings)
+        await broker.create(
+            "m",
+            mirror_source="east:t",
+            cleanup_policy="compact",
+            compression_type="zstd",
+            message_timestamp_after_max_ms="0",
+        )
         copied = batch(b"x" * 1000, timestamp_ms=NOW_MS + 1_000_000, base_offset=7)
         assert (await broker.produce("m", copied, keep_offsets=True)).error_code == ErrorCode.NONE
         data = await broker.fetch("m", 0)

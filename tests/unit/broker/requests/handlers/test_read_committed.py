@@ -1,6 +1,7 @@
 """Readers of committed records (KIP-98), on a log into which a mirror copied transactions."""
 
 import struct
+from typing import Any
 
 import pytest
 import trio
@@ -34,7 +35,7 @@ def marker(offset: int, *, commits: bool) -> bytearray:
 
 
 async def _read(
-    broker: Broker, offset: int, *, session_epoch: int = -1, max_bytes: int = 1 << 20, **waiting: int
+    broker: Broker, offset: int, *, session_epoch: int = -1, max_bytes: int = 1 << 20, **waiting: Any
 ) -> PartitionData:
     asked = FetchPartition(fetch_offset=offset, partition_max_bytes=max_bytes)
     topics = [await broker.named(FetchTopic, "t", partitions=[asked])]

@@ -164,7 +164,7 @@ async def test_a_partition_that_is_truncated_while_it_is_read_is_not_given_up(tm
     child = _Jobs(lambda: None, MAX_FAILURES)
     cleaner = table.cleaner(child)
     for segment, _ in table.log.snapshot.closed_segments():
-        segment._files = Slow()
+        segment.files = Slow()
     end_offset = table.log.log_end_offset
     thread = threading.Thread(target=truncate_to, args=[table.log, Offset(end_offset - 2)])
 

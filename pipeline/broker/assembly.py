@@ -21,7 +21,7 @@ from pipeline.broker.replicas.lost_replicas import LostReplicas
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replicas.strays import StrayKeeper
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
-from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.replication.observer import LogObserver
 from pipeline.broker.replication.replica_fetchers import leader_throttle, replica_fetchers
 from pipeline.broker.requests.context import BrokerContext, FetchService, ProduceService
@@ -63,7 +63,7 @@ class Parts:
     context: BrokerContext
     watcher: ClusterWatcher
     assigner: ReplicaAssigner
-    isr_keeper: IsrKeeper
+    isr_writer: IsrWriter
     membership: Membership
     registration: BrokerRegistration
     cleaner: LogCleaner
@@ -131,7 +131,7 @@ def assemble(
         context=context,
         watcher=watcher,
         assigner=assigner,
-        isr_keeper=IsrKeeper(zookeeper, view, in_sync, replicas.partitions, own.id),
+        isr_writer=IsrWriter(zookeeper, view, in_sync, replicas.partitions, own.id),
         membership=Membership(zookeeper, registration, view, lost_replicas, assigner, watcher.states),
         registration=registration,
         cleaner=LogCleaner(config, replicas.partitions, directories, world.files, clock, rng),

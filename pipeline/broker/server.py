@@ -186,7 +186,7 @@ async def _start(nursery: trio.Nursery, parts: Parts, world: World) -> None:
     await nursery.start(watch_quotas, world.zookeeper, broker.quotas.table)
     await nursery.start(replicas.logs.pending.run)
     await nursery.start(replicas.fetchers.run)
-    nursery.start_soon(parts.isr_keeper.run)
+    nursery.start_soon(parts.isr_writer.run)
     nursery.start_soon(parts.assigner.run)
     nursery.start_soon(broker.strays.run)
     nursery.start_soon(raise_spent_epochs, world.zookeeper, broker.view, replicas.spent_epochs)
@@ -220,7 +220,7 @@ async def _serve(
     broker = parts.context
     server = Server(Dispatcher(broker).handle, SERVED, _limits(broker.settings.current), LONG_POLLS, world.network)
     broker.settings.follow(lambda config: server.reconfigure(_limits(config)))
-    collector = BrokerCollector(broker, parts.isr_keeper, server.statistics)
+    collector = BrokerCollector(broker, parts.isr_writer, server.statistics)
     world.metrics.register(collector)
     try:
         await server.serve(listeners, task_status=task_status)

@@ -15,7 +15,7 @@ from pipeline.broker.metrics.kept import collect_kept
 from pipeline.broker.metrics.quotas import collect_quotas
 from pipeline.broker.metrics.replication import collect_controller, collect_copying, collect_replicas, collect_session
 from pipeline.broker.metrics.requests import collect_connections, collect_requests
-from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
@@ -29,9 +29,9 @@ PARTITION = ("topic", "partition")
 class BrokerCollector(Collector):
     """Reads the counts of the broker."""
 
-    def __init__(self, broker: BrokerContext, isr_keeper: IsrKeeper, connections: ServerStatistics) -> None:
+    def __init__(self, broker: BrokerContext, isr_writer: IsrWriter, connections: ServerStatistics) -> None:
         self._broker = broker
-        self._isr_keeper = isr_keeper
+        self._isr_writer = isr_writer
         self._connections = connections
         self._groups = GroupMetrics(
             broker.groups, broker.replicas.partitions, broker.view, broker.settings.static.broker_id, broker.clock
@@ -45,7 +45,7 @@ class BrokerCollector(Collector):
         """All metrics, read now."""
         yield from self._collect_topics()
         yield from self._collect_logs()
-        yield from collect_replicas(self._broker, self._isr_keeper)
+        yield from collect_replicas(self._broker, self._isr_writer)
         yield from collect_copying(self._broker)
         yield from collect_controller(self._broker)
         yield from collect_session(self._broker.session)

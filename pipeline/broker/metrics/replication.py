@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from pipeline.broker.cluster.view import ClusterView
 from pipeline.broker.controller.controller_plan import target_replicas
 from pipeline.broker.membership.session_watch import SessionWatch
-from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.requests.context import BrokerContext
 from pipeline.model import TopicPartition
 
@@ -24,7 +24,7 @@ _ELECTIONS = "kafka_controller_controllerstats"
 _SESSION = "kafka_server_sessionexpirelistener"
 
 
-def collect_replicas(broker: BrokerContext, isr_keeper: IsrKeeper) -> Iterator[Metric]:
+def collect_replicas(broker: BrokerContext, isr_writer: IsrWriter) -> Iterator[Metric]:
     """Metrics of this broker's replicas, mostly of those it leads."""
     partitions = list(broker.replicas.partitions.values())
     leaderships = [partition.leadership for partition in partitions if partition.leadership is not None]
@@ -59,8 +59,8 @@ def collect_replicas(broker: BrokerContext, isr_keeper: IsrKeeper) -> Iterator[M
         "pipeline_stray_logs", "Logs kept here that belong to no partition of this broker.", len(broker.strays.strays)
     )
     for name, value, text in (
-        ("isrshrinks", isr_keeper.shrinks, "Times that replicas left the ISR of a partition led here."),
-        ("isrexpands", isr_keeper.expands, "Times that replicas came into the ISR of a partition led here."),
+        ("isrshrinks", isr_writer.shrinks, "Times that replicas left the ISR of a partition led here."),
+        ("isrexpands", isr_writer.expands, "Times that replicas came into the ISR of a partition led here."),
     ):
         yield CounterMetricFamily(f"{_REPLICAS}_{name}", text, value=value)
 

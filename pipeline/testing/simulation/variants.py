@@ -21,7 +21,7 @@ from pipeline.broker.replicas.assigner import ReplicaAssigner
 from pipeline.broker.replicas.replicas import Replicas
 from pipeline.broker.replication import leadership
 from pipeline.broker.replication.in_sync_replicas import UNKNOWN, LeaderState
-from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.replication.replica_fetch_plan import FetchPlan, FollowerPhase
 from pipeline.broker.replication.replica_fetcher import ReplicaFetcher
@@ -437,7 +437,7 @@ VARIANTS: Mapping[str, BrokenVariant] = {
         rule="what a replica fetched counts for the broker epoch in which it fetched alone (KIP-903)",
         breaks=_both(
             _replacing(LeaderState, "counts", _giving(True)),
-            _replacing(IsrKeeper, "_state_change", _demanding_no_epochs),
+            _replacing(IsrWriter, "_state_change", _demanding_no_epochs),
         ),
         first_seed=9,
         every=16,

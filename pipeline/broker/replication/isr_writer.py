@@ -38,7 +38,7 @@ logger = structlog.get_logger()
 _Changes = dict[TopicPartition, tuple[Leadership, IsrChange]]
 
 
-class IsrKeeper:
+class IsrWriter:
     """The task that writes. `expands` and `shrinks` count what was written."""
 
     def __init__(

@@ -15,7 +15,7 @@ import trio.testing
 from pipeline.broker.cluster.view import ClusterView, PartitionView, TopicView
 from pipeline.broker.replicas.logs import log_config
 from pipeline.broker.replication.in_sync_watch import InSyncWatch
-from pipeline.broker.replication.isr_keeper import IsrKeeper
+from pipeline.broker.replication.isr_writer import IsrWriter
 from pipeline.broker.replication.partition import Partition
 from pipeline.broker.runtime.disk_threads import DiskThreads
 from pipeline.broker.settings.broker import BrokerConfig
@@ -47,7 +47,7 @@ class Rig:
     client: MemoryClient
     view: ClusterView
     partition: Partition
-    keeper: IsrKeeper
+    writer: IsrWriter
 
     def append(self) -> None:
         self.partition.append(memoryview(batch(b"x")), keep_offsets=False, now_ms=now_ms())
@@ -105,10 +105,10 @@ async def leading(path: Path, *isr: BrokerId) -> AsyncIterator[Rig]:
         found = view.partition(T)
         assert found is not None
         partition.lead(found)
-        keeper = IsrKeeper(client, view, watch, {T: partition}, LEADER)
+        writer = IsrWriter(client, view, watch, {T: partition}, LEADER)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keeper.run)
-            yield Rig(zookeeper, client, view, partition, keeper)
+            nursery.start_soon(writer.run)
+            yield Rig(zookeeper, client, view, partition, writer)
             nursery.cancel_scope.cancel()
 
 
@@ -127,7 +127,7 @@ async def test_who_caught_up_joins_at_once_and_who_fell_behind_leaves(tmp_path: 
         await rig.until(lambda: rig.partition.isr == (1, 3))
         assert MAX_LAG_S <= trio.current_time() - began_s <= 2 * MAX_LAG_S
         assert rig.partition.high_watermark == 1
-        assert (rig.keeper.expands, rig.keeper.shrinks) == (1, 1)
+        assert (rig.writer.expands, rig.writer.shrinks) == (1, 1)
 
 
 async def test_what_somebody_else_wrote_stands_until_it_is_known(tmp_path: Path, autojump_clock: Any) -> None:
@@ -176,7 +176,7 @@ async def test_while_zookeeper_is_away_who_joins_counts_already(tmp_path: Path, 
         await trio.sleep(2 * MAX_LAG_S)
         assert (rig.partition.isr, rig.partition.high_watermark) == ((1, 2), 0)
         rig.zookeeper.start()
-        await rig.until(lambda: (rig.keeper.expands, rig.keeper.shrinks) == (1, 1))
+        await rig.until(lambda: (rig.writer.expands, rig.writer.shrinks) == (1, 1))
         assert rig.partition.isr == (1, 2)
         assert rig.partition.high_watermark == 1
 
@@ -268,7 +268,7 @@ async def test_a_leader_that_was_cut_off_writes_nothing_of_a_recreated_topic_who
         assert rig.client.transaction == plain
         assert await rig.state() == (recreated, 0)
         assert rig.partition.isr == (1, 2)
-        assert rig.keeper.expands == 0
+        assert rig.writer.expands == 0
 
 
 @pytest.mark.parametrize("is_silent", [True, False])

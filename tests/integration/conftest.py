@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.coordination.embedded import ZooKeeperProcess
 from tests.support.hdfs import HdfsCluster, running_hdfs
+from tests.support.zookeeper_services import MemoryService, RealService, Service
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +24,16 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
     """One NameNode and one DataNode for all tests, which none may stop."""
     with running_hdfs(tmp_path_factory.mktemp("hdfs")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper-to-kill")) as process:
+        yield process
+
+
+@pytest.fixture(params=["memory", "real"])
+def service(request: pytest.FixtureRequest) -> Service:
+    if request.param == "memory":
+        return MemoryService()
+    return RealService(request.getfixturevalue("server"))

@@ -1,140 +1,31 @@
 """One suite of behaviour, for the real ZooKeeper and for its twin in memory."""
 
-import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 import trio.testing
-from kazoo.client import KazooClient
 
 from pipeline.coordination.deleted_topics import mark_deleted, remove_znodes
-from pipeline.coordination.embedded import ZooKeeperProcess
 from pipeline.coordination.interface import (
     MAX_AT_ONCE,
     CheckNode,
-    CoordinationClient,
     CreateNode,
     DeleteNode,
-    NodeValue,
-    SessionState,
     SetNode,
 )
 from pipeline.coordination.partition_states import WRITTEN_AT_ONCE, StateChange, read_states, write_states
-from pipeline.coordination.registration import Hooks, keep_registered
 from pipeline.coordination.znodes import PartitionState, TopicAssignment, topic_path
-from pipeline.coordination.zookeeper import ZooKeeper, open_zookeeper
 from pipeline.errors import (
     BadVersionError,
     CoordinationError,
-    CoordinationUnavailableError,
     NodeExistsError,
-    NodeOwnedError,
     NoNodeError,
     NotEmptyError,
 )
 from pipeline.model import BrokerId, LeaderEpoch, TopicPartition
-from pipeline.testing.memory_zookeeper import MemoryClient, MemoryZooKeeper
-
-SESSION_TIMEOUT_MS = 30_000
-DEADLINE_S = 120
-Value = TypeVar("Value")
-chroots = itertools.count()
-
-
-class Service(Protocol):
-    """ZooKeeper as these tests need it."""
-
-    def open(self, operation_timeout_ms: int = 60_000) -> AbstractAsyncContextManager[CoordinationClient]: ...
-
-    async def expire(self, client: CoordinationClient) -> None: ...
-
-    async def kill(self) -> None: ...
-
-    async def start(self) -> None: ...
-
-
-class MemoryService:
-    def __init__(self) -> None:
-        self.server = MemoryZooKeeper()
-
-    def open(self, operation_timeout_ms: int = 60_000) -> AbstractAsyncContextManager[CoordinationClient]:
-        return self.server.open(operation_timeout_ms=operation_timeout_ms)
-
-    async def expire(self, client: CoordinationClient) -> None:
-        assert isinstance(client, MemoryClient)
-        self.server.expire(client)
-
-    async def kill(self) -> None:
-        self.server.stop()
-
-    async def start(self) -> None:
-        self.server.start()
-
-
-class RealService:
-    def __init__(self, server: ZooKeeperProcess) -> None:
-        self.server = server
-        self.connect = f"{server.connect}/suite/test-{next(chroots)}"
-
-    @asynccontextmanager
-    async def open(self, operation_timeout_ms: int = 60_000) -> AsyncIterator[CoordinationClient]:
-        async with open_zookeeper(
-            self.connect, session_timeout_ms=SESSION_TIMEOUT_MS, operation_timeout_ms=operation_timeout_ms
-        ) as client:
-            yield client
-
-    async def expire(self, client: CoordinationClient) -> None:
-        """A second connection takes the session over and closes it."""
-        assert isinstance(client, ZooKeeper)
-        second = KazooClient(self.server.connect, client_id=client._session.kazoo.client_id)
-
-        def end_session() -> None:
-            second.start()  # type: ignore[attr-defined]
-            second.stop()
-            second.close()
-
-        await trio.to_thread.run_sync(end_session)
-
-    async def kill(self) -> None:
-        self.server.kill()
-        await self.server.wait()
-
-    async def start(self) -> None:
-        await self.server.start()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper-to-kill")) as process:
-        yield process
-
-
-@pytest.fixture(params=["memory", "real"])
-def service(request: pytest.FixtureRequest) -> Service:
-    if request.param == "memory":
-        return MemoryService()
-    return RealService(request.getfixturevalue("server"))
-
-
-async def soon(awaitable: Awaitable[Value]) -> Value:
-    with trio.fail_after(DEADLINE_S):
-        return await awaitable
-
-
-async def until(wanted: Value, values: AsyncIterator[Value]) -> None:
-    with trio.fail_after(DEADLINE_S):
-        async for value in values:
-            if value == wanted:
-                return
-
-
-async def until_gone(client: CoordinationClient, path: str) -> None:
-    await until(None, client.watch_data(path))
-
+from tests.support.zookeeper_services import DEADLINE_S, Service, soon, until
 
 # One client
 
@@ -387,184 +278,3 @@ async def test_a_cancelled_watch_goes_on(service: Service) -> None:
             scope.cancel()
             await anext(values)
         assert await soon(anext(values)) == (b"0", 0)
-
-
-# Sessions
-
-
-async def test_ephemerals_go_with_their_client(service: Service) -> None:
-    async with service.open() as client:
-        async with service.open() as other:
-            await other.create("/ids/1", b"me", ephemeral=True)
-            stat = await client.exists("/ids/1")
-            assert stat is not None
-            assert stat.ephemeral_owner == other.session_id
-            assert other.owns_session(other.session_id)
-            assert not client.owns_session(other.session_id)
-            with pytest.raises(CoordinationError):
-                await other.create("/ids/1/child")
-        await until_gone(client, "/ids/1")
-
-
-async def test_an_expired_session_is_told_and_replaced(service: Service) -> None:
-    async with service.open() as client, service.open() as other:
-        await client.create("/ids/1", b"me", ephemeral=True)
-        values, ids = client.watch_data("/a"), other.watch_children("/ids")
-        assert await soon(anext(values)) is None
-        assert await soon(anext(ids)) == ("1",)
-        events, former = client.sessions(), client.session_id
-        assert (await soon(anext(events))).state is SessionState.CONNECTED
-
-        await service.expire(client)
-
-        told: list[Any] = []
-        with trio.fail_after(DEADLINE_S):
-            while not told or told[-1].session_id == former:
-                told.append(await anext(events))
-        states = [event.state for event in told if event.state is not SessionState.SUSPENDED]
-        assert states[-2:] == [SessionState.EXPIRED, SessionState.CONNECTED]
-        assert client.session_id == told[-1].session_id != former
-        assert client.owns_session(former)
-        await until((), ids)
-        await other.create("/a", b"after")
-        await until((b"after", 0), values)
-
-
-async def test_registration_outlives_its_sessions(service: Service) -> None:
-    async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
-        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
-        for _ in range(2):
-            former = client.session_id
-            await service.expire(client)
-            with trio.fail_after(DEADLINE_S):
-                async for _names in other.watch_children("/ids"):
-                    stat = await other.exists("/ids/1")
-                    if stat is not None and stat.ephemeral_owner != former:
-                        break
-            assert await other.get("/ids/1") == (b"me", 0)
-        nursery.cancel_scope.cancel()
-
-
-async def test_registration_outlives_its_removal_and_foreign_data(service: Service) -> None:
-    async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
-        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
-        session, values = client.session_id, other.watch_data("/ids/1")
-        await other.delete("/ids/1")
-        await until((b"me", 0), values)
-        await other.set("/ids/1", b"garbage")
-        await until((b"me", 0), values)
-        stat = await other.exists("/ids/1")
-        assert stat is not None and stat.ephemeral_owner == client.session_id == session
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_registration_that_somebody_else_took_over_is_given_up(service: Service) -> None:
-    lost = trio.Event()
-
-    async def note_loss() -> None:
-        await trio.lowlevel.checkpoint()
-        lost.set()
-
-    async with service.open() as client, service.open() as other:
-        taken = [DeleteNode(path="/ids/1"), CreateNode(path="/ids/1", data=b"second", ephemeral=True)]
-        with pytest.RaisesGroup(pytest.RaisesExc(NodeOwnedError, match="second")), trio.fail_after(DEADLINE_S):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(
-                    lambda task_status: keep_registered(
-                        client, "/ids/1", lambda: b"first", hooks=Hooks(lost=note_loss), task_status=task_status
-                    )
-                )
-                await other.transaction(taken)  # type: ignore[arg-type]
-        assert lost.is_set()
-        assert (await client.get("/ids/1")).data == b"second"
-
-
-async def test_registered_twice_says_by_whom(service: Service) -> None:
-    async with service.open() as client, service.open() as other, trio.open_nursery() as nursery:
-        await nursery.start(keep_registered, client, "/ids/1", lambda: b"first at host:9092")
-        with pytest.raises(NodeOwnedError, match="first at host:9092") as caught:
-            await keep_registered(other, "/ids/1", lambda: b"second")
-        assert isinstance(caught.value, NodeExistsError)
-        assert caught.value.data == b"first at host:9092"
-        assert caught.value.owner_session == client.session_id
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_former_life_is_taken_over(service: Service) -> None:
-    async with service.open() as former, service.open() as client, trio.open_nursery() as nursery:
-        await former.create("/ids/1", b"me", ephemeral=True)
-        await nursery.start(
-            lambda task_status: keep_registered(
-                client,
-                "/ids/1",
-                lambda: b"me again",
-                is_former_self=lambda data: data == b"me",
-                task_status=task_status,
-            )
-        )
-        stat = await client.exists("/ids/1")
-        assert stat is not None and stat.ephemeral_owner == client.session_id
-        assert (await client.get("/ids/1")).data == b"me again"
-        nursery.cancel_scope.cancel()
-
-
-async def test_an_outage_stops_nothing(service: Service) -> None:
-    async with service.open() as client, trio.open_nursery() as nursery:
-        await client.create("/a", b"before")
-        values, names = client.watch_data("/a"), client.watch_children("/ids")
-        assert await soon(anext(values)) == (b"before", 0)
-        assert await soon(anext(names)) == ()
-        await nursery.start(keep_registered, client, "/ids/1", lambda: b"me")
-        assert await soon(anext(names)) == ("1",)
-        events, session = client.sessions(), client.session_id
-        assert (await soon(anext(events))).state is SessionState.CONNECTED
-
-        await service.kill()
-        assert (await soon(anext(events))).state is SessionState.SUSPENDED
-        done = trio.Event()
-
-        async def write_through_the_outage() -> None:
-            await client.set("/a", b"after")
-            done.set()
-
-        nursery.start_soon(write_through_the_outage)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert not done.is_set()
-
-        await service.start()
-        assert (await soon(anext(events))).state is SessionState.CONNECTED
-        assert client.session_id == session
-        await soon(done.wait())
-        assert await soon(anext(values)) == (b"after", 1)
-        async with service.open() as other:
-            await other.create("/ids/2")
-            assert await soon(anext(names)) == ("1", "2")
-        nursery.cancel_scope.cancel()
-
-
-async def test_what_was_not_sent_in_time_says_so(service: Service) -> None:
-    async with service.open() as patient:
-        await patient.create("/a", b"x")
-    async with service.open(operation_timeout_ms=2000) as client:
-        events = client.sessions()
-        await service.kill()
-        with trio.fail_after(DEADLINE_S):
-            while (await anext(events)).state is not SessionState.SUSPENDED:
-                pass
-        for attempt in (lambda: client.get("/a"), lambda: client.set("/a", b"y")):
-            with pytest.raises(CoordinationUnavailableError):
-                await soon(attempt())
-        await service.start()
-        with trio.fail_after(DEADLINE_S):
-            while (await anext(events)).state is not SessionState.CONNECTED:
-                pass
-            while await read_if_quick(client, "/a") != (b"x", 0):
-                pass
-
-
-async def read_if_quick(client: CoordinationClient, path: str) -> NodeValue | None:
-    """None if that took longer than the client waits."""
-    try:
-        return await client.get(path)
-    except CoordinationUnavailableError:
-        return None
